@@ -42,7 +42,7 @@ def tag(asked: Mapping[str, str], key: str) -> str:
 
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
-def test_what_a_killed_bench_has_rented_ends_by_its_own_timers(sandbox: Aws) -> None:
+def test_instances_of_a_killed_bench_end_by_their_own_timers(sandbox: Aws) -> None:
     """Its runners are gone, and nobody types anything. A second lasts a thirtieth here."""
     of_two_types(sandbox, "6m").kill()
     assert {life.instance_type for life in sandbox.account.lives()} == set(ec2_server.TYPES)

@@ -298,12 +298,12 @@ def case(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("who", "asked"), ALLOWED, ids=case)
-def test_what_is_needed_is_allowed(who: str, asked: Asked) -> None:
+def test_needed_actions_are_allowed(who: str, asked: Asked) -> None:
     assert decided(who, asked).allowed
 
 
 @pytest.mark.parametrize(("who", "asked"), DENIED, ids=case)
-def test_what_is_not_needed_is_not_allowed(who: str, asked: Asked) -> None:
+def test_other_actions_are_denied(who: str, asked: Asked) -> None:
     assert not decided(who, asked).allowed
 
 
@@ -341,7 +341,7 @@ def test_a_launch_in_another_shape_is_not_allowed(changes: dict[str, Any], refus
     assert found if refused is None else found == refused
 
 
-def test_an_image_of_somebody_elses_is_not_launched_unless_its_owner_is_named() -> None:
+def test_image_of_another_owner_is_launched_only_if_the_owner_is_named() -> None:
     asked = Asked("ec2:RunInstances", f"arn:aws:ec2:{REGION}::image/ami-1", {"ec2:Owner": "210987654321"})
     assert not decided("runner", asked).allowed
     theirs = Template("account", ImageOwners="210987654321").documents()["spotrun-runner"]
@@ -447,7 +447,7 @@ def statement(**changes: Any) -> list[dict[str, Any]]:
     ],
     ids=str,
 )
-def test_what_the_evaluator_does_not_know_it_says(changes: dict[str, Any]) -> None:
+def test_evaluator_refuses_unknown_policy_elements(changes: dict[str, Any]) -> None:
     with pytest.raises(NotImplementedError):
         decide(statement(**changes), Asked("s3:GetObject", "arn:aws:s3:::b/k", {"a": "b"}))
 

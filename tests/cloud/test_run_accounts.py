@@ -95,9 +95,7 @@ def test_a_run_gets_an_account_of_its_own_in_four_calls_and_it_is_made_once(
     assert gate.count(f"{FOLDERS}setIamPolicy") == 1
 
 
-def test_what_a_run_changes_is_granted_under_a_condition_and_all_else_it_only_creates(
-    gate: Gate, accounts: RunAccounts
-) -> None:
+def test_run_may_change_only_what_a_condition_names_and_only_create_the_rest(gate: Gate, accounts: RunAccounts) -> None:
     accounts.make(UID, URI)
     create, change = bindings(gate)
     root = f"projects/_/buckets/{BUCKET}/objects/{FOLDER}"
@@ -120,7 +118,7 @@ def test_the_roles_of_a_runner_allow_each_call(gate: Gate, accounts: RunAccounts
 
 
 @pytest.mark.parametrize("method", MAKING)
-def test_what_a_lost_answer_has_made_is_taken_for_made(gate: Gate, accounts: RunAccounts, method: str) -> None:
+def test_object_made_by_a_call_with_a_lost_answer_is_adopted(gate: Gate, accounts: RunAccounts, method: str) -> None:
     """Also a 409 or a 412 for one's own success."""
     gate.lose_answer(method)
     accounts.make(UID, URI)
@@ -153,9 +151,7 @@ def test_a_runner_that_ends_before_a_step_is_followed_by_one_that_completes_it(
 
 
 @pytest.mark.parametrize("method", MAKING)
-def test_who_may_not_do_a_step_is_told_of_the_roles_and_of_one_account_for_all(
-    gate: Gate, accounts: RunAccounts, method: str
-) -> None:
+def test_refused_step_names_the_roles_and_the_shared_account(gate: Gate, accounts: RunAccounts, method: str) -> None:
     forbidden = Refusal(403, "does not have access", "forbidden")
     gate.refuse(method, 403, forbidden.body("iam" if method.startswith("iam") else "storage"))
     with pytest.raises(AccessDenied) as raised:
@@ -175,7 +171,7 @@ def test_two_runners_at_once_make_one_account(gate: Gate, accounts: RunAccounts)
         accounts.remove(UID)
 
 
-def test_a_project_that_is_full_of_accounts_is_told_how_to_have_fewer(gate: Gate, accounts: RunAccounts) -> None:
+def test_project_full_of_accounts_gets_the_reap_command(gate: Gate, accounts: RunAccounts) -> None:
     gate.project.accounts_max = 0
     with pytest.raises(QuotaExceeded) as raised:
         accounts.make(UID, URI)
@@ -185,7 +181,7 @@ def test_a_project_that_is_full_of_accounts_is_told_how_to_have_fewer(gate: Gate
 
 
 @pytest.mark.parametrize("details", [[], [{"violations": [{"type": "constraints/iam.disableServiceAccountCreation"}]}]])
-def test_g13_an_organization_that_forbids_accounts_is_told_of_one_for_all(
+def test_g13_an_organization_that_forbids_accounts_gets_the_shared_account_as_a_hint(
     gate: Gate, accounts: RunAccounts, details: list[Any]
 ) -> None:
     forbidden = Refusal(400, "Service account creation is not allowed on this project.").body("iam")
@@ -217,7 +213,7 @@ def test_an_account_of_that_name_that_is_not_ours_is_neither_used_nor_removed(
     assert made(gate) == before
 
 
-def test_an_account_that_iam_has_and_does_not_show_is_asked_for_again(gate: Gate, accounts: RunAccounts) -> None:
+def test_account_that_iam_does_not_show_yet_is_requested_again(gate: Gate, accounts: RunAccounts) -> None:
     gate.refuse(f"{ACCOUNT}create", 409, Refusal(409, "it exists").body("iam"))
     with pytest.raises(CloudUnavailable, match="does not show"):
         accounts.make(UID, URI)
@@ -235,9 +231,7 @@ def grant_theirs(gate: Gate) -> None:
     gate.project._set_policy(FOLDER, {**policy, "bindings": [*policy.get("bindings", ()), THEIRS]})
 
 
-def test_what_others_were_granted_stays_although_they_are_granted_it_at_the_same_time(
-    gate: Gate, accounts: RunAccounts
-) -> None:
+def test_concurrent_grants_of_others_stay(gate: Gate, accounts: RunAccounts) -> None:
     gate.before(f"{FOLDERS}setIamPolicy", lambda: grant_theirs(gate))
     accounts.make(UID, URI)
     assert gate.count(f"{FOLDERS}setIamPolicy") == 2
@@ -248,9 +242,7 @@ def test_what_others_were_granted_stays_although_they_are_granted_it_at_the_same
     assert {member for each in bindings(gate) for member in each["members"]} == set(THEIRS["members"])
 
 
-def test_an_account_that_was_deleted_by_hand_and_made_anew_has_its_grants_alone(
-    gate: Gate, accounts: RunAccounts
-) -> None:
+def test_account_deleted_by_hand_and_made_again_has_only_its_own_grants(gate: Gate, accounts: RunAccounts) -> None:
     accounts.make(UID, URI)
     old = gate.project.accounts.pop(EMAIL)["uniqueId"]
     assert {*gate.project.members()} == {f"deleted:{MEMBER}?uid={old}"}
@@ -270,7 +262,7 @@ def test_a_role_that_was_granted_otherwise_is_granted_as_it_is_now(gate: Gate, a
     assert "checkpoints/" in bindings(gate)[1]["condition"]["expression"]
 
 
-def test_somebody_who_changes_the_policy_all_the_time_is_told_of_in_the_end(gate: Gate, accounts: RunAccounts) -> None:
+def test_policy_that_changes_at_each_try_is_reported_in_the_end(gate: Gate, accounts: RunAccounts) -> None:
     conflict = Refusal(409, "concurrent policy changes", "conflict")
     gate.refuse(f"{FOLDERS}setIamPolicy", 409, conflict.body("storage"), times=TRIES_MAX)
     with pytest.raises(CloudUnavailable, match="all the time"):
@@ -278,9 +270,7 @@ def test_somebody_who_changes_the_policy_all_the_time_is_told_of_in_the_end(gate
     assert gate.count(f"{FOLDERS}setIamPolicy") == TRIES_MAX
 
 
-def test_a_policy_of_the_organization_has_the_status_of_a_race_and_is_told_in_its_own_words(
-    gate: Gate, accounts: RunAccounts
-) -> None:
+def test_constraint_of_the_organization_is_reported_in_its_own_words(gate: Gate, accounts: RunAccounts) -> None:
     words = "One or more users named in the policy do not belong to a permitted customer."
     constraint = Refusal(412, words, "conditionNotMet").body("storage")
     gate.refuse(f"{FOLDERS}setIamPolicy", 412, constraint, times=TRIES_MAX)
@@ -320,7 +310,7 @@ def test_a_run_that_just_got_its_grants_says_so_however_old_its_account_is(
 
 
 @pytest.mark.parametrize("status", [400, 412])
-def test_a_bucket_without_uniform_access_is_told_how_to_get_it(gate: Gate, accounts: RunAccounts, status: int) -> None:
+def test_bucket_without_uniform_access_gets_the_command_for_it(gate: Gate, accounts: RunAccounts, status: int) -> None:
     gate.project.uniform = False
     refusal = Refusal(status, "Managed folders need uniform access", "conditionNotMet" if status == 412 else "invalid")
     gate.refuse(f"{FOLDERS}insert", status, refusal.body("storage"))
@@ -430,7 +420,7 @@ def test_an_account_goes_although_its_folder_and_its_bucket_are_gone(gate: Gate,
     assert made(gate)["describes"] is None
 
 
-def test_who_may_not_remove_it_is_told_and_it_is_still_listed(gate: Gate, accounts: RunAccounts) -> None:
+def test_refused_removal_is_reported_and_the_account_stays_listed(gate: Gate, accounts: RunAccounts) -> None:
     accounts.make(UID, URI)
     gate.project.of_bucket["bindings"] = []
     with pytest.raises(AccessDenied, match=r"storage\.managedFolders\.getIamPolicy") as raised:
@@ -439,7 +429,7 @@ def test_who_may_not_remove_it_is_told_and_it_is_still_listed(gate: Gate, accoun
     assert accounts.runs() == [UID]
 
 
-def test_what_a_trial_has_made_is_removed_too(gate: Gate, accounts: RunAccounts, clock: ManualClock) -> None:
+def test_account_of_a_trial_is_removed_too(gate: Gate, accounts: RunAccounts, clock: ManualClock) -> None:
     uid = trial_uid(clock.now())
     accounts.make(uid, f"gs://{BUCKET}/runs/{uid}")
     assert accounts.runs() == [uid]

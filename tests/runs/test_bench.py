@@ -129,7 +129,7 @@ def test_a_signal_ends_all_that_are_measured_at_once(toys: Sandbox, number: sign
     assert list((toys.folder / "box" / "guards").iterdir()) == []
 
 
-def test_what_a_killed_bench_has_rented_ends_soon_by_itself_and_at_once_by_down(toys: Sandbox):
+def test_instances_of_a_killed_bench_end_soon_by_themselves_and_at_once_by_down(toys: Sandbox):
     bench = toys.start("bench", on_toys(toys), "--batch", "4,8", "--max-parallel", 2, "--trial-timeout", "2m", "--yes")
     runs = two_instances(toys, bench)
     bench.kill()

@@ -127,7 +127,7 @@ class Mischief:
     ],
     ids=["other keys", "code", "text", "empty", "absent"],
 )
-def test_what_is_no_lightning_checkpoint_is_refused_and_not_run(
+def test_file_that_is_no_lightning_checkpoint_is_refused_and_not_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], content: object, word: str
 ) -> None:
     path = tmp_path / "bad.ckpt"

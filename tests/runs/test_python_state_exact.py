@@ -32,7 +32,7 @@ KILLS = [
     ],
     ids=["as it is", "a worker", "two processes"],
 )
-def test_what_a_script_keeps_in_python_objects_is_carried(
+def test_python_objects_of_a_script_are_carried(
     zygote: Zygote, tmp_path: Path, job: dict[str, Any], kills: list[str]
 ) -> None:
     job = {"script": SCRIPT} | job

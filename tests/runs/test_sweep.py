@@ -86,7 +86,7 @@ def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> Non
 
 
 @pytest.mark.timeout(600)
-def test_a_metric_that_nobody_logs_ends_a_sweep_which_goes_on_with_the_right_one_until_it_is_told_to_go(
+def test_sweep_ends_at_an_unlogged_metric_and_goes_on_with_the_right_one_until_sigterm(
     sandbox: Sandbox,
 ) -> None:
     job = sandbox.job("told", args="--epochs, '80', --step-s, '0.05'", extra=KNOWN)

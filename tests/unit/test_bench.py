@@ -111,7 +111,7 @@ def test_the_beginning_is_left_out():
     assert found.samples_total == pytest.approx(16_000)
 
 
-def test_an_agent_that_begins_anew_is_measured_anew():
+def test_restarted_agent_is_measured_again():
     for later in (status(20, launch=2, step_s=0.2), status(5, step_s=0.2)):
         meter = Meter(steps=60)
         for steps in range(0, 50, 6):
@@ -252,7 +252,7 @@ def test_the_value_goes_where_the_script_has_it(tmp_path: Path):
     assert refused.value.hint == "say what it is called: --batch-arg --my-name"
 
 
-def test_a_command_has_it_once_or_is_refused():
+def test_command_must_have_the_varied_argument_once():
     trial = Trial(kind=V100_KIND, batch=64)
     command = "torchrun train.py --batch-size 16 --lr 0.1 && echo"
     assert trained_with(spec(train={"run": command}), trial) == "torchrun train.py --batch-size 64 --lr 0.1 && echo"
@@ -298,7 +298,7 @@ def test_the_record_is_that_of_exactly_this_job(tmp_path: Path):
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"kind": "T4:1"}', b"[" * 100_000])
-def test_what_nobody_can_read_is_passed_over(tmp_path: Path, data: bytes):
+def test_unreadable_measurement_is_skipped(tmp_path: Path, data: bytes):
     store, job = open_store(str(tmp_path)), wanted(T4, V100)
     keep(store, job, known(V100, 0.1))
     (path,) = store.list(FOLDER + "/")
@@ -426,7 +426,7 @@ def test_one_of_each_type_is_rented_at_once_unless_told_otherwise():
     left=st.decimals(0, 1000, places=2),
     leasts=st.lists(st.none() | st.decimals("0.01", 50, places=2), min_size=1, max_size=6),
 )
-def test_what_is_measured_at_once_never_spends_more_than_is_left(left: Decimal, leasts: list[Decimal | None]):
+def test_concurrent_trials_never_spend_more_than_is_left(left: Decimal, leasts: list[Decimal | None]):
     found = shares(left, leasts)
     assert sum(found) <= left
     assert all(share >= (least or 0) for share, least in zip(found, leasts, strict=False))
@@ -484,7 +484,7 @@ def test_an_instance_of_a_bench_lives_hardly_longer_than_it_and_is_not_replaced(
     assert drain.reason == "max_duration is over"
 
 
-def test_nobody_is_told_to_resume_a_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun):
+def test_no_command_advises_to_resume_a_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun):
     monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path))
     history = History(name="net-bench", part_of=BENCH, spec=spec().to_dict())
     history.running()

@@ -170,7 +170,7 @@ def test_status_of_some_runs(runs: Path, spotrun: Spotrun) -> None:
     assert "has ended" in spotrun("status", "resnet", "--open").out
 
 
-def test_what_a_narrow_terminal_shows_fits_and_money_and_states_are_whole(
+def test_tables_fit_a_narrow_terminal_and_keep_money_and_states_whole(
     runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
@@ -204,7 +204,7 @@ def test_chaos_says_that_a_run_has_ended(runs: Path, spotrun: Spotrun) -> None:
 # -- clearing away -----------------------------------------------------------------------------------------------------
 
 
-def test_an_ended_run_is_deleted_whole_once_somebody_said_so(runs: Path, spotrun: Spotrun) -> None:
+def test_ended_run_is_deleted_whole_after_a_confirmation(runs: Path, spotrun: Spotrun) -> None:
     folder = ended(runs, "old", "1" * 10)
     disk, other = left_disk(runs.parent / "cloud", "1" * 10, "a"), left_disk(runs.parent / "cloud", "2" * 10, "b")
     said = spotrun("rm", "old", "--dry-run")
@@ -221,7 +221,7 @@ def test_an_ended_run_is_deleted_whole_once_somebody_said_so(runs: Path, spotrun
     assert spotrun("status", "--json").json == []
 
 
-def test_what_rm_cannot_delete_is_named(runs: Path, spotrun: Spotrun) -> None:
+def test_rm_names_objects_that_it_cannot_delete(runs: Path, spotrun: Spotrun) -> None:
     """Nobody reads or deletes an object whose name is no key, and who put it there is not known."""
     folder = ended(runs, "old", "1" * 10)
     (folder / "outputs").mkdir(exist_ok=True)
@@ -232,7 +232,7 @@ def test_what_rm_cannot_delete_is_named(runs: Path, spotrun: Spotrun) -> None:
     assert [path.name for path in folder.rglob("*") if path.is_file()] == ["my notes.txt"]
 
 
-def test_what_lives_or_may_live_is_not_deleted(runs: Path, spotrun: Spotrun) -> None:
+def test_living_or_possibly_living_run_is_not_deleted(runs: Path, spotrun: Spotrun) -> None:
     new = new_run(runs, "new", "1" * 10)
     history = History(name="lost", uid="2" * 10, spec=spec().to_dict())
     history.running()
@@ -283,7 +283,7 @@ def test_a_shell_completes_verbs_runs_and_job_files(runs: Path) -> None:
     assert not (runs.parent / "nowhere").exists()
 
 
-def test_a_checkpoint_s_verification_is_told_to_programs_too(runs: Path, spotrun: Spotrun) -> None:
+def test_checkpoint_verification_is_printed_as_json(runs: Path, spotrun: Spotrun) -> None:
     ended(runs, "done", "1" * 10)
     said = spotrun("checkpoints", "verify", "done", "--json")
     (row,) = json.loads(said.out)["checkpoints"]

@@ -196,7 +196,7 @@ def test_spot_that_goes_before_it_is_ready_costs_money_and_no_time() -> None:
     assert moved.cost_usd == pytest.approx((3 * (JOB.work_s + JOB.changeover_s) + JOB.tick_s) / 3600)
 
 
-def test_while_on_demand_runs_spot_is_asked_for_once_a_cool_down() -> None:
+def test_spot_is_requested_once_per_cool_down_while_on_demand_runs() -> None:
     market = [{}] * 4 + [{"a": 1.0}] * 300
     rule = Patient(JOB.tick_s, 0.0)
     places = [
@@ -287,7 +287,7 @@ def test_patience_takes_the_spot_that_is_the_cheapest_by_now_and_stays_there() -
 
 
 @pytest.mark.exhaustive
-def test_what_is_forecast_without_a_deadline_is_what_the_runner_decides_by() -> None:
+def test_forecast_without_a_deadline_uses_the_rule_of_the_runner() -> None:
     wanted = spec(policy={"on_demand_after": "4m", "return_cooldown": "30m"})
     assert patience(wanted) == Patient(240.0, 1800.0)
     (question, *_), market = forecast(Asked((Question("ours", ONE, patience(wanted)),), JOB, 60.0), 40), [{}] * 9
@@ -342,7 +342,7 @@ def test_an_endless_wait_is_null_for_machines() -> None:
     assert facts["forecasts"][0]["finish_p50_s"] is None
 
 
-def test_what_earlier_runs_measured_takes_the_place_of_what_is_assumed() -> None:
+def test_measurements_of_earlier_runs_replace_assumptions() -> None:
     history = History()
     history.running()
     history.step = 100
@@ -375,7 +375,7 @@ def test_a_forecast_knows_what_packs_have_spared_and_would() -> None:
     assert measured([History().state]).later_start == 1.0
 
 
-def test_what_is_not_packed_is_forecast_anew_each_time() -> None:
+def test_unpacked_setup_is_forecast_at_each_start() -> None:
     known = Measured(changeovers_s=(300.0,), setups_s=(200.0,))
     large = msgspec.structs.replace(OFFERINGS[1], accelerators="A100:8")
 
@@ -389,7 +389,7 @@ def test_what_is_not_packed_is_forecast_anew_each_time() -> None:
 
 
 @pytest.mark.exhaustive
-def test_what_is_not_known_of_the_job_widens_its_forecast() -> None:
+def test_unknown_facts_of_the_job_widen_its_forecast() -> None:
     nowhere = Question("on_demand_only", SpotPools("any", (), (), ()))
     (sure,), (unsure,) = (
         forecast(Asked((nowhere,), JOB, 0.0, doubt), 400) for doubt in (Doubt(), Doubt(0.1, (300.0, 900.0), 1.2))

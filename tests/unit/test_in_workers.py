@@ -51,7 +51,7 @@ def named(change: Any, dataset: Any = None, before: Any = None) -> list[str]:
     return [lost.path for lost in found]
 
 
-def test_what_changes_is_named() -> None:
+def test_changed_object_is_named() -> None:
     assert named(lambda data: setattr(data, "count", 1)) == ["Data.count"]
     assert named(lambda data: data.read.fill(1)) == ["Data.read"]
     assert named(lambda data: data.memory.add_(1)) == ["Data.memory"]
@@ -63,13 +63,13 @@ def test_what_changes_is_named() -> None:
     assert named(lambda data: vars(data).update(count=1, counts=1), lambda data: data) == ["Data.count", "Data.counts"]
 
 
-def test_what_each_worker_makes_again_is_not_named() -> None:
+def test_object_that_each_worker_makes_again_is_not_named() -> None:
     assert named(lambda data: None, before=lambda data: data.cache.update({1: 2})) == []
     assert named(lambda data: setattr(data, "file", object())) == []
     assert named(lambda data: data.rng.random()) == [], "it is seeded by the place in the data"
 
 
-def test_what_a_library_keeps_for_itself_is_not_named() -> None:
+def test_internal_object_of_a_library_is_not_named() -> None:
     subset = Subset(Data(), [0])  # type: ignore[arg-type]
     notes = Notes(1)
     watch = Watch(subset, notes)

@@ -69,7 +69,7 @@ def test_a_calm_life_costs_its_start_and_its_work() -> None:
     assert (found.outcome.losses, found.shares) == (0, {TYPES[T4]: 1.0})
 
 
-def test_what_is_lost_is_replaced_and_without_a_notice_done_again() -> None:
+def test_lost_instance_is_replaced_and_rework_follows_without_a_notice() -> None:
     """Spot is away for a tick now and then. A loss at an even tick is announced, one at an odd tick is not."""
     up = ALWAYS.copy()
     up[[12, 23, 34]] = False

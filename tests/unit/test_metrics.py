@@ -93,7 +93,7 @@ def test_the_figures_are_those_of_the_report(runs: Path, spotrun: Spotrun) -> No
     }  # fmt: skip
 
 
-def test_what_is_rented_now_has_a_price_by_its_type(runs: Path, spotrun: Spotrun) -> None:
+def test_running_instances_have_a_price_by_type(runs: Path, spotrun: Spotrun) -> None:
     store_run(runs, trained(1, uid="a"))
     store_run(runs, trained(1, uid="b"))
     store_run(runs, bare())
@@ -142,7 +142,7 @@ def test_a_name_that_tries_to_be_more_is_a_label_and_no_line(runs: Path, spotrun
 # -- which runs -------------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_runs_are_told_and_how_many_are_left_out(runs: Path, spotrun: Spotrun) -> None:
+def test_newest_runs_are_exported_with_the_number_left_out(runs: Path, spotrun: Spotrun) -> None:
     for day in range(1, 4):
         began = datetime(2026, 3, day, tzinfo=UTC)
         store_run(runs, History(name=f"day{day}", uid=str(day), clock_epoch=began))
@@ -157,7 +157,7 @@ def test_the_newest_runs_are_told_and_how_many_are_left_out(runs: Path, spotrun:
     assert "ghost" in nobody.err
 
 
-def test_a_run_that_cannot_be_read_is_told_and_the_others_are_too(runs: Path, spotrun: Spotrun) -> None:
+def test_unreadable_run_is_reported_and_the_others_are_exported(runs: Path, spotrun: Spotrun) -> None:
     stored(runs, name="well", uid="1")
     for name, number in (("first", 0), ("middle", 4)):
         stored(runs, name=name, uid=name)
@@ -252,7 +252,7 @@ def test_scrapes_share_a_reading_for_a_while(runs: Path, monkeypatch: pytest.Mon
     assert _runs_of(scraped) == {"demo-1", "demo-2"}
 
 
-def test_while_the_store_is_away_the_last_figures_are_told_with_their_time(
+def test_last_figures_are_served_with_their_time_while_the_store_is_away(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(metrics_endpoint, "FRESH_FOR_S", 0.0)
@@ -285,7 +285,7 @@ def _values_of(scraped: Scraped) -> dict[str, float]:
     return {each.name: each.value for family in scraped.collect() for each in family.samples if not each.labels}
 
 
-def test_an_unreadable_run_is_said_once_until_it_says_something_else(
+def test_unreadable_run_is_reported_once_until_its_reason_changes(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(metrics_endpoint, "FRESH_FOR_S", 0.0)

@@ -148,7 +148,7 @@ def test_why_tells_it_as_an_entry_of_its_own() -> None:
     assert told.sentence == "changed by step 40 and in no checkpoint: module.link (socket.socket)"
 
 
-def test_the_report_has_it_in_every_form() -> None:
+def test_every_form_of_the_report_names_untracked_state() -> None:
     history = training()
     summary = summarise(history.state, history.now)
     text = io.StringIO()

@@ -71,7 +71,7 @@ def read_back(state: Any) -> Any:
     return revived(owned(read))
 
 
-def test_what_a_script_s_state_is_made_of_comes_back() -> None:
+def test_classes_of_a_script_s_state_come_back() -> None:
     plain = Plain([Level.LOW])
     state = {
         "meters": [Meter(1.5, [1]), Meter()],
@@ -135,7 +135,7 @@ NO_PLACE = {
 
 
 @pytest.mark.parametrize("name", NO_PLACE)
-def test_what_cannot_come_back_is_refused_with_its_place(name: str) -> None:
+def test_value_that_cannot_come_back_is_refused_with_its_place(name: str) -> None:
     make, words = NO_PLACE[name]
     with pytest.raises(Unsavable, match=r"^callbacks\.mine\.0 is an? ") as refused:
         snapshot.plan_image({"callbacks": {"mine": [make()]}}, {})
@@ -196,7 +196,7 @@ def looking(standing: Standing, state: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-def test_a_scheduler_within_a_scheduler_is_asked_and_stays_the_same_object() -> None:
+def test_nested_scheduler_is_saved_and_stays_the_same_object() -> None:
     optimizer, first = schedulers()
     standing = Standing(("lr_schedulers",), lambda value: value is optimizer)
     looking(standing, first.state_dict())
@@ -215,7 +215,7 @@ def test_a_scheduler_within_a_scheduler_is_asked_and_stays_the_same_object() -> 
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-def test_what_was_put_there_after_training_began_is_refused() -> None:
+def test_attribute_set_after_training_began_is_refused() -> None:
     optimizer, scheduler = schedulers()
     standing = Standing(("lr_schedulers",), lambda value: value is optimizer)
     looking(standing, scheduler.state_dict())

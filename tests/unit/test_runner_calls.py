@@ -156,7 +156,7 @@ def test_calls_are_priced_by_the_dated_table() -> None:
     assert counted().prices_read == prices().read
 
 
-def test_what_google_takes_is_priced_by_its_own_table() -> None:
+def test_calls_of_google_are_priced_by_its_own_table() -> None:
     usd = google.prices().usd
     vcpu_s = 100 + 480 * Decimal("0.05")
     service = 480 * usd["run_request"] + vcpu_s * (usd["run_vcpu_second"] + usd["run_gib_second"] / 2)

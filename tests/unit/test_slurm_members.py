@@ -136,7 +136,7 @@ def test_the_member_that_ends_last_pays_for_the_nodes_that_others_left(queue: Sl
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_of_a_second_that_has_only_begun_nobody_pays_twice_or_nothing(
+def test_second_that_has_only_begun_is_billed_to_exactly_one_member(
     queue: SlurmQueue, clock: ManualClock, order: tuple[int, int]
 ) -> None:
     """Slurm counts whole seconds, and a member ends at any moment of one: the job may be over in the same."""
@@ -193,7 +193,7 @@ def test_a_job_without_its_first_node_ends_when_the_last_step_has(queue: SlurmQu
     assert charged(ours.instances()) == node_seconds(2 + 4)
 
 
-def test_what_is_written_first_counts(tmp_path: Path, clock: ManualClock) -> None:
+def test_first_written_member_file_counts(tmp_path: Path, clock: ManualClock) -> None:
     files = MemberFiles(str(tmp_path / "x" / "t-1"))
     assert files.seats() == ()
     assert files.take_seats([Seat("n1", "a")]) == (Seat("n1", "a"),) == files.take_seats([Seat("n2", "b")])

@@ -38,7 +38,7 @@ def test_a_study_has_a_row_per_case_and_strategy_and_on_demand_costs_its_bill(tr
         assert (row.misses > 0) == (row.strategy == "spot_only")
 
 
-def test_polarity_is_the_readers_business_and_is_told(traces: Path) -> None:
+def test_polarity_is_applied_by_the_reader_and_reported(traces: Path) -> None:
     options = Options(("spot_only",), (HOUR_S,), (4 * HOUR_S,), (360.0,), published_as="adrs")
     found = study([traces / "never.json"], options)
     assert found.records[0].polarity == "0 = available (adrs)"
@@ -71,7 +71,7 @@ def test_csv_and_json_hold_the_same_figures(traces: Path) -> None:
     assert facts["results"][0]["work_s"] == 2 * HOUR_S
 
 
-def test_records_too_short_for_the_deadline_are_told(traces: Path) -> None:
+def test_records_too_short_for_the_deadline_are_reported(traces: Path) -> None:
     long = Options(STRATEGIES, (HOUR_S,), (1000 * HOUR_S,), (360.0,))
     with pytest.raises(SpotrunError, match="no record is as long as the deadlines"):
         study(records_in(traces), long)

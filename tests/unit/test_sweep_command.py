@@ -61,7 +61,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((*RIGHT, "--name", "Net Sweep"), "--name"),
     ],
 )
-def test_a_mistake_is_told_with_what_to_type_and_nothing_is_made(
+def test_mistake_is_reported_with_a_fix_and_nothing_is_made(
     job: Path, spotrun: Spotrun, flags: tuple[str, ...], said: str
 ) -> None:
     found = spotrun("sweep", str(job), *flags, "-y")

@@ -106,7 +106,7 @@ def test_a_budget_that_is_more_than_ample_for_all_is_shared_by_all(budget: int, 
     assert [each.budget_usd for each in found] == [Decimal(each_gets)] * 4, "seven are to begin"
 
 
-def test_what_runs_holds_its_whole_budget_and_what_has_ended_its_cost() -> None:
+def test_running_trial_holds_its_whole_budget_and_an_ended_one_its_cost() -> None:
     plan = replace(PLAN, budget_usd=Decimal(12))
     assert held_usd([ended(1, 0.5), trial(2, 0.5)]) == Decimal(7)
     assert [each.budget_usd for each in begun(next_actions(plan, [ended(1, 0.5), trial(2, 0.5)]))] == [Decimal(5)]
@@ -159,7 +159,7 @@ def test_no_history_makes_a_sweep_promise_more_than_its_budget(
 # -- who stops -------------------------------------------------------------------------------------------------------
 
 
-def test_the_worst_half_of_those_that_have_come_as_far_stops_and_is_told_why() -> None:
+def test_worst_half_of_the_trials_at_a_rung_stops_with_a_reason() -> None:
     trials = [trial(1, 0.5), trial(2, 0.9, begin_min=1), trial(3, 0.4, begin_min=2), trial(4, 0.6, begin_min=3)]
     reasons = stopped(next_actions(PLAN, trials))
     assert reasons == {
@@ -203,7 +203,7 @@ def test_a_trial_that_loses_its_metric_to_nan_stops() -> None:
     assert stopped(next_actions(PLAN, trials)) == {2: "it has logged no finite val_loss after epoch 1"}
 
 
-def test_nobody_is_stopped_twice_or_after_the_end() -> None:
+def test_no_trial_is_stopped_twice_or_after_its_end() -> None:
     trials = [trial(1, 0.5), trial(2, 0.9, begin_min=1, asked_to_stop=True), ended(3, 0.9, begin_min=2)]
     assert stopped(next_actions(PLAN, trials)) == {}
 
@@ -221,7 +221,7 @@ def halved(number: int, *values: float, **known: object) -> Trial:
     return replace(ended(number, *values, outcome="stopped"), judged=True, **known)
 
 
-def test_what_is_left_when_all_have_begun_goes_to_those_that_were_stopped_the_most_promising_first() -> None:
+def test_remaining_budget_resumes_stopped_trials_the_most_promising_first() -> None:
     plan = replace(PLAN, trials=5, max_parallel=2, resume_stopped=True)
     trials = [ended(1, 0.5, 0.4, 0.3), halved(2, 0.9), halved(3, 0.5, 0.6), halved(4, 0.8), ended(5, outcome="stopped")]
     assert next_actions(plan, trials) == [CarryOn(3), CarryOn(4)], "the last one was stopped by somebody else"
@@ -232,7 +232,7 @@ def test_what_is_left_when_all_have_begun_goes_to_those_that_were_stopped_the_mo
     assert next_actions(replace(plan, budget_usd=Decimal(9)), trials) == [Over("")]
 
 
-def test_who_would_be_carried_on_at_once_is_not_stopped() -> None:
+def test_trial_that_would_be_resumed_at_once_is_not_stopped() -> None:
     plan = replace(PLAN, trials=3, max_parallel=1, resume_stopped=True)
     worse = trial(3, 0.9, begin_min=60)
     assert stopped(
@@ -255,7 +255,7 @@ def test_a_trial_that_was_carried_on_is_compared_again_only_further_on() -> None
 # -- by which metric -------------------------------------------------------------------------------------------------
 
 
-def test_a_metric_that_nobody_logs_is_told_at_the_end_of_the_first_epoch() -> None:
+def test_unlogged_metric_is_reported_at_the_end_of_the_first_epoch() -> None:
     mistaken = replace(PLAN, metric="val_los")
     (unknown,) = next_actions(mistaken, [trial(1, 0.5)])
     assert unknown == Unknown("val_los", 1, ("val_loss",))
