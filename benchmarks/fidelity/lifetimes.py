@@ -20,8 +20,8 @@ from spotrun.forecast.lives_ahead import (
     GENERATED,
     HORIZON,
     WORKERS,
-    Asked,
     Forecast,
+    ForecastInput,
     Question,
     horizons,
     outcomes_of,
@@ -77,7 +77,7 @@ class _Scene(msgspec.Struct, frozen=True):
 
     spec: RunSpec
     offerings: tuple[Offering, ...]
-    made_of: Asked
+    made_of: ForecastInput
     question: Question
     source: Source
     seed: int

@@ -88,7 +88,7 @@ def find(image: Image, credentials: Credentials | None, machine: str = "x86_64")
         ImageRefused: there is no image of that name, this user may not pull it, or it is for other processors.
         RegistryUnavailable: the registry gives no usable answer.
     """
-    kind, data = _Asked(image, credentials).manifest()
+    kind, data = _ManifestRequest(image, credentials).manifest()
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     if image.digest and digest != image.digest:
         raise RegistryUnavailable(f"{image.host} answers with {digest} where {image.digest} was requested")
@@ -118,7 +118,7 @@ def _machines(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield found.get("architecture", "")
 
 
-class _Asked:
+class _ManifestRequest:
     def __init__(self, image: Image, credentials: Credentials | None) -> None:
         self._image = image
         self._credentials = credentials

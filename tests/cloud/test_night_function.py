@@ -10,7 +10,7 @@ import pytest
 
 from spotrun.clouds.aws.control_plane import prices, usd_of, usd_of_a_night
 from spotrun.clouds.aws.night_alarm import WARNING
-from spotrun.clouds.night_requests import BEGIN, Asked
+from spotrun.clouds.night_requests import BEGIN, RequestEstimate
 from spotrun.clouds.night_requests import TICK as OF_A_TICK
 from spotrun.errors import SpecInvalid
 from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, lasts
@@ -333,7 +333,9 @@ def test_a_month_of_nights_costs_less_than_ten_cents_to_call(world: NightWorld) 
     world.passes(8 * 60 + 10)
     require_one_clean_night(world)
     asked, ticks = world.asked, world.invoked
-    counted = Asked(gets=asked["get"], puts=sum(asked[each] for each in ("list", "put", "put_if_absent", "put_status")))
+    counted = RequestEstimate(
+        gets=asked["get"], puts=sum(asked[each] for each in ("list", "put", "put_if_absent", "put_status"))
+    )
     assert counted.gets <= BEGIN.gets + ticks * OF_A_TICK.gets
     assert counted.puts <= BEGIN.puts + ticks * OF_A_TICK.puts
     calls = world.calls(world.uids()[0])

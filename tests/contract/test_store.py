@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store.asked import Asked, asked
+from spotrun.store.asked import RequestCounts, asked
 from spotrun.store.http import BucketStore, crc32c
 from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
@@ -167,8 +167,8 @@ def test_each_request_to_a_bucket_is_counted_as_its_owner_bills_it(
         store.delete("d")
         counted = asked().since(before)
     sent = Counter(_billed_as(request) for request, _ in line.seen)
-    assert counted == Asked(sent["read"], sent["write"])
-    assert counted == Asked(reads=2, writes=7)
+    assert counted == RequestCounts(sent["read"], sent["write"])
+    assert counted == RequestCounts(reads=2, writes=7)
 
 
 def _billed_as(request: Request) -> str:
