@@ -19,7 +19,7 @@ from spotrun.agent.put_back import FilesOfCommit
 from spotrun.agent.state_commit import Known
 from spotrun.agent.state_put_back import StateOfCommit
 from spotrun.agent.trainer import Newest, Trainer
-from spotrun.checkpoint.restore import Found, Image, Recipient, newest_readable, recognised
+from spotrun.checkpoint.restore import Image, NewestReadable, Recipient, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, StoreUnavailable
 from spotrun.run.events import Cause, ResumedFrom
 from spotrun.run.state import Commit
@@ -42,7 +42,7 @@ class Beginning(NamedTuple):
     before that of `found` have ended, the first one first.
     """
 
-    found: Found | None
+    found: NewestReadable | None
     files: FilesOfCommit | None
     ends: tuple[Image, ...] = ()
 
@@ -175,7 +175,7 @@ def _newest_with_files(
                     coming = beside.submit(files.fetch)  # after the other, which may still write there
                 coming.result()
                 ends = fits.ends_before(node, commit)
-                return Beginning(Found(found.image, (*skipped, *found.skipped)), files, ends)
+                return Beginning(NewestReadable(found.image, (*skipped, *found.skipped)), files, ends)
             except CheckpointDamaged as damage:
                 found.image.close()
                 skipped += [*found.skipped, commit.number]

@@ -67,7 +67,7 @@ class RegistryUnavailable(SpotrunError):
     """The registry gives no usable answer just now, or none to this machine."""
 
 
-class Found(NamedTuple):
+class RegistryImage(NamedTuple):
     """An image in its registry. `size_bytes` is what a pull transfers; None if that depends on the machine."""
 
     digest: str
@@ -80,7 +80,7 @@ def credentials_of(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Crede
     return Credentials(named[USERNAME], named[PASSWORD]) if USERNAME in named and PASSWORD in named else None
 
 
-def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> Found:
+def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> RegistryImage:
     """
     Return the image as its registry has it now, for a machine of that kind.
 
@@ -103,7 +103,7 @@ def find(image: Image, credentials: Credentials | None, machine: str = "x86_64")
     if machines and wanted not in machines:
         reason = f"{image} is for {', '.join(sorted({*machines}))}, and instances are {wanted}"
         raise ImageRefused(reason, hint=f"build it for linux/{wanted} too", key=KEY)
-    return Found(digest, size_bytes)
+    return RegistryImage(digest, size_bytes)
 
 
 def this_machine() -> str:

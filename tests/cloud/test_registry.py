@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from spotrun.container import registry
-from spotrun.container.registry import Credentials, Found, ImageRefused, RegistryUnavailable, find
+from spotrun.container.registry import Credentials, ImageRefused, RegistryImage, RegistryUnavailable, find
 from spotrun.runs.container_image import with_image
 from spotrun.secrets.reference import SecretUnreadable
 from spotrun.spec.image import PASSWORD, USERNAME, Image, image_of
@@ -32,7 +32,7 @@ def image(server: RegistryServer, tag: str = "1", digest: str = "") -> Image:
 
 def test_a_tag_has_a_digest_and_a_size(server: RegistryServer) -> None:
     digest = server.put_image("team/image:1", 1_000, 24)
-    assert find(image(server), None) == Found(digest, 1_024)
+    assert find(image(server), None) == RegistryImage(digest, 1_024)
     assert find(image(server, "", digest), None).digest == digest
     assert find(image(server, "gone", digest), None).digest == digest  # what counts is the digest
 
@@ -59,7 +59,7 @@ def test_missing_image_is_reported_by_its_name(server: RegistryServer) -> None:
 
 def test_an_index_is_for_some_processors(server: RegistryServer) -> None:
     digest = server.put_index("team/image:1", "arm64", "amd64")
-    assert find(image(server), None) == Found(digest, None)
+    assert find(image(server), None) == RegistryImage(digest, None)
     assert find(image(server), None, "aarch64").digest == digest
     server.put_index("team/image:1", "arm64")
     with pytest.raises(ImageRefused, match="is for arm64, and instances are amd64"):

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotrun.estimate.assumptions import assumptions
-from spotrun.estimate.benched import Found, with_benches
+from spotrun.estimate.benched import BenchedSpeed, with_benches
 from spotrun.estimate.cost_study import CostStudy
 from spotrun.estimate.cost_study_file import load_study
 from spotrun.estimate.costs import Cost, break_even_days, costs, costs_at
@@ -257,7 +257,7 @@ def test_a_measured_speed_is_that_of_a_bench_times_the_instances_and_says_in_whi
     by = {"job": "train.yaml", "type": "T4:1", "count": 2}
     found = with_benches(
         study({"p": {"usd_per_hour": 1, "measured": {"job": by}}}),
-        lambda name, measured: Found(Decimal(100), f"{measured.job}-bench", datetime(2026, 11, 27, tzinfo=UTC)),
+        lambda name, measured: BenchedSpeed(Decimal(100), f"{measured.job}-bench", datetime(2026, 11, 27, tzinfo=UTC)),
     )
     assert samples_per_second(found, "p", "job") == 200
     assert "p: the speed of job was measured on 2026-11-27, in run train.yaml-bench" in assumptions(found)
