@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from spotrun.errors import SpecInvalid
 from spotrun.exactness.difference import NAMED_MAX, Difference, DifferenceKind, Differences, gathered
-from spotrun.exactness.scope import Compared, NotCompared
+from spotrun.exactness.scope import ComparedCount, NotCompared
 from spotrun.exactness.trace_file import TraceFile
 from spotrun.run.events import Uncarried
 from spotrun.verify.kills import Killed, KillPlan, checkpoint_every, kill_steps, planned
@@ -354,7 +354,7 @@ def test_differing_object_and_file_are_described_with_their_place() -> None:
 
 def test_report_lists_what_was_compared_in_identical_trainings() -> None:
     seen = verification(
-        compared=(Compared("ranks", 2), Compared("steps", 36), Compared("files", 1)),
+        compared=(ComparedCount("ranks", 2), ComparedCount("steps", 36), ComparedCount("files", 1)),
         not_compared=tuple(NotCompared(f"file {name}", "W&B's files name each run") for name in "abcdefg"),
     )
     lines = text(seen).splitlines()
