@@ -26,7 +26,7 @@ import requests
 
 from spotrun import address
 from spotrun.clock import Clock
-from spotrun.clouds.archive import Place, archive_for
+from spotrun.clouds.archive import FunctionRuntime, archive_for
 from spotrun.clouds.gcp.calls import CREDENTIALS, RUN, SCHEDULER, Call, Google
 from spotrun.clouds.gcp.config import account_address
 from spotrun.clouds.gcp.control_plane import MEMORY_MB, usd_of_a_night
@@ -59,7 +59,7 @@ RUNNER, CLOCK = "night", "clock"
 FUNCTION_S = 300.0
 POLL_S = 3.0
 DEPLOYED_WITHIN = timedelta(minutes=15)
-CLOUD_RUN = Place(
+CLOUD_RUN = FunctionRuntime(
     name="Cloud Run",
     extra="gcp",
     glibc_of={(3, 11): (2, 35), (3, 12): (2, 35), (3, 13): (2, 35)},
