@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Place:
+class TrainingPosition:
     """
     The place of a snapshot: after `batch` batches of `epoch`, perhaps before their validation, or after the epoch's
     end. Both count from 0.
