@@ -8,7 +8,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import NamedTuple
 
-from spotrun.bench.trials import Arguments, Trial, trials
+from spotrun.bench.trials import Arguments, BenchTrial, trials
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.runs.flags import read_flag
 from spotrun.spec.kinds import AnyOf, Kind, read_kinds
@@ -20,7 +20,7 @@ WITHIN_LEAST = timedelta(minutes=1)
 """Minimum time that a training may last: shorter ones would end before an instance has started."""
 
 
-class Wish(NamedTuple):
+class BenchFlags(NamedTuple):
     """The flags, as they were typed."""
 
     types: tuple[str, ...]
@@ -75,7 +75,7 @@ class Wish(NamedTuple):
         """
         return None if self.budget is None else read_flag("--budget", parse_usd, self.budget, "--budget 2")
 
-    def trials(self, spec: RunSpec) -> list[Trial]:
+    def trials(self, spec: RunSpec) -> list[BenchTrial]:
         """
         Raises:
             SpecInvalid: a list has an entry that cannot be read.

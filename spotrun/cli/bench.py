@@ -22,8 +22,8 @@ from spotrun.errors import SpotrunError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spotrun.bench.attending import Wanted
-    from spotrun.bench.result import Row
+    from spotrun.bench.attending import BenchPlan
+    from spotrun.bench.result import BenchRow
 
 TypesOption = Annotated[
     list[str] | None,
@@ -129,7 +129,7 @@ def bench(
 
     from spotrun.bench import report
     from spotrun.bench.attending import wanted
-    from spotrun.bench.wish import Wish
+    from spotrun.bench.wish import BenchFlags
     from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.prepared import billed
@@ -137,7 +137,7 @@ def bench(
     if html is not None:
         require_writable(html)
     names = batch_arg, precision_arg, devices_arg
-    wish = Wish(tuple(types or ()), batch, precision, devices, budget, trial_timeout, against, *names, store)
+    wish = BenchFlags(tuple(types or ()), batch, precision, devices, budget, trial_timeout, against, *names, store)
     asked = wanted(job, arguments or (), wish)
     here = cloud_of(asked.job).here
     if not as_json:
@@ -145,7 +145,7 @@ def bench(
     for line in asked.notes if not here or (max_parallel or 1) == 1 else (*asked.notes, _slower(max_parallel)):
         say(f"note: {line}")
     confirm(yes, f"Measure {len(asked.trials)}?", default=not billed(asked.job), declined="nothing was rented")
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             _measure(asked, steps, max_parallel or (1 if here else None), rows)
@@ -158,7 +158,7 @@ def bench(
         )
 
 
-def _measure(asked: Wanted, steps: int, max_parallel: int | None, rows: list[Row]) -> None:
+def _measure(asked: BenchPlan, steps: int, max_parallel: int | None, rows: list[BenchRow]) -> None:
     """Measure the trials of a bench. Each row is shown and added as soon as it is known, in the order of the trials."""
     from spotrun.bench import report
     from spotrun.bench.attending import measuring
@@ -175,7 +175,9 @@ def _slower(max_parallel: int | None) -> str:
     return f"{max_parallel} at once share this machine, and slow each other down"
 
 
-def _show(asked: Wanted, rows: Sequence[Row], samples: float | None, html: Path | None, *, as_json: bool) -> None:
+def _show(
+    asked: BenchPlan, rows: Sequence[BenchRow], samples: float | None, html: Path | None, *, as_json: bool
+) -> None:
     from spotrun.bench import report
     from spotrun.bench.page import bench_page
 
