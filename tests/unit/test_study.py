@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from spotrun.errors import SpotrunError
-from spotrun.forecast.study import Options, Row, records_in, study
+from spotrun.forecast.study import Options, StrategyResult, records_in, study
 from spotrun.forecast.study_report import as_csv, as_json
 from tests.support.market_records import write_records
 
@@ -55,7 +55,7 @@ def test_the_same_study_has_the_same_hash_and_another_changeover_another(traces:
 
 def test_hindsight_is_below_every_strategy_and_counts_no_losses(traces: Path) -> None:
     options = msgspec.structs.replace(OPTIONS, strategies=("ours", "greedy", "optimum"))
-    costs: dict[float, dict[str, Row]] = {}
+    costs: dict[float, dict[str, StrategyResult]] = {}
     for row in study(records_in(traces), options).rows:
         costs.setdefault(row.case.deadline_s, {})[row.strategy] = row
     for rows in costs.values():
