@@ -116,10 +116,10 @@ def _quotes(rented: Rented) -> Quotes:
     Raises:
         SpecInvalid: the cloud does not rent that out.
     """
-    from spotrun.clouds.cloud import Wish
+    from spotrun.clouds.cloud import RentalFlags
     from spotrun.clouds.registry import cloud_named
 
-    wish = Wish(() if rented.region is None else (rented.region,), (), (rented.instance_type,))
+    wish = RentalFlags(() if rented.region is None else (rented.region,), (), (rented.instance_type,))
     found = cloud_named(rented.cloud).offers(wish)
     if not found.quotes:
         where = "" if rented.region is None else f" in {rented.region}"
