@@ -21,7 +21,7 @@ from spotrun.lightning.connectors.position import Position
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, Hooks, Problem, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import TrainingPosition
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.python_state.script import Script, set_by
 from spotrun.training.weights import Weights
 
@@ -131,7 +131,7 @@ class LightningFramework(Position, Loaders):
             if isinstance(kept, dict):
                 yield f"{name}.hparams", kept
 
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[UntrackedChange]:
         return ()
 
     @property

@@ -17,7 +17,7 @@ from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Ho
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import TrainingPosition
 from spotrun.training.python_state.asked import load_scaler
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.python_state.script import Script
 from spotrun.training.revival import revived
 from spotrun.training.tensors import owned
@@ -84,7 +84,7 @@ class LoopFramework:
         writing = {f"loggers[{number}]": one for number, one in enumerate(prepared.loggers_of(self.given.launcher))}
         return self._roots | self._script.own_of(writing)
 
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[UntrackedChange]:
         return list(self.frames.lost(ended=self.ends_epoch or self.is_done))
 
     def metrics(self) -> Mapping[str, Any]:

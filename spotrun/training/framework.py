@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import TrainingPosition
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.weights import Weights
 
 State: TypeAlias = dict[str, Any]
@@ -106,7 +106,7 @@ class Framework(Protocol):
         loggers of its own classes.
         """
 
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[UntrackedChange]:
         """Return the changes that the framework itself sees and no image holds; each time."""
 
     @property

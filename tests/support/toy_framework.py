@@ -25,7 +25,7 @@ from spotrun.training.fit import Fit
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import TrainingPosition
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.weights import Weights
 from tests.support.trainings.comparison import sha256
 from tests.support.trainings.datasets import WIDTH
@@ -195,7 +195,7 @@ class ToyFramework:
     def roots(self) -> Mapping[str, object]:
         return {}
 
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[UntrackedChange]:
         return ()
 
     # --- where it is

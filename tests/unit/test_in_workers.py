@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 
 from spotrun.training.data import in_workers
 from spotrun.training.data.in_workers import KEPT_THERE, Notes, Watch
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 
 
 class Meter:
@@ -98,11 +98,11 @@ def test_rows_of_workers_are_apart_and_have_an_end() -> None:
     notes.write(0, ["a"])
     notes.write(1, [f"{number}{'ä' * 100}" for number in range(in_workers.PLACES_MAX)])
     first, *others = notes.read()
-    assert first == Lost("a", KEPT_THERE)
+    assert first == UntrackedChange("a", KEPT_THERE)
     assert others
     assert all(lost.path[1:] == "ä" * 100 for lost in others)
     notes.write(0, ["b" * 10_000])
-    assert next(notes.read()) == Lost("b" * in_workers.PLACE_MAX, KEPT_THERE)
+    assert next(notes.read()) == UntrackedChange("b" * in_workers.PLACE_MAX, KEPT_THERE)
 
 
 def test_a_worker_of_its_own_interpreter_finds_the_same_memory() -> None:
