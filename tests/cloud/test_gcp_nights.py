@@ -23,7 +23,7 @@ from spotrun.clouds.gcp.cloud import Gcp
 from spotrun.clouds.gcp.control_plane import usd_of_a_night
 from spotrun.clouds.gcp.night_alarm import GcpAlarm
 from spotrun.clouds.gcp.nights import CLOUD_RUN, GcpNights, schedule
-from spotrun.clouds.nights import Due, Function
+from spotrun.clouds.nights import Function, ScheduleTimes
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, SpecInvalid
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.night_pin import pin_for
@@ -121,8 +121,8 @@ def test_three_nights_with_faults_at_random_keep_every_promise(monkeypatch: pyte
 
 
 def test_the_jobs_of_a_night_fire_when_it_is_due() -> None:
-    assert schedule(Due((0,), 22, ("mon", "fri", "sun"))) == "0 22 * * 1,5,0"
-    assert schedule(Due((5, 20, 35, 50), 0, ("sat",))) == "5,20,35,50 0 * * 6"
+    assert schedule(ScheduleTimes((0,), 22, ("mon", "fri", "sun"))) == "0 22 * * 1,5,0"
+    assert schedule(ScheduleTimes((5, 20, 35, 50), 0, ("sat",))) == "5,20,35,50 0 * * 6"
 
 
 def test_a_month_of_nights_costs_what_the_page_says(world: GcpNightWorld) -> None:

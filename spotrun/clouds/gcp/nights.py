@@ -34,7 +34,7 @@ from spotrun.clouds.gcp.error_codes import AlreadyThere, BadImage, CredentialsRe
 from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of, name_of
 from spotrun.clouds.gcp.secret_checks import grant_command
 from spotrun.clouds.night_archives import NightArchives
-from spotrun.clouds.nights import ANEW, Alarm, Due, Function, when_due, when_due_again
+from spotrun.clouds.nights import ANEW, Alarm, Function, ScheduleTimes, when_due, when_due_again
 from spotrun.clouds.patience import CHECK_NETWORK
 from spotrun.errors import (
     AccessDenied,
@@ -82,7 +82,7 @@ _RIGHTS = "infra/gcp/README.md, under Nights, says what makes the accounts and r
 _CONNECT_S = 10.0
 
 
-def schedule(due: Due) -> str:
+def schedule(due: ScheduleTimes) -> str:
     """In the form of unix-cron, where Sunday is 0."""
     days = ",".join(str((DAYS.index(day) + 1) % len(DAYS)) for day in due.days)
     return f"{','.join(map(str, due.minutes))} {due.hour} * * {days}"
