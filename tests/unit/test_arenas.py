@@ -20,7 +20,7 @@ from spotrun.agent.decisions import Held, gives_way
 from spotrun.agent.saver import Saver
 from spotrun.agent.snapshots import Snapshot
 from spotrun.checkpoint.manifest import Extent, Part
-from spotrun.checkpoint.unchanged import Borrowed
+from spotrun.checkpoint.unchanged import BorrowedParts
 from spotrun.checkpoint.upload import First, UploadControl, upload
 from spotrun.store.local import LocalStore
 from spotrun.trainer_link import SnapshotTaken
@@ -162,7 +162,7 @@ def test_the_rest_waits_for_what_goes_first(tmp_path: Path) -> None:
 def test_borrowed_parts_need_not_be_sent_first(tmp_path: Path) -> None:
     half = len(IMAGE) // 2
     there = Part(name="part-0000", size_bytes=half, blake3="0" * 64, of="checkpoints/1-0-9")
-    borrowed = Borrowed((there,), (Extent(0, 0, half, half),))
+    borrowed = BorrowedParts((there,), (Extent(0, 0, half, half),))
     events = sent_in_order(tmp_path, range(half, len(IMAGE)), borrowed=borrowed)
     assert events[0] == "then"
 
