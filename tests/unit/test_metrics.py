@@ -19,7 +19,7 @@ from spotrun.errors import LoginExpired, SpecInvalid, StoreUnavailable
 from spotrun.folder.ledger import key_of
 from spotrun.metrics import endpoint as metrics_endpoint
 from spotrun.metrics import watched_runs
-from spotrun.metrics.endpoint import Address, Scraped
+from spotrun.metrics.endpoint import Address, ScrapeCollector
 from spotrun.metrics.figures import FIGURES, Reading, open_metrics
 from spotrun.metrics.watched_runs import WatchedRuns
 from spotrun.run.events import encode_entry
@@ -245,7 +245,7 @@ def _looked(watched: WatchedRuns, enough, within: timedelta) -> Reading:  # type
 
 def test_scrapes_share_a_reading_for_a_while(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(runs, uid="1")
-    scraped = Scraped(WatchedRuns(str(runs), 10), SOON)
+    scraped = ScrapeCollector(WatchedRuns(str(runs), 10), SOON)
     stored(runs, uid="2")
     assert _runs_of(scraped) == {"demo-1"}
     monkeypatch.setattr(metrics_endpoint, "FRESH_FOR_S", 0.0)
@@ -258,7 +258,7 @@ def test_last_figures_are_served_with_their_time_while_the_store_is_away(
     monkeypatch.setattr(metrics_endpoint, "FRESH_FOR_S", 0.0)
     stored(runs, uid="1")
     watched = WatchedRuns(str(runs), 10)
-    scraped = Scraped(watched, SOON)
+    scraped = ScrapeCollector(watched, SOON)
     read_at = _values_of(scraped)["spotrun_read_timestamp_seconds"]
     with monkeypatch.context() as patch:
         patch.setattr(LocalStore, "folders", _away)
@@ -268,7 +268,7 @@ def test_last_figures_are_served_with_their_time_while_the_store_is_away(
         assert told["spotrun_read_timestamp_seconds"] >= read_at
         assert "the disk is away" in capsys.readouterr().err
         with pytest.raises(StoreUnavailable):
-            Scraped(WatchedRuns(str(runs), 10), SOON)
+            ScrapeCollector(WatchedRuns(str(runs), 10), SOON)
     assert _values_of(scraped)["spotrun_store_reachable"] == 1
 
 
@@ -276,12 +276,12 @@ def _away(_: LocalStore) -> tuple[str, ...]:
     raise LoginExpired("the disk is away")  # which is not tried again
 
 
-def _runs_of(scraped: Scraped) -> set[str]:
+def _runs_of(scraped: ScrapeCollector) -> set[str]:
     found = (sample for family in scraped.collect() for sample in family.samples)
     return {each.labels["run"] for each in found if each.name == "spotrun_run_info"}
 
 
-def _values_of(scraped: Scraped) -> dict[str, float]:
+def _values_of(scraped: ScrapeCollector) -> dict[str, float]:
     return {each.name: each.value for family in scraped.collect() for each in family.samples if not each.labels}
 
 
@@ -293,7 +293,7 @@ def test_unreadable_run_is_reported_once_until_its_reason_changes(
     entry = runs / "demo-1" / key_of(0)
     whole = entry.read_bytes()
     entry.write_bytes(b"{}")
-    scraped = Scraped(WatchedRuns(str(runs), 10), SOON)
+    scraped = ScrapeCollector(WatchedRuns(str(runs), 10), SOON)
     scraped.collect()
     assert capsys.readouterr().err.count("demo-1 cannot be read") == 1
     entry.write_bytes(whole)
