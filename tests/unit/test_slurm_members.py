@@ -22,7 +22,7 @@ from spotrun.clouds.slurm.cloud import CLOUD
 from spotrun.clouds.slurm.commands import Answer
 from spotrun.clouds.slurm.config import SlurmConfig
 from spotrun.clouds.slurm.driver import SlurmDriver
-from spotrun.clouds.slurm.member_files import Ended, MemberFiles, Seat
+from spotrun.clouds.slurm.member_files import MemberEnd, MemberFiles, Seat
 from spotrun.clouds.slurm.submission import files_of, submission
 from spotrun.errors import CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
@@ -145,10 +145,10 @@ def test_second_that_has_only_begun_is_billed_to_exactly_one_member(
         token = ours.launch(request(2, launch)).token
         files, began = files_of(token), clock.now()
         clock.advance(10)
-        files.end(order[0], Ended(clock.now() + timedelta(seconds=0.063), EndedBy.ITSELF, "exit code 0"))
+        files.end(order[0], MemberEnd(clock.now() + timedelta(seconds=0.063), EndedBy.ITSELF, "exit code 0"))
         seen = [each for each in ours.instances() if each.launch == launch and not each.alive]
         assert [each.member for each in seen] == [order[0]], "what it costs is written down now"
-        files.end(order[1], Ended(clock.now() + timedelta(seconds=later_s), EndedBy.ITSELF, "exit code 0"))
+        files.end(order[1], MemberEnd(clock.now() + timedelta(seconds=later_s), EndedBy.ITSELF, "exit code 0"))
         clock.advance(int(later_s) + over_s)
         over = clock.now()
         queue.end(token, "COMPLETED")
@@ -197,10 +197,10 @@ def test_first_written_member_file_counts(tmp_path: Path, clock: ManualClock) ->
     files = MemberFiles(str(tmp_path / "x" / "t-1"))
     assert files.seats() == ()
     assert files.take_seats([Seat("n1", "a")]) == (Seat("n1", "a"),) == files.take_seats([Seat("n2", "b")])
-    first = files.end(0, Ended(clock.now(), EndedBy.FAULT, "lost"))
-    assert files.end(0, Ended(clock.now(), EndedBy.ITSELF, "exit code 0")) == first == files.ended(0)
+    first = files.end(0, MemberEnd(clock.now(), EndedBy.FAULT, "lost"))
+    assert files.end(0, MemberEnd(clock.now(), EndedBy.ITSELF, "exit code 0")) == first == files.ended(0)
     files.ask_to_end(1)
-    assert files.end(1, Ended(clock.now(), EndedBy.ITSELF, "exit code 137")).by is EndedBy.USER
+    assert files.end(1, MemberEnd(clock.now(), EndedBy.ITSELF, "exit code 137")).by is EndedBy.USER
     assert not [*(tmp_path / "x").glob("*.tmp")]
 
 
