@@ -1,5 +1,5 @@
 """
-Represents objects of a state as values: an image reads them as `SavedObject`, and only the training that resumes revives them.
+Represents objects of a state as values: an image has each as a `SavedObject`, and only a resuming training revives it.
 
 An image names the class that an object had. Reading it looks no class up, imports none and calls none; see
 spotrun/training/revival.py for what a training accepts.

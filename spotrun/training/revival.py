@@ -30,8 +30,8 @@ class NotRevived(SpotrunError):
 
 def revived(value: Any, standing: Any = _NOBODY) -> Any:
     """
-    Return `value` with objects for all `SavedObject` in it; the very same if there are none. With `standing`, the script's
-    value at that place, its objects are used. Without it those that need one stay as they are.
+    Return `value` with objects for each `SavedObject` in it; the very same if there is none. With `standing`, the
+    script's value at that place, its objects are used. Without it those that need one stay as they are.
 
     Raises:
         NotRevived: the script has no such class or object any more.
