@@ -21,7 +21,7 @@ from spotrun.forecast.lives_ahead import (
     HORIZON,
     WORKERS,
     Forecast,
-    ForecastInput,
+    Inputs,
     Question,
     horizons,
     outcomes_of,
@@ -77,7 +77,7 @@ class _Scene(msgspec.Struct, frozen=True):
 
     spec: RunSpec
     offerings: tuple[Offering, ...]
-    made_of: ForecastInput
+    made_of: Inputs
     question: Question
     source: Source
     seed: int

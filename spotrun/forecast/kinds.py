@@ -18,17 +18,7 @@ import numpy as np
 
 from spotrun.forecast.lifetimes import Source, SpotPools, draw, standby_of
 from spotrun.forecast.lived import LifeOutcome, LivedRun, Truth
-from spotrun.forecast.lives_ahead import (
-    SPAN,
-    TICKS,
-    WORKERS,
-    Forecast,
-    ForecastInput,
-    Question,
-    seed_of,
-    span_s,
-    summary,
-)
+from spotrun.forecast.lives_ahead import SPAN, TICKS, WORKERS, Forecast, Inputs, Question, seed_of, span_s, summary
 from spotrun.market.kinds import is_of, kind_among
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
@@ -61,7 +51,7 @@ class Choice(msgspec.Struct, frozen=True):
     """The common input of the lifetimes of all rows. `times` is the estimated speed of each kind, against the first."""
 
     ways: tuple[Way, ...]
-    asked: ForecastInput
+    asked: Inputs
     created: RunCreated
     times: dict[str, float]
     types: dict[str, str]
@@ -166,7 +156,7 @@ def _shares(choice: Choice, lived: Sequence[LifeOutcome]) -> tuple[Share, ...]:
 def choice_of(
     spec: RunSpec,
     offerings: Sequence[Offering],
-    asked: ForecastInput,
+    asked: Inputs,
     created: RunCreated,
     strategy: str,
     checkpoint_bytes: int,

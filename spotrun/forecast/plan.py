@@ -13,7 +13,7 @@ from spotrun.clouds.local.market import UNANNOUNCED_SHARE
 from spotrun.errors import SpecInvalid
 from spotrun.forecast.kinds import Share, choice_of, forecast_of_kinds
 from spotrun.forecast.lifetimes import STANDBY, Source, SpotPools
-from spotrun.forecast.lives_ahead import GENERATED, Doubt, Forecast, ForecastInput, Question, forecast, tick_for
+from spotrun.forecast.lives_ahead import GENERATED, Doubt, Forecast, Inputs, Question, forecast, tick_for
 from spotrun.forecast.measured import Measured
 from spotrun.forecast.ticks import Standby
 from spotrun.intervals import COMMIT_GAP, MEAN_TIME_BETWEEN_INTERRUPTIONS, auto_interval, expected_rework
@@ -174,7 +174,7 @@ def asked(
     time_left: timedelta | None,
     measured: Measured = NOTHING_MEASURED,
     created: RunCreated | None = None,
-) -> ForecastInput:
+) -> Inputs:
     """
     Return the input of the simulation for `plan`, row by row.
 
@@ -182,7 +182,7 @@ def asked(
         SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
     """
     sent = Sent(created, measured.checkpoint_bytes, _rework(spec).total_seconds(), spec.num_nodes)
-    return ForecastInput(
+    return Inputs(
         questions=tuple(_questions(spec, affordable_of(spec, offerings), sent)),
         job=job_for(spec, offerings, work, time_left, measured, sent),
         rework_s=_rework(spec).total_seconds() / 2,
@@ -282,7 +282,7 @@ def _market(name: str, offerings: Sequence[Offering], sent: Sent, toll: dict[str
     )
 
 
-def _assumed(spec: RunSpec, made_of: ForecastInput, measured: Measured, source: Source) -> str:
+def _assumed(spec: RunSpec, made_of: Inputs, measured: Measured, source: Source) -> str:
     job = made_of.job
     changeover, undone, tick = (
         format_duration(timedelta(seconds=round(seconds)))

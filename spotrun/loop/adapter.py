@@ -15,7 +15,7 @@ from spotrun.loop.frames import Frames
 from spotrun.loop.given import Given
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
 from spotrun.training.optimizer_states import OptimizerStates
-from spotrun.training.place import TrainingPosition
+from spotrun.training.place import Boundary
 from spotrun.training.python_state.asked import load_scaler
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.python_state.script import Script
@@ -58,7 +58,7 @@ class LoopFramework:
         self.figures: dict[str, Any] = {}
         self.train: list[Any] = []
         self.validate: list[Any] = []
-        self.entering: TrainingPosition | None = None
+        self.entering: Boundary | None = None
         self.entering_pass = self.entering_batches = 0
         self._roots = {"state": state, "given": given.roots, frames.name: SimpleNamespace(**self._variables())}
         self._script = Script.of_this_process()
@@ -128,7 +128,7 @@ class LoopFramework:
         return dict(self.figures)
 
     def load(
-        self, state: State, weights: Weights | None, rest: State, place: TrainingPosition, optimizers: OptimizerStates
+        self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
         self._loaded = {"asked": state[SCHEDULERS], "counters": rest["counters"]}
         self._misfit = _first_difference(rest["kinds"], self.given.kinds(), "a")

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from spotrun.training.optimizer_states import OptimizerStates
-from spotrun.training.place import TrainingPosition
+from spotrun.training.place import Boundary
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.weights import Weights
 
@@ -194,7 +194,7 @@ class Framework(Protocol):
         """Return what this rank has counted and logged so far."""
 
     def load(
-        self, state: State, weights: Weights | None, rest: State, place: TrainingPosition, optimizers: OptimizerStates
+        self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
         """
         Resume at `place`. `state` is an earlier `dump` without OPTIMIZERS, and `rest` holds what `dump_rest` gave. The

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from spotrun.training import weights as saved_weights
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
 from spotrun.training.optimizer_states import OptimizerStates
-from spotrun.training.place import TrainingPosition
+from spotrun.training.place import Boundary
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.weights import Weights
 from spotrun.transformers import refusals
@@ -164,7 +164,7 @@ class TransformersFramework(TrainerLoop):
         return trainer_state.dump_sums(self._trainer)
 
     def load(
-        self, state: State, weights: Weights | None, rest: State, place: TrainingPosition, optimizers: OptimizerStates
+        self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
         self._saved, self._rest = (state, weights, optimizers), rest
         self._metrics = rest["metrics"]
