@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.aws.network import Image
+from spotrun.clouds.aws.network import Ami
 from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.secret_tags import SECRETS_MAX, secret_tags
 from spotrun.folder.final_status import KEY
@@ -414,7 +414,7 @@ def launch(changes: Mapping[str, Any]) -> Call:
         offering=offering,
         time_to_live=timedelta(hours=2),
     )
-    image = Image(image_id="ami-1", root_device="/dev/sda1", volume_gib=8)
+    image = Ami(image_id="ami-1", root_device="/dev/sda1", volume_gib=8)
     parameters = run_instances(request, AwsConfig(regions=(REGION,)), image, "sg-node") | dict(changes)
     given = {name: value for name, value in parameters.items() if value is not None}
     operation = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances")
