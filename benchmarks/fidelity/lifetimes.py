@@ -28,7 +28,7 @@ from spotrun.forecast.lives_ahead import (
     seed_of,
     span_s,
 )
-from spotrun.forecast.measured import Measured
+from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.plan import NOTHING_MEASURED, Plan, affordable_of, asked
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.pools import name_of
@@ -91,7 +91,7 @@ def by_runner(
     offerings: Sequence[Offering],
     lifetimes: int,
     *,
-    measured: Measured = NOTHING_MEASURED,
+    measured: RunMeasurements = NOTHING_MEASURED,
     seed: int = 0,
     source: Source = GENERATED,
     created: RunCreated | None = None,

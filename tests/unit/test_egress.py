@@ -16,7 +16,7 @@ from spotrun.account.storage_prices import S3_STANDARD, storage_prices
 from spotrun.account.summary import assumptions, summarise
 from spotrun.clock import ScaledClock
 from spotrun.forecast.lifetimes import Drawn, Lifetime, SpotPools
-from spotrun.forecast.measured import Measured
+from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.plan import plan
 from spotrun.forecast.ticks import simulate
 from spotrun.market.world import World
@@ -262,7 +262,7 @@ def test_a_start_costs_its_toll_in_a_simulated_lifetime() -> None:
 def test_a_forecast_knows_what_crosses_regions() -> None:
     wanted = spec(checkpoint={"every": "10m", "uri": "s3://bucket/runs"})
     hour = timedelta(hours=1)
-    known = Measured(checkpoint_bytes=2 * GB)
+    known = RunMeasurements(checkpoint_bytes=2 * GB)
 
     def cost(region: str) -> dict[str, float]:
         created = newborn(wanted, ScaledClock(START, 1.0), region).created
@@ -286,7 +286,7 @@ def test_hourly_egress_is_added_to_any_price() -> None:
 def test_the_runner_pays_for_what_crosses_about_what_the_forecast_says() -> None:
     wanted = spec(checkpoint={"every": "10m", "uri": "s3://bucket/runs"}, policy={"return_to_spot": False})
     created = newborn(wanted, ScaledClock(START, 1.0), WEST).created
-    known, hour, market = Measured(checkpoint_bytes=2 * GB), timedelta(hours=1), [NEAR, OFFERED[2]]
+    known, hour, market = RunMeasurements(checkpoint_bytes=2 * GB), timedelta(hours=1), [NEAR, OFFERED[2]]
     found = plan(wanted, market, 2 * hour, None, 3, measured=known, created=created)
     lived = by_runner(found, wanted, market, 3, measured=known, created=created)
     assert lived.ticks_usd > 2 * 0.40 + 2 * 6 * 2 * 0.02

@@ -18,7 +18,7 @@ from spotrun.clouds.local.config import MarketConfig
 from spotrun.forecast.generator import generate
 from spotrun.forecast.lifetimes import Generated, Lifetime, Local, Recorded, Replayed, Source, SpotPools, draw
 from spotrun.forecast.lives_ahead import Doubt, Inputs, Question, forecast, tick_for
-from spotrun.forecast.measured import Measured, measured
+from spotrun.forecast.measured import RunMeasurements, measured
 from spotrun.forecast.page import forecast_page
 from spotrun.forecast.plan import Plan, asked, plan
 from spotrun.forecast.report import as_json, cost_picture, time_cells, time_columns
@@ -379,7 +379,7 @@ def test_a_forecast_knows_what_packs_have_spared_and_would() -> None:
 
 
 def test_unpacked_setup_is_forecast_at_each_start() -> None:
-    known = Measured(changeovers_s=(300.0,), setups_s=(200.0,))
+    known = RunMeasurements(changeovers_s=(300.0,), setups_s=(200.0,))
     large = msgspec.structs.replace(OFFERINGS[1], accelerators="A100:8")
 
     def later(offerings: Sequence[Offering] = OFFERINGS, **changes: object) -> float:
