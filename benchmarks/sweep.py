@@ -1,8 +1,8 @@
 """
 Measures how near a sweep comes to the best trial in hindsight, under a budget and a deadline that it must not pass.
 
-    python -m benchmarks.sweep [--sweeps 20] [--trials 100] [--budgets 15 25 40] [--deadlines none 24 8] [--at-once 8]
-                               [--keep-one-in 2] [--json OUT]
+    python -m benchmarks.sweep [--sweeps 20] [--trials 100] [--budgets 15 25 40] [--deadlines none 24 8]
+                               [--max-parallel 8] [--keep-one-in 2] [--json OUT]
 
 Each trial is a run by the real runner, ledger and policy, in a market of the local cloud that all trials of a sweep
 share; what begins and what stops, `spotrun.sweep.rungs` decides, as for a real sweep. A budget counts in whole
@@ -82,10 +82,10 @@ class Case(msgspec.Struct, frozen=True):
     seed: int
     trials: int
     budget: float
-    at_once: int
+    max_parallel: int
     keep_one_in: int | None
     deadline_h: float | None
-    spend_rest: bool = False
+    resume_stopped: bool = False
 
     @property
     def budget_usd(self) -> Decimal:
@@ -203,10 +203,10 @@ def swept(case: Case) -> Swept:
     plan = SweepPlan(
         trials=len(params),
         budget_usd=case.budget_usd,
-        at_once=case.at_once,
+        max_parallel=case.max_parallel,
         keep_one_in=case.keep_one_in,
         time=None if case.deadline_h is None else timedelta(hours=case.deadline_h),
-        spend_rest=case.spend_rest,
+        resume_stopped=case.resume_stopped,
         metric=METRIC,
     )
     found: list[Running] = []
@@ -279,7 +279,7 @@ def main() -> int:
     parser.add_argument("--sweeps", type=at_least(1), default=20)
     parser.add_argument("--trials", type=at_least(1), default=100)
     parser.add_argument("--budgets", type=float, nargs="+", default=[15.0, 25.0, 40.0])
-    parser.add_argument("--at-once", type=at_least(1), default=8)
+    parser.add_argument("--max-parallel", type=at_least(1), default=8)
     parser.add_argument("--keep-one-in", type=at_least(2), default=2, help="2 stops the worst half")
     parser.add_argument("--deadlines", type=_hours, nargs="+", default=[None, 24.0, 8.0], help="hours, or none")
     parser.add_argument("--workers", type=at_least(1), default=2)
@@ -287,8 +287,8 @@ def main() -> int:
     options = parser.parse_args()
     cells = [*product(options.budgets, options.deadlines, (False, True))]
     asked = [
-        Case(seed, options.trials, budget, options.at_once, options.keep_one_in, deadline, spend_rest)
-        for budget, deadline, spend_rest in cells
+        Case(seed, options.trials, budget, options.max_parallel, options.keep_one_in, deadline, resume_stopped)
+        for budget, deadline, resume_stopped in cells
         for seed in range(options.sweeps)
     ]
     found: list[Swept] = []
@@ -297,10 +297,10 @@ def main() -> int:
             found.append(each)
             told_of = f"{each.above_optimum:.3f} above the optimum, ${each.cost_usd:.2f} of ${each.case.budget_usd}"
             print(f"{len(found)} of {len(asked)}: {told_of}, missed: {each.missed}", file=sys.stderr, flush=True)
-    for number, (budget, deadline, spend_rest) in enumerate(cells):
+    for number, (budget, deadline, resume_stopped) in enumerate(cells):
         figures = told(found[number * options.sweeps : (number + 1) * options.sweeps])
         until = "no deadline" if deadline is None else f"{deadline:g} h"
-        rest = ", --spend-rest" if spend_rest else ""
+        rest = ", --resume-stopped" if resume_stopped else ""
         shown = ", ".join(f"{name} {value:.3g}" for name, value in figures.items())
         print(f"budget of {budget:g} trials, {until}{rest}: {shown}")
     if options.json:

@@ -20,15 +20,15 @@ from spotrun.forecast.lives_ahead import (
     GENERATED,
     HORIZON,
     WORKERS,
-    Asked,
     Forecast,
+    Inputs,
     Question,
     horizons,
     outcomes_of,
     seed_of,
     span_s,
 )
-from spotrun.forecast.measured import Measured
+from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.plan import NOTHING_MEASURED, Plan, affordable_of, asked
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.pools import name_of
@@ -77,7 +77,7 @@ class _Scene(msgspec.Struct, frozen=True):
 
     spec: RunSpec
     offerings: tuple[Offering, ...]
-    made_of: Asked
+    made_of: Inputs
     question: Question
     source: Source
     seed: int
@@ -91,7 +91,7 @@ def by_runner(
     offerings: Sequence[Offering],
     lifetimes: int,
     *,
-    measured: Measured = NOTHING_MEASURED,
+    measured: RunMeasurements = NOTHING_MEASURED,
     seed: int = 0,
     source: Source = GENERATED,
     created: RunCreated | None = None,

@@ -17,7 +17,7 @@ from spotrun.agent.files.restore import FilesOfCommit, restore_state
 from spotrun.agent.fits import Start, told_to_trainer
 from spotrun.agent.node import Node
 from spotrun.agent.trainer import Newest, Trainer
-from spotrun.checkpoint.restore import Found, Image, Recipient, newest_readable, recognised
+from spotrun.checkpoint.restore import Image, NewestReadable, Recipient, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, StoreUnavailable
 from spotrun.run.events import Cause, ResumedFrom
 from spotrun.run.state import Commit
@@ -40,7 +40,7 @@ class Beginning(NamedTuple):
     before that of `found` have ended, the first one first.
     """
 
-    found: Found | None
+    found: NewestReadable | None
     files: FilesOfCommit | None
     ends: tuple[Image, ...] = ()
 
@@ -173,7 +173,7 @@ def _newest_with_files(
                     coming = beside.submit(files.fetch)  # after the other, which may still write there
                 coming.result()
                 ends = fits.ends_before(node, commit)
-                return Beginning(Found(found.image, (*skipped, *found.skipped)), files, ends)
+                return Beginning(NewestReadable(found.image, (*skipped, *found.skipped)), files, ends)
             except CheckpointDamaged as damage:
                 found.image.close()
                 skipped += [*found.skipped, commit.number]

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from spotrun import address
 from spotrun.account.summary import summarise
-from spotrun.bench.meter import Measured, Meter
+from spotrun.bench.meter import Measurement, Meter
 from spotrun.bench.report import Progress
-from spotrun.bench.result import Fate, Prices, Row, begins_s, fate_of
-from spotrun.bench.trials import Trial, spec_of, unnamed_arguments
+from spotrun.bench.result import BenchRow, Fate, Prices, begins_s, fate_of
+from spotrun.bench.trials import BenchTrial, spec_of, unnamed_arguments
 from spotrun.bench.turns import next_ones, shares
-from spotrun.bench.wish import Wish, about_types, base_of
+from spotrun.bench.wish import BenchFlags, about_types, base_of
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.bench_record import Benched, digest_of, keep
 from spotrun.folder.status_objects import AgentStatus
@@ -53,7 +53,7 @@ Watch = Callable[[Sequence[Progress]], None]
 """Receives the progress of each trial that goes on."""
 
 
-class Planned(NamedTuple):
+class PlannedTrial(NamedTuple):
     """
     A trial of `job` that may be rented: its run, dollars an hour, and the minimum budget with which it begins.
     `job_digest` is that of the job without all that a bench varies.
@@ -61,23 +61,23 @@ class Planned(NamedTuple):
 
     job: str
     job_digest: str
-    trial: Trial
+    trial: BenchTrial
     spec: RunSpec
     prices: Prices
     least_usd: Decimal | None
 
 
-class Wanted(NamedTuple):
+class BenchPlan(NamedTuple):
     """A bench that can begin. `base` is the type that all others are compared with."""
 
     job: RunSpec
-    trials: Sequence[Planned]
+    trials: Sequence[PlannedTrial]
     budget_usd: Decimal | None
     base: str | None
     notes: Sequence[str]
 
 
-def wanted(path: Path, arguments: Sequence[str], wish: Wish) -> Wanted:
+def wanted(path: Path, arguments: Sequence[str], wish: BenchFlags) -> BenchPlan:
     """
     Read the job and the flags, and find prices and minimum budget of each trial. Nothing is rented.
 
@@ -96,10 +96,10 @@ def wanted(path: Path, arguments: Sequence[str], wish: Wish) -> Wanted:
             found = list(planned(spec, chosen, specs))
     require_budget(found, budget_usd)
     unnamed = unnamed_arguments(spec.train, script, names, devices=wish.devices is not None)
-    return Wanted(spec, found, budget_usd, base, [*notes, *unnamed])
+    return BenchPlan(spec, found, budget_usd, base, [*notes, *unnamed])
 
 
-def planned(job: RunSpec, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> Iterator[Planned]:
+def planned(job: RunSpec, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]) -> Iterator[PlannedTrial]:
     """
     Find prices and minimum budget for each trial of `job`; `specs` are the runs that measure the trials. Nothing is
     rented. The market of a kind is read once.
@@ -112,10 +112,10 @@ def planned(job: RunSpec, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> 
         if trial.kind not in seen:
             market = look_at_market(spec, part_of=BENCH)
             seen[trial.kind] = Prices.of(market.offerings, spec.num_nodes), market.least_usd
-        yield Planned(job.name, digest_of(unvaried(job)), trial, spec, *seen[trial.kind])
+        yield PlannedTrial(job.name, digest_of(unvaried(job)), trial, spec, *seen[trial.kind])
 
 
-def require_budget(trials: Sequence[Planned], budget: Decimal | None) -> None:
+def require_budget(trials: Sequence[PlannedTrial], budget: Decimal | None) -> None:
     """
     Raises:
         SpecInvalid: one of them would not even begin with it.
@@ -133,14 +133,14 @@ def require_budget(trials: Sequence[Planned], budget: Decimal | None) -> None:
 
 @contextmanager
 def measuring(
-    trials: Sequence[Planned], steps: int, budget: Decimal | None, at_once: int | None, watch: Watch
-) -> Iterator[Iterator[Row]]:
+    trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
+) -> Iterator[Iterator[BenchRow]]:
     """
-    Yield the rows of the trials, each as soon as it is measured. `budget` is for all together, and `at_once` is the
-    maximum that run at the same time: None is one of each kind. However the block ends, nothing that was rented in it
-    is left running.
+    Yield the rows of the trials, each as soon as it is measured. `budget` is for all together, at most `max_parallel`
+    run at the same time: None is one of each kind. However the block ends, nothing that was rented in it is left
+    running.
     """
-    bench = _Bench(trials, steps, budget, at_once, watch)
+    bench = _Bench(trials, steps, budget, max_parallel, watch)
     try:
         yield bench.rows()
     finally:
@@ -152,18 +152,18 @@ class _Bench:
     """All trials: the waiting ones, and the running ones with a share of the budget each."""
 
     def __init__(
-        self, trials: Sequence[Planned], steps: int, budget: Decimal | None, at_once: int | None, watch: Watch
+        self, trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
     ) -> None:
         self._trials = trials
         self._steps = steps
         self._left_usd = budget
-        self._at_once = at_once
+        self._max_parallel = max_parallel
         self._watch = watch
         self._waiting = list(range(len(trials)))
-        self._going: list[_Trial] = []
-        self._ended: Queue[_Trial] = Queue()
+        self._going: list[_TrialRun] = []
+        self._ended: Queue[_TrialRun] = Queue()
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[BenchRow]:
         while self._waiting or self._going:
             if (row := self._begin()) is not None:
                 yield row
@@ -173,13 +173,13 @@ class _Bench:
                 self._going.remove(ended)
                 yield self._row(ended)
 
-    def _begin(self) -> Row | None:
+    def _begin(self) -> BenchRow | None:
         """
         Begin the trials whose turn it is. Return a row for the first of them if the budget can never pay for it; else
         None.
         """
         kinds = [self._trials[number].trial.kind for number in self._waiting]
-        places = next_ones(kinds, [each.kind for each in self._going], self._at_once)
+        places = next_ones(kinds, [each.kind for each in self._going], self._max_parallel)
         turns = [self._waiting[place] for place in places]
         leasts = [self._trials[number].least_usd for number in turns]
         budgets = [None for _ in turns] if self._left_usd is None else shares(self._left_usd, leasts)
@@ -190,17 +190,17 @@ class _Bench:
         self._waiting.remove(turns[0])
         without = self._trials[turns[0]]
         reason = f"${self._left_usd:.2f} are left, and ${without.least_usd} are needed to begin"
-        return Row(trial=without.trial, fate=Fate.NO_MONEY, prices=without.prices, reason=reason)
+        return BenchRow(trial=without.trial, fate=Fate.NO_MONEY, prices=without.prices, reason=reason)
 
     def _start(self, number: int, budget_usd: Decimal | None) -> None:
-        trial = _Trial(self._trials[number], budget_usd, number, len(self._trials), self._steps, self._ended)
+        trial = _TrialRun(self._trials[number], budget_usd, number, len(self._trials), self._steps, self._ended)
         self._waiting.remove(number)
         self._going.append(trial)
         if self._left_usd is not None and budget_usd is not None:
             self._left_usd -= budget_usd
         trial.start()
 
-    def _row(self, ended: _Trial) -> Row:
+    def _row(self, ended: _TrialRun) -> BenchRow:
         row = ended.row()
         if self._left_usd is not None and ended.budget_usd is not None:
             self._left_usd += max(Decimal(0), ended.budget_usd - row.usd)
@@ -214,21 +214,21 @@ class _Bench:
             each.join(max(0.0, ends_s - time.monotonic()))
 
 
-class _Left(Exception):
+class _Abandoned(Exception):
     """The trial is not wanted any more."""
 
 
-class _Trial:
+class _TrialRun:
     """One run, from its launch until nothing of it is left, in a thread of its own."""
 
     def __init__(
         self,
-        planned: Planned,
+        planned: PlannedTrial,
         budget_usd: Decimal | None,
         number: int,
         trials: int,
         steps: int,
-        ended: Queue[_Trial],
+        ended: Queue[_TrialRun],
     ) -> None:
         """Create the run."""
         self.budget_usd = budget_usd
@@ -268,7 +268,7 @@ class _Trial:
     def _attend(self) -> None:
         try:
             self._run.runner.run(self._look)
-        except _Left:
+        except _Abandoned:
             _leave_nothing(self._run)
         except Exception as error:  # noqa: BLE001 - the main thread raises it
             self._failure = error
@@ -278,7 +278,7 @@ class _Trial:
 
     def _look(self, tick: Tick) -> None:
         if self._unwanted.is_set():
-            raise _Left
+            raise _Abandoned
         if tick.status is not None and not self._meter.enough:
             self._see(tick.status)
         done = min(self._meter.steps, self._steps)
@@ -290,7 +290,7 @@ class _Trial:
             end_instances(self._run)
             request_stop(self._run)
 
-    def row(self) -> Row:
+    def row(self) -> BenchRow:
         """Return the result, once the trial has ended. An error that ended it is raised."""
         if self._failure is not None:
             raise self._failure
@@ -306,7 +306,7 @@ class _Trial:
             self._keep(run, measured)
         last = next(reversed(list(state.attempts.values())), None)
         offering = None if last is None else state.launch_of(last).intent.offering
-        return Row(
+        return BenchRow(
             trial=self._planned.trial,
             fate=fate,
             prices=self._planned.prices,
@@ -325,9 +325,9 @@ class _Trial:
         if state.terminal.outcome == "completed":
             return "it ended before its beginning was over; let it train longer"
         steps, time = count_of(self._meter.warm_up + 1, "step"), to_the_second(lasted)
-        return f"it did not make {steps} in {time} ({detail}); give it more by --within or --budget"
+        return f"it did not make {steps} in {time} ({detail}); give it more by --trial-timeout or --budget"
 
-    def _keep(self, run: OpenRun, measured: Measured) -> None:
+    def _keep(self, run: OpenRun, measured: Measurement) -> None:
         """Keep the measured speed for later runs of the job."""
         kind = self._planned.trial.kind
         if kind is None:

@@ -21,7 +21,7 @@ BLOCKS = 6
 QUARTERS = 4
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """
     A measurement over `steps` steps and `samples` samples of `seconds` of training, the beginning left out.
 
@@ -109,7 +109,7 @@ class Meter:
         return len(self._blocks) >= BLOCKS and self.steps >= self._steps
 
     @property
-    def measured(self) -> Measured | None:
+    def measured(self) -> Measurement | None:
         """The measurement so far; None before the first block."""
         if not self._blocks:
             return None
@@ -118,7 +118,7 @@ class Meter:
         low, _, high = quantiles(rates, n=QUARTERS, method="inclusive") if len(rates) > 1 else rates * 3
         whole = sum(self._blocks, Trained())
         used, shares = self._usages, [usage.gpu_share for usage in self._usages if usage.gpu_share is not None]
-        return Measured(
+        return Measurement(
             steps=whole.steps,
             samples=whole.samples,
             seconds=whole.seconds,

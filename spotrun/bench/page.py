@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from spotrun.bench.report import begin_table, findings, money_table, speed_table
-from spotrun.bench.result import Row, cheapest
+from spotrun.bench.result import BenchRow, cheapest
 from spotrun.report.html.document import document
 from spotrun.report.html.drawing import ROW, bar, bars, lane, legend, picture
 from spotrun.report.html.markup import Markup, element, head, join, row, section, table
 from spotrun.report.tables import FiguresTable
 
 
-def bench_page(rows: Sequence[Row], name: str, samples: float | None, against: str | None) -> str:
+def bench_page(rows: Sequence[BenchRow], name: str, samples: float | None, against: str | None) -> str:
     said = element("ul", *(element("li", line) for line in findings(rows, samples)))
     figures = (speed_table(rows), money_table(rows, samples, against), begin_table(rows))
     body = (
@@ -23,14 +23,14 @@ def bench_page(rows: Sequence[Row], name: str, samples: float | None, against: s
     return document(f"Bench of {name}", element("main", element("h1", f"Bench of {name}"), *body))
 
 
-def _charts(measured: Sequence[Row]) -> Iterator[Markup]:
+def _charts(measured: Sequence[BenchRow]) -> Iterator[Markup]:
     if measured:
         yield section("Samples a second", _bars(measured, lambda each: each.rate or 0.0))
         yield section("Samples for a dollar", _bars(measured, lambda each: each.per_usd(cheapest(each.prices)) or 0.0))
         yield section("A step", _steps(measured))
 
 
-def _bars(rows: Sequence[Row], figure: Callable[[Row], float]) -> Markup:
+def _bars(rows: Sequence[BenchRow], figure: Callable[[BenchRow], float]) -> Markup:
     most = max(map(figure, rows)) or 1.0
     drawn = [
         lane(each.trial.name, bar(0, 0, figure(each) / most * 100, ROW, "productive"), value=f"{figure(each):,.0f}")
@@ -39,7 +39,7 @@ def _bars(rows: Sequence[Row], figure: Callable[[Row], float]) -> Markup:
     return picture(", ".join(f"{each.trial.name} {figure(each):,.0f}" for each in rows), *drawn)
 
 
-def _steps(rows: Sequence[Row]) -> Markup:
+def _steps(rows: Sequence[BenchRow]) -> Markup:
     """Draw the share of a step that computes, and the share that waits for data."""
     drawn = []
     for each in rows:

@@ -14,9 +14,9 @@ from rich.console import Console, Group, RenderableType
 from rich.spinner import Spinner
 from rich.text import Text
 
-from spotrun.bench.meter import Measured
-from spotrun.bench.result import Prices, Row, best, cheapest, devices_of, efficiency
-from spotrun.bench.trials import Trial
+from spotrun.bench.meter import Measurement
+from spotrun.bench.result import BenchRow, Prices, best, cheapest, devices_of, efficiency
+from spotrun.bench.trials import BenchTrial
 from spotrun.bench.verdict import cpus_gain, device_gain, loading_gain, verdict
 from spotrun.report.amounts import as_text
 from spotrun.report.folding import say
@@ -43,7 +43,7 @@ CAUSES = ("wait", "boot", "setup", "restore")
 class Progress:
     """The progress of a bench: trial `number` of `trials`, counted from 0, has made `steps` of the `wanted` ones."""
 
-    trial: Trial
+    trial: BenchTrial
     number: int
     trials: int
     steps: int
@@ -98,7 +98,7 @@ def _priced(title: str, prices: Iterable[Prices]) -> str:
     return f"{title} (simulated prices)" if any(each.simulated for each in prices) else title
 
 
-def show_plan(trials: Sequence[tuple[Trial, Prices]]) -> None:
+def show_plan(trials: Sequence[tuple[BenchTrial, Prices]]) -> None:
     """Print what will be rented."""
     title = _priced("To be measured", (prices for _, prices in trials))
     table = figures_table(title, "", ["spot\n$/h", "on demand\n$/h"])
@@ -111,14 +111,14 @@ def _price(usd_per_hour: Decimal | None) -> str:
     return dollars(usd_per_hour).removeprefix("$")
 
 
-def say_row(row: Row) -> None:
+def say_row(row: BenchRow) -> None:
     """Print a row at once, during the progress: a bench of several types takes a while."""
     measured = row.measured
     found = f"{_rate(row)} {_unit(row)}/s" if measured is not None else str(row.fate)
     print(f"{plain(row.trial.name)}: {plain(found, 300)}", file=sys.stderr, flush=True)
 
 
-def show(rows: Sequence[Row], samples: float | None, against: str | None) -> None:
+def show(rows: Sequence[BenchRow], samples: float | None, against: str | None) -> None:
     tables = (speed_table(rows), money_table(rows, samples, against), begin_table(rows))
     for table in tables if any(row.measured for row in rows) else ():
         print_figures(table)
@@ -127,7 +127,7 @@ def show(rows: Sequence[Row], samples: float | None, against: str | None) -> Non
         say(plain(line, 500), indent=2)
 
 
-def speed_table(rows: Sequence[Row]) -> FiguresTable:
+def speed_table(rows: Sequence[BenchRow]) -> FiguresTable:
     heads = [
         "samples\n/s",
         "middle half",
@@ -145,7 +145,7 @@ def speed_table(rows: Sequence[Row]) -> FiguresTable:
     return table
 
 
-def _speed(row: Row, rows: Sequence[Row]) -> list[str]:
+def _speed(row: BenchRow, rows: Sequence[BenchRow]) -> list[str]:
     measured = row.measured
     assert measured is not None
     share = efficiency(row, rows)
@@ -162,7 +162,7 @@ def _speed(row: Row, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def money_table(rows: Sequence[Row], samples: float | None, against: str | None) -> FiguresTable:
+def money_table(rows: Sequence[BenchRow], samples: float | None, against: str | None) -> FiguresTable:
     base = _base(rows, against)
     more = [] if base is None else ["time\nof base", "cost\nof base"]
     unit = _unit(*rows)
@@ -193,7 +193,7 @@ def money_table(rows: Sequence[Row], samples: float | None, against: str | None)
     return table
 
 
-def begin_table(rows: Sequence[Row]) -> FiguresTable:
+def begin_table(rows: Sequence[BenchRow]) -> FiguresTable:
     table = figures_table("Until the first step", "", [*CAUSES, "together"])
     for row in rows:
         spent = [timedelta(seconds=row.begins_s.get(cause, 0.0)) for cause in CAUSES]
@@ -206,7 +206,7 @@ def begin_table(rows: Sequence[Row]) -> FiguresTable:
     return table
 
 
-def findings(rows: Sequence[Row], samples: float | None) -> list[str]:
+def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
     """Return the findings in words: what limits each training, why some have no figures, and which is the cheapest."""
     lines = [f"{row.trial.name}: {verdict(row.measured)}" for row in rows if row.measured]
     lines += [f"{row.trial.name}: {row.fate}: {row.reason}" for row in rows if row.measured is None]
@@ -224,33 +224,33 @@ def findings(rows: Sequence[Row], samples: float | None) -> list[str]:
     return lines
 
 
-def time_of(row: Row, base: Row) -> float | None:
+def time_of(row: BenchRow, base: BenchRow) -> float | None:
     """Return the share of the base's time for the same number of samples."""
     return None if row.rate is None or base.rate is None else base.rate / row.rate
 
 
-def cost_of(row: Row, base: Row) -> float | None:
+def cost_of(row: BenchRow, base: BenchRow) -> float | None:
     """Return the share of the base's cost, each at its lowest price."""
     ours, theirs = row.per_usd(cheapest(row.prices)), base.per_usd(cheapest(base.prices))
     return None if ours is None or theirs is None else theirs / ours
 
 
-def _base(rows: Sequence[Row], against: str | None) -> Row | None:
+def _base(rows: Sequence[BenchRow], against: str | None) -> BenchRow | None:
     if against is None:
         return None
     return next((row for row in rows if str(row.trial.kind).casefold() == against.casefold() and row.measured), None)
 
 
-def _unit(*rows: Row) -> str:
+def _unit(*rows: BenchRow) -> str:
     known = all(row.measured.samples for row in rows if row.measured is not None)
     return "samples" if known else "steps"
 
 
-def _rate(row: Row) -> str:
+def _rate(row: BenchRow) -> str:
     return _number(row.rate)
 
 
-def _middle_half(row: Row) -> str:
+def _middle_half(row: BenchRow) -> str:
     measured, rate = row.measured, row.rate
     assert measured is not None
     assert rate is not None
@@ -273,7 +273,7 @@ def _gib(size_bytes: int) -> str:
     return f"{size_bytes / GIB:.1f} GiB" if size_bytes else NOTHING
 
 
-def as_json(rows: Sequence[Row], samples: float | None, against: str | None) -> dict[str, Any]:
+def as_json(rows: Sequence[BenchRow], samples: float | None, against: str | None) -> dict[str, Any]:
     base, found = _base(rows, against), best(rows)
     return json_object(
         rows=[_for_programs(row, rows, samples, base) for row in rows],
@@ -283,7 +283,9 @@ def as_json(rows: Sequence[Row], samples: float | None, against: str | None) -> 
     )
 
 
-def _for_programs(row: Row, rows: Sequence[Row], samples: float | None, base: Row | None) -> dict[str, Any]:
+def _for_programs(
+    row: BenchRow, rows: Sequence[BenchRow], samples: float | None, base: BenchRow | None
+) -> dict[str, Any]:
     measured = row.measured
     trial = row.trial
     told: dict[str, Any] = {
@@ -327,7 +329,7 @@ def _for_programs(row: Row, rows: Sequence[Row], samples: float | None, base: Ro
     }
 
 
-def _figures(measured: Measured) -> dict[str, Any]:
+def _figures(measured: Measurement) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins(measured)
     return {{"low": "steps_per_s_low", "high": "steps_per_s_high"}.get(name, name): each for name, each in told.items()}
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 import msgspec
 
 from spotrun.account.timeline import Activity, timeline
-from spotrun.bench.meter import Measured
-from spotrun.bench.trials import Trial
+from spotrun.bench.meter import Measurement
+from spotrun.bench.trials import BenchTrial
 from spotrun.market.accelerators import count_in
 from spotrun.offering import CapacityType, Offering
 from spotrun.run.state import RunState
@@ -53,18 +53,18 @@ def _least(offerings: Sequence[Offering], capacity: CapacityType, nodes: int) ->
     return min(prices, default=None)
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     """
     A trial and its result. `instance_type` is the one that it trained on, "" if it never did. `begins_s` are the run
     seconds from its launch to its first step, by cause. `usd` is its cost, and `reason` says why there is no figure.
     """
 
-    trial: Trial
+    trial: BenchTrial
     fate: Fate
     prices: Prices
     instance_type: str = ""
     accelerators: str = ""
-    measured: Measured | None = None
+    measured: Measurement | None = None
     begins_s: dict[str, float] = {}
     usd: Decimal = Decimal(0)
     run: str = ""
@@ -104,11 +104,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return None if hours is None or usd_per_hour is None else hours * float(usd_per_hour)
 
 
-def devices_of(row: Row) -> int:
+def devices_of(row: BenchRow) -> int:
     return row.trial.devices or count_in(row.accelerators) or 1
 
 
-def efficiency(row: Row, rows: Iterable[Row]) -> float | None:
+def efficiency(row: BenchRow, rows: Iterable[BenchRow]) -> float | None:
     """
     Return the share of one device's rate that each of several devices brings: the rate of all, over that of one times
     their number. None if one was not measured alone with the same batch size and precision.
@@ -120,12 +120,12 @@ def efficiency(row: Row, rows: Iterable[Row]) -> float | None:
     return row.rate / (alone.rate * number)
 
 
-def _but_for_devices(one: Row, other: Row) -> bool:
+def _but_for_devices(one: BenchRow, other: BenchRow) -> bool:
     same = (one.trial.batch, one.trial.precision) == (other.trial.batch, other.trial.precision)
     return same and _device(one) == _device(other)
 
 
-def _device(row: Row) -> str:
+def _device(row: BenchRow) -> str:
     kind = row.trial.kind
     return kind.name if isinstance(kind, Accelerators) else str(kind)
 
@@ -145,7 +145,7 @@ def fate_of(detail: str) -> Fate:
     return Fate.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else Fate.FAILED
 
 
-def best(rows: Iterable[Row]) -> Row | None:
+def best(rows: Iterable[BenchRow]) -> BenchRow | None:
     """Return the row with the most samples for a dollar, at the lower of its prices; None if none was measured."""
     priced = [(value, row) for row in rows if (value := row.per_usd(cheapest(row.prices))) is not None]
     return max(priced, key=lambda each: each[0])[1] if priced else None

@@ -29,7 +29,7 @@ SELDOM = Steps(1_000_000_000)
 """Steps between checkpoints: more than any trial has, so that it makes none."""
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
     """A training to measure; None in a field leaves it to the job."""
 
     kind: Kind | None
@@ -72,13 +72,13 @@ def trials(
     devices: Sequence[int],
     batches: Sequence[int],
     precisions: Sequence[str],
-) -> list[Trial]:
+) -> list[BenchTrial]:
     """
     Return each of `kinds`, else of the job's own, with each of the others; an empty sequence leaves it to the job.
     """
     chosen: list[Kind | None] = [*(kinds or spec.resources.kinds)] or [None]
     found = [
-        Trial(kind=_with_devices(kind, number), devices=number, batch=batch, precision=precision)
+        BenchTrial(kind=_with_devices(kind, number), devices=number, batch=batch, precision=precision)
         for kind, number, batch, precision in product(
             chosen, devices or (None,), batches or (None,), precisions or (None,)
         )
@@ -91,7 +91,7 @@ def _with_devices(kind: Kind | None, number: int | None) -> Kind | None:
 
 
 def spec_of(
-    spec: RunSpec, script: Script, trial: Trial, names: Arguments, within: timedelta, budget: Decimal | None
+    spec: RunSpec, script: Script, trial: BenchTrial, names: Arguments, within: timedelta, budget: Decimal | None
 ) -> RunSpec:
     """
     Return the job, whose `script` this is, as a short run that measures `trial`: in a calm market, with no checkpoint,

@@ -7,22 +7,22 @@ from decimal import ROUND_DOWN, Decimal
 
 from spotrun.spec.kinds import Kind
 
-AT_ONCE_MAX = 8
+MAX_PARALLEL = 8
 """Maximum types that are rented at the same time, unless the user sets another number."""
 CENT = Decimal("0.01")
 
 
-def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], at_once: int | None) -> list[int]:
+def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_parallel: int | None) -> list[int]:
     """
     Return the places, among the waiting trials, of those that begin next to the running ones, by the kinds of both:
-    `at_once` in all, and first those of a kind of which the fewest run. None is one of each kind: a quota seldom allows
-    two.
+    `max_parallel` in all, and first those of a kind of which the fewest run. None is one of each kind: a quota seldom
+    allows two.
     """
     chosen: list[int] = []
-    while len(going) + len(chosen) < (at_once or AT_ONCE_MAX):
+    while len(going) + len(chosen) < (max_parallel or MAX_PARALLEL):
         beside = [*going, *(waiting[place] for place in chosen)]
         left = [place for place in range(len(waiting)) if place not in chosen]
-        if at_once is None:
+        if max_parallel is None:
             left = [place for place in left if waiting[place] not in beside]
         if not left:
             break

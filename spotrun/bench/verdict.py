@@ -13,7 +13,7 @@ upper bounds.
 
 from __future__ import annotations
 
-from spotrun.bench.meter import Measured
+from spotrun.bench.meter import Measurement
 
 LITTLE = 0.05
 """A share of waiting that is too small to act on."""
@@ -25,17 +25,17 @@ MORE_CPUS = 8
 GAIN_MAX = 100.0
 
 
-def device_gain(measured: Measured) -> float:
+def device_gain(measured: Measurement) -> float:
     """Return how many times as fast a training can be at most on a faster device; `inf` if it never waits for data."""
     return 1 / measured.data_wait if measured.data_wait else float("inf")
 
 
-def loading_gain(measured: Measured) -> float:
+def loading_gain(measured: Measurement) -> float:
     """Return the same if its data were always there."""
     return 1 / (1 - measured.data_wait) if measured.data_wait < 1 else float("inf")
 
 
-def cpus_gain(measured: Measured, more: int = MORE_CPUS) -> float | None:
+def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
     """
     Return the same with `more` processors, if its loaders use them like the present ones. None if those have time to
     spare: then loading waits for something else, or has too few workers.
@@ -46,7 +46,7 @@ def cpus_gain(measured: Measured, more: int = MORE_CPUS) -> float | None:
     return 1 / (1 - measured.data_wait + waits)
 
 
-def verdict(measured: Measured) -> str:
+def verdict(measured: Measurement) -> str:
     """Return one sentence, or two: what limits the training, and what each remedy gains at most."""
     waits = measured.data_wait
     if waits <= LITTLE:
@@ -63,13 +63,13 @@ def verdict(measured: Measured) -> str:
     return f"{word}: a faster device gains at most {device}; {remedy}"
 
 
-def _spare(measured: Measured) -> str:
+def _spare(measured: Measurement) -> str:
     if measured.cpu_share is None:
         return ""
     return f" (its CPUs are {measured.cpu_share:.0%} busy: more workers first, or faster storage)"
 
 
-def _idle(measured: Measured) -> str:
+def _idle(measured: Measurement) -> str:
     """Return the verdict on a training that neither data nor the device holds up."""
     if measured.gpu_share is None or measured.gpu_share >= BUSY:
         return ""

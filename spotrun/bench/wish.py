@@ -8,7 +8,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import NamedTuple
 
-from spotrun.bench.trials import Arguments, Trial, trials
+from spotrun.bench.trials import Arguments, BenchTrial, trials
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.runs.flags import read_flag
 from spotrun.spec.kinds import AnyOf, Kind, read_kinds
@@ -20,7 +20,7 @@ WITHIN_LEAST = timedelta(minutes=1)
 """Minimum time that a training may last: shorter ones would end before an instance has started."""
 
 
-class Wish(NamedTuple):
+class BenchFlags(NamedTuple):
     """The flags, as they were typed."""
 
     types: tuple[str, ...]
@@ -28,11 +28,11 @@ class Wish(NamedTuple):
     precision: str | None
     devices: str | None
     budget: str | None
-    within: str
+    trial_timeout: str
     against: str | None
-    batch_as: str | None
-    precision_as: str | None
-    devices_as: str | None
+    batch_arg: str | None
+    precision_arg: str | None
+    devices_arg: str | None
     store: str | None
 
     @property
@@ -44,15 +44,15 @@ class Wish(NamedTuple):
             SpecInvalid: one of them is named, and not varied.
         """
         for flag, named, given in (
-            ("--batch", self.batch_as, self.batch),
-            ("--precision", self.precision_as, self.precision),
-            ("--devices", self.devices_as, self.devices),
+            ("--batch", self.batch_arg, self.batch),
+            ("--precision", self.precision_arg, self.precision),
+            ("--devices", self.devices_arg, self.devices),
         ):
             if named is not None and given is None:
                 raise SpecInvalid(
-                    f"{flag}-as {named} names an argument for nothing", hint=f"add {flag}, or leave it out"
+                    f"{flag}-arg {named} names an argument for nothing", hint=f"add {flag}, or leave it out"
                 )
-        return Arguments(batch=self.batch_as, devices=self.devices_as, precision=self.precision_as)
+        return Arguments(batch=self.batch_arg, devices=self.devices_arg, precision=self.precision_arg)
 
     @property
     def limit(self) -> timedelta:
@@ -60,9 +60,11 @@ class Wish(NamedTuple):
         Raises:
             SpecInvalid: it is no duration, or too short.
         """
-        limit = read_flag("--within", read_positive_duration, self.within, "--within 20m")
+        limit = read_flag("--trial-timeout", read_positive_duration, self.trial_timeout, "--trial-timeout 20m")
         if limit < WITHIN_LEAST:
-            raise SpecInvalid(f"--within {self.within} is over before an instance has started", hint="--within 20m")
+            raise SpecInvalid(
+                f"--trial-timeout {self.trial_timeout} ends before an instance has started", hint="--trial-timeout 20m"
+            )
         return limit
 
     @property
@@ -73,7 +75,7 @@ class Wish(NamedTuple):
         """
         return None if self.budget is None else read_flag("--budget", parse_usd, self.budget, "--budget 2")
 
-    def trials(self, spec: RunSpec) -> list[Trial]:
+    def trials(self, spec: RunSpec) -> list[BenchTrial]:
         """
         Raises:
             SpecInvalid: a list has an entry that cannot be read.

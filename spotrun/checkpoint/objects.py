@@ -1,5 +1,5 @@
 """
-Represents objects of a state as values: an image reads them as `Held`, and only the training that resumes revives them.
+Represents objects of a state as values: an image has each as a `SavedObject`, and only a resuming training revives it.
 
 An image names the class that an object had. Reading it looks no class up, imports none and calls none; see
 spotrun/training/revival.py for what a training accepts.
@@ -28,7 +28,7 @@ object that the script puts in its place again, so that nothing of it is saved.
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, partial)
 
 
-class Held(dict[str, Any]):
+class SavedObject(dict[str, Any]):
     """An object of class `name` as it was saved: "content" has its attributes or state."""
 
     def __init__(self, kind: str, name: str, content: Any) -> None:

@@ -68,7 +68,7 @@ class Recipient(Protocol):
         """Receive that the first `size_bytes` bytes are those that were committed."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class NewestReadable(msgspec.Struct, frozen=True):
     """The newest commit that could be read, and the newer ones that could not."""
 
     image: Image
@@ -77,7 +77,7 @@ class Found(msgspec.Struct, frozen=True):
 
 def newest_readable(
     store: Store, candidates: Iterable[Commit], ready: Image | None = None, recipient: Recipient | None = None
-) -> Found:
+) -> NewestReadable:
     """
     Walk back from the newest of `candidates` to one that is whole. `ready` is whole, and used or closed.
 
@@ -89,9 +89,9 @@ def newest_readable(
     reasons: list[str] = []
     for commit in candidates:
         if ready is not None and ready.commit.number == commit.number:
-            return Found(ready, tuple(skipped))
+            return NewestReadable(ready, tuple(skipped))
         try:
-            found = Found(fetch(store, commit, recipient), tuple(skipped))
+            found = NewestReadable(fetch(store, commit, recipient), tuple(skipped))
         except CheckpointDamaged as damage:
             skipped.append(commit.number)
             reasons.append(damage.message)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint import layout, notes, objects
-from spotrun.checkpoint.objects import Held, Standing
+from spotrun.checkpoint.objects import SavedObject, Standing
 from spotrun.checkpoint.paths import moved
 from spotrun.checkpoint.plain_kinds import Unnamed
 from spotrun.checkpoint.tree import Json, Path, Unsavable, decode_tree, encode_tree
@@ -259,7 +259,7 @@ class _Decoder:
         if kind in objects.HELD:
             if type(content) is not list or len(content) != 2 or type(content[0]) is not str:
                 raise TypeError("not a name and a content")
-            return Held(kind, content[0], decode_tree(content[1], self))
+            return SavedObject(kind, content[0], decode_tree(content[1], self))
         if kind == "device" and _DEVICE.fullmatch(content):
             return torch.device(content)
         raise ValueError(kind)

@@ -27,7 +27,7 @@ Piece = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Borrowed:
+class BorrowedParts:
     """Parts of an earlier commit, and where their bytes belong in a new image."""
 
     parts: tuple[Part, ...] = ()
@@ -56,21 +56,21 @@ class Unchanged:
         self._fruitless = 0
         self._seen: list[tuple[bytes, Piece]] = []
 
-    def in_store(self, image: memoryview, header: layout.Header, kept: Iterable[str]) -> Borrowed:
+    def in_store(self, image: memoryview, header: layout.Header, kept: Iterable[str]) -> BorrowedParts:
         """
         Return the parts of the image that are in the store already. `kept` are the prefixes of commits that are there
         and may be resumed from.
         """
         if self._fruitless >= FRUITLESS_MAX:
-            return Borrowed()
+            return BorrowedParts()
         self._seen = _tensors(image, header)
         whole = self._whole
         if whole is None or whole.prefix not in kept:
-            return Borrowed()
+            return BorrowedParts()
         found = _borrow(whole, self._seen)
         worth = found.size_bytes >= SHARE_MIN * len(image)
         self._fruitless = 0 if worth else self._fruitless + 1
-        return found if worth else Borrowed()
+        return found if worth else BorrowedParts()
 
     def committed(self, prefix: str, manifest: Manifest) -> None:
         """Note that the image is a commit now; later ones may borrow from one that was sent whole."""
@@ -107,7 +107,7 @@ def _tensors(image: memoryview, header: layout.Header) -> list[tuple[bytes, Piec
     return found
 
 
-def _borrow(whole: _Whole, tensors: list[tuple[bytes, Piece]]) -> Borrowed:
+def _borrow(whole: _Whole, tensors: list[tuple[bytes, Piece]]) -> BorrowedParts:
     extents: list[Extent] = []
     for digest, (start, size_bytes) in tensors:
         there, known_bytes = whole.tensors.get(digest, (0, 0))
@@ -116,7 +116,7 @@ def _borrow(whole: _Whole, tensors: list[tuple[bytes, Piece]]) -> Borrowed:
     joined = _joined(extents)
     used = sorted({extent.part for extent in joined})
     renumbered = {part: number for number, part in enumerate(used)}
-    return Borrowed(
+    return BorrowedParts(
         tuple(whole.parts[part] for part in used),
         tuple(Extent(renumbered[one.part], one.at, one.start, one.size_bytes) for one in joined),
     )

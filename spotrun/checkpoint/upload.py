@@ -20,7 +20,7 @@ from blake3 import blake3
 
 from spotrun.checkpoint.layout import ALIGNMENT, aligned
 from spotrun.checkpoint.manifest import FORMAT, Extent, Manifest, Part, manifest_key, part_key
-from spotrun.checkpoint.unchanged import Borrowed, Piece, missing
+from spotrun.checkpoint.unchanged import BorrowedParts, Piece, missing
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.store.port import Store
 from spotrun.store.retrying import through_faults
@@ -148,7 +148,7 @@ def upload(
     meta: dict[str, Any],
     *,
     begin_bytes: int | None = None,
-    borrowed: Borrowed | None = None,
+    borrowed: BorrowedParts | None = None,
     first: First = NOTHING_FIRST,
     sent: Sent = lambda _: None,
     control: UploadControl | None = None,
@@ -162,7 +162,7 @@ def upload(
         StoreError: the upload is not whole; remove it (`discard`) and try another time.
         Abandoned: it was cancelled.
     """
-    borrowed = borrowed or Borrowed()
+    borrowed = borrowed or BorrowedParts()
     contents = pack(list(missing(len(image), borrowed.extents)))
     sending = _Sending(store, prefix, image, borrowed.size_bytes, sent, control or UploadControl(), retry_for_s)
     parts = sending.parts(contents, first)

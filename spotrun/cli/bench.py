@@ -22,8 +22,8 @@ from spotrun.errors import SpotrunError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spotrun.bench.attending import Wanted
-    from spotrun.bench.result import Row
+    from spotrun.bench.attending import BenchPlan
+    from spotrun.bench.result import BenchRow
 
 TypesOption = Annotated[
     list[str] | None,
@@ -53,10 +53,10 @@ StepsOption = Annotated[
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all together.")
 ]
-AtOnceOption = Annotated[
+MaxParallelOption = Annotated[
     int | None,
     typer.Option(
-        "--at-once",
+        "--max-parallel",
         metavar="N",
         min=1,
         max=64,
@@ -64,8 +64,9 @@ AtOnceOption = Annotated[
         show_default="one of each type; 1 where the job trains on this machine",
     ),
 ]
-WithinOption = Annotated[
-    str, typer.Option("--within", metavar="DURATION", help="How long each training may last, its start included.")
+TrialTimeoutOption = Annotated[
+    str,
+    typer.Option("--trial-timeout", metavar="DURATION", help="How long each training may last, its start included."),
 ]
 SamplesOption = Annotated[
     float | None,
@@ -81,14 +82,14 @@ AgainstOption = Annotated[
     str | None,
     typer.Option("--against", metavar="TYPE", help="Show time and cost as shares of those on this type."),
 ]
-BatchAsOption = Annotated[
-    str | None, typer.Option("--batch-as", metavar="NAME", help="What the script calls its batch size: --bs.")
+BatchArgOption = Annotated[
+    str | None, typer.Option("--batch-arg", metavar="NAME", help="What the script calls its batch size: --bs.")
 ]
-PrecisionAsOption = Annotated[
-    str | None, typer.Option("--precision-as", metavar="NAME", help="What it calls its precision.")
+PrecisionArgOption = Annotated[
+    str | None, typer.Option("--precision-arg", metavar="NAME", help="What it calls its precision.")
 ]
-DevicesAsOption = Annotated[
-    str | None, typer.Option("--devices-as", metavar="NAME", help="What it calls its number of devices.")
+DevicesArgOption = Annotated[
+    str | None, typer.Option("--devices-arg", metavar="NAME", help="What it calls its number of devices.")
 ]
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML file, with charts.")
@@ -104,13 +105,13 @@ def bench(
     devices: DevicesOption = None,
     steps: StepsOption = 60,
     budget: BudgetOption = None,
-    at_once: AtOnceOption = None,
-    within: WithinOption = "20m",
+    max_parallel: MaxParallelOption = None,
+    trial_timeout: TrialTimeoutOption = "20m",
     samples: SamplesOption = None,
     against: AgainstOption = None,
-    batch_as: BatchAsOption = None,
-    precision_as: PrecisionAsOption = None,
-    devices_as: DevicesAsOption = None,
+    batch_arg: BatchArgOption = None,
+    precision_arg: PrecisionArgOption = None,
+    devices_arg: DevicesArgOption = None,
     html: HtmlOption = None,
     yes: YesOption = False,
     store: LaunchStoreOption = None,
@@ -128,26 +129,26 @@ def bench(
 
     from spotrun.bench import report
     from spotrun.bench.attending import wanted
-    from spotrun.bench.wish import Wish
+    from spotrun.bench.wish import BenchFlags
     from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.prepared import billed
 
     if html is not None:
         require_writable(html)
-    names = batch_as, precision_as, devices_as
-    wish = Wish(tuple(types or ()), batch, precision, devices, budget, within, against, *names, store)
+    names = batch_arg, precision_arg, devices_arg
+    wish = BenchFlags(tuple(types or ()), batch, precision, devices, budget, trial_timeout, against, *names, store)
     asked = wanted(job, arguments or (), wish)
     here = cloud_of(asked.job).here
     if not as_json:
         report.show_plan([(each.trial, each.prices) for each in asked.trials])
-    for line in asked.notes if not here or (at_once or 1) == 1 else (*asked.notes, _slower(at_once)):
+    for line in asked.notes if not here or (max_parallel or 1) == 1 else (*asked.notes, _slower(max_parallel)):
         say(f"note: {line}")
     confirm(yes, f"Measure {len(asked.trials)}?", default=not billed(asked.job), declined="nothing was rented")
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-            _measure(asked, steps, at_once or (1 if here else None), rows)
+            _measure(asked, steps, max_parallel or (1 if here else None), rows)
     finally:  # show paid measurements, however the block ends
         if rows:
             _show(asked, rows, samples, html, as_json=as_json)
@@ -157,24 +158,26 @@ def bench(
         )
 
 
-def _measure(asked: Wanted, steps: int, at_once: int | None, rows: list[Row]) -> None:
+def _measure(asked: BenchPlan, steps: int, max_parallel: int | None, rows: list[BenchRow]) -> None:
     """Measure the trials of a bench. Each row is shown and added as soon as it is known, in the order of the trials."""
     from spotrun.bench import report
     from spotrun.bench.attending import measuring
 
     order = [each.trial for each in asked.trials]
-    with report.view() as view, measuring(asked.trials, steps, asked.budget_usd, at_once, view.show) as measured:
+    with report.view() as view, measuring(asked.trials, steps, asked.budget_usd, max_parallel, view.show) as measured:
         for row in measured:
             rows.append(row)
             rows.sort(key=lambda each: order.index(each.trial))
             report.say_row(row)
 
 
-def _slower(at_once: int | None) -> str:
-    return f"{at_once} at once share this machine, and slow each other down"
+def _slower(max_parallel: int | None) -> str:
+    return f"{max_parallel} at once share this machine, and slow each other down"
 
 
-def _show(asked: Wanted, rows: Sequence[Row], samples: float | None, html: Path | None, *, as_json: bool) -> None:
+def _show(
+    asked: BenchPlan, rows: Sequence[BenchRow], samples: float | None, html: Path | None, *, as_json: bool
+) -> None:
     from spotrun.bench import report
     from spotrun.bench.page import bench_page
 

@@ -39,12 +39,12 @@ def doctor(
 
     Nothing is rented and nothing is left behind.
     """
-    from spotrun.clouds.cloud import Wish
+    from spotrun.clouds.cloud import RentalFlags
     from spotrun.doctor.finding import ChecksFailed, Verdict
     from spotrun.runs.doctor_checks import findings
 
     found = []
-    wish = Wish(
+    wish = RentalFlags(
         () if region is None else (region,),
         () if accelerators is None else (accelerators,),
         () if instance_type is None else (instance_type,),

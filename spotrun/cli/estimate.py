@@ -11,7 +11,7 @@ from spotrun.cli.options import JsonOption, print_json, write_text
 from spotrun.errors import FiguresDiffer, SpecInvalid
 
 if TYPE_CHECKING:
-    from spotrun.estimate.benched import Found
+    from spotrun.estimate.benched import BenchedSpeed
     from spotrun.estimate.cost_study import CostStudy, Listed, Measured, Rented
     from spotrun.estimate.price_lists import ListPrice
     from spotrun.market.quotes import Quotes
@@ -68,7 +68,7 @@ def _reckonable(path: Path) -> CostStudy:
         with placed_in(path, name):
             return _quotes(rented)
 
-    def found_for(name: str, measured: Measured) -> Found:
+    def found_for(name: str, measured: Measured) -> BenchedSpeed:
         with placed_in(path, name):
             return _benched(path.parent / measured.job, measured)
 
@@ -89,11 +89,11 @@ def _list_price(listed: Listed) -> ListPrice:
         raise SpecInvalid(error.message, hint=error.suggestion) from error
 
 
-def _benched(job: Path, measured: Measured) -> Found:
+def _benched(job: Path, measured: Measured) -> BenchedSpeed:
     """Raises: \n    SpecInvalid: the job was never measured that way, or the samples of a step are unknown."""
     from decimal import Decimal
 
-    from spotrun.estimate.benched import Found
+    from spotrun.estimate.benched import BenchedSpeed
     from spotrun.folder.bench_record import benched
     from spotrun.runs.open_run import absent, default_store
     from spotrun.spec.file import load_spec
@@ -108,7 +108,7 @@ def _benched(job: Path, measured: Measured) -> Found:
         others = f"; known: {', '.join(known)}" if known else ""
         hint = f"spotrun bench {job} --types {measured.type}"
         raise SpecInvalid(f"{job} {why} {measured.type}{others}", hint=hint)
-    return Found(Decimal(found.samples) / Decimal(found.step_s), found.run, found.at)
+    return BenchedSpeed(Decimal(found.samples) / Decimal(found.step_s), found.run, found.at)
 
 
 def _quotes(rented: Rented) -> Quotes:
@@ -116,10 +116,10 @@ def _quotes(rented: Rented) -> Quotes:
     Raises:
         SpecInvalid: the cloud does not rent that out.
     """
-    from spotrun.clouds.cloud import Wish
+    from spotrun.clouds.cloud import RentalFlags
     from spotrun.clouds.registry import cloud_named
 
-    wish = Wish(() if rented.region is None else (rented.region,), (), (rented.instance_type,))
+    wish = RentalFlags(() if rented.region is None else (rented.region,), (), (rented.instance_type,))
     found = cloud_named(rented.cloud).offers(wish)
     if not found.quotes:
         where = "" if rented.region is None else f" in {rented.region}"

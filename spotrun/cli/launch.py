@@ -38,7 +38,7 @@ NightlyOption = Annotated[
     ),
 ]
 StartOption = Annotated[
-    Path | None, typer.Option("--from", metavar="FILE", help="Begin from this Lightning checkpoint.")
+    Path | None, typer.Option("--init-from", metavar="FILE", help="Begin from this Lightning checkpoint.")
 ]
 
 

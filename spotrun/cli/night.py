@@ -82,11 +82,11 @@ def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     from spotrun.errors import SpotrunError
     from spotrun.folder.night_record import names
-    from spotrun.night.rows import Row, row_of, show
+    from spotrun.night.rows import NightRow, row_of, show
     from spotrun.runs.open_run import default_store
 
     folder, now = store or default_store(), datetime.now(UTC)
-    rows, unread = list[Row](), list[SpotrunError]()
+    rows, unread = list[NightRow](), list[SpotrunError]()
     for name in names(folder):
         try:
             rows.append(row_of(folder, name, now))

@@ -56,7 +56,7 @@ def offers(
     as_json: JsonOption = False,
 ) -> None:
     """Show what can be rented: prices now and lately, what spot saves, and what your quotas allow."""
-    from spotrun.clouds.cloud import Wish
+    from spotrun.clouds.cloud import RentalFlags
     from spotrun.clouds.registry import cloud_named
     from spotrun.market.wishes import unmet, wishes_by_flags
     from spotrun.report import quotes as shown
@@ -64,7 +64,7 @@ def offers(
 
     advice, named = "write it like A10G:1", accelerators or ()
     wanted = tuple(str(read_flag("--accelerators", read_accelerators, each, advice)) for each in named)
-    wish = Wish(tuple(region or ()), wanted, tuple(instance_type or ()), rates=advisor)
+    wish = RentalFlags(tuple(region or ()), wanted, tuple(instance_type or ()), rates=advisor)
     try:
         found = cloud_named(cloud).offers(wish)
     except NotInstalled as lacking:
@@ -74,7 +74,10 @@ def offers(
     absent = [kind for kind in wanted if kind.casefold() not in there]
     if absent or not found.quotes:
         wishes = wishes_by_flags(wish.regions, wish.instance_types, absent[:1])
-        everything = cloud_named(cloud).offers(Wish(wish.regions)).quotes or cloud_named(cloud).offers(Wish()).quotes
+        everything = (
+            cloud_named(cloud).offers(RentalFlags(wish.regions)).quotes
+            or cloud_named(cloud).offers(RentalFlags()).quotes
+        )
         missing = unmet([quote.offering for quote in everything], wishes)
         reason, hint = (missing.message, missing.suggestion) if missing else ("nothing is offered there", None)
         for kind in (*wish.instance_types, *absent[:1]):

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from spotrun.instance import Instance
     from spotrun.runs.open_run import OpenRun
 
-    Runs = Callable[[], "Known"]
+    Runs = Callable[[], "StoredRuns"]
     """The runs of the store; the first call reads it."""
 
 
-class Known(NamedTuple):
+class StoredRuns(NamedTuple):
     """
     The runs of a store by uid, and other names that may end in the uid of one: those of folders that cannot be read.
     """
@@ -35,7 +35,7 @@ class Known(NamedTuple):
     unreadable: frozenset[str]
 
     @classmethod
-    def of(cls, store: str) -> Known:
+    def of(cls, store: str) -> StoredRuns:
         from spotrun.runs.open_run import look_in
 
         runs, unreadable = look_in(store)
@@ -78,7 +78,7 @@ def reap(
     from spotrun.address import DEFAULT_STORE
     from spotrun.clouds.registry import cloud_named
 
-    runs = cache(lambda: Known.of(store or DEFAULT_STORE))
+    runs = cache(lambda: StoredRuns.of(store or DEFAULT_STORE))
     cloud_named(cloud).require_regions(region or ())
     account = cloud_named(cloud).account(region or ())
     found, unseen = _listed(account.driver)
@@ -117,7 +117,7 @@ def _end_instances(found: Iterable[Instance], driver: CloudDriver, guards: Guard
 
 
 def _end_lost(
-    found: Iterable[Instance], driver: CloudDriver, guards: Guards, known: Known, run_uid: str, yes: bool
+    found: Iterable[Instance], driver: CloudDriver, guards: Guards, known: StoredRuns, run_uid: str, yes: bool
 ) -> None:
     """
     Raises:

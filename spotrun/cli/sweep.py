@@ -28,12 +28,12 @@ DeadlineOption = Annotated[
 SampleOption = Annotated[
     int | None, typer.Option("--sample", metavar="N", min=1, help="Try only N of the combinations, at random.")
 ]
-StopWorstOption = Annotated[
+ReductionFactorOption = Annotated[
     float,
-    typer.Option("--stop-worst", metavar="SHARE", help="Stop this share of the trials at each comparison; 0: none."),
+    typer.Option("--reduction-factor", metavar="N", help="Keep one trial in N at each comparison; 0: all."),
 ]
-AtOnceOption = Annotated[
-    int, typer.Option("--at-once", metavar="N", min=1, max=64, help="How many trials run at once at most.")
+MaxParallelOption = Annotated[
+    int, typer.Option("--max-parallel", metavar="N", min=1, max=64, help="How many trials run at once at most.")
 ]
 MetricOption = Annotated[
     str | None,
@@ -46,18 +46,20 @@ MetricOption = Annotated[
 ModeOption = Annotated[
     str | None, typer.Option("--mode", metavar="[min|max]", help="Whether a small or a large metric is good.")
 ]
-JudgedFromOption = Annotated[
+GraceEpochsOption = Annotated[
     int | None,
     typer.Option(
-        "--judged-from",
-        metavar="EPOCH",
+        "--grace-epochs",
+        metavar="N",
         min=1,
-        help="Compare first at the end of this epoch. Default: as late as the budget allows.",
+        help="Compare first after this many epochs. Default: as late as the budget allows.",
     ),
 ]
-SpendRestOption = Annotated[
+ResumeStoppedOption = Annotated[
     bool,
-    typer.Option("--spend-rest", help="In the end, carry on the best of the stopped trials while the budget lasts."),
+    typer.Option(
+        "--resume-stopped", help="In the end, carry on the best of the stopped trials while the budget lasts."
+    ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which trials come first.")]
 NameOption = Annotated[
@@ -73,12 +75,12 @@ def sweep(
     budget: BudgetOption = None,
     deadline: DeadlineOption = None,
     sample: SampleOption = None,
-    stop_worst: StopWorstOption = 0.5,
-    at_once: AtOnceOption = 4,
+    reduction_factor: ReductionFactorOption = 2,
+    max_parallel: MaxParallelOption = 4,
     metric: MetricOption = None,
     mode: ModeOption = None,
-    judged_from: JudgedFromOption = None,
-    spend_rest: SpendRestOption = False,
+    grace_epochs: GraceEpochsOption = None,
+    resume_stopped: ResumeStoppedOption = False,
     seed: SeedOption = 0,
     name: NameOption = None,
     yes: YesOption = False,
@@ -106,12 +108,12 @@ def sweep(
         budget=budget,
         deadline=deadline,
         sample=sample,
-        stop_worst=stop_worst,
-        at_once=at_once,
+        reduction_factor=reduction_factor,
+        max_parallel=max_parallel,
         metric=metric,
         mode=mode,
-        judged_from=judged_from,
-        spend_rest=spend_rest,
+        grace_epochs=grace_epochs,
+        resume_stopped=resume_stopped,
         seed=seed,
         name=name,
         store=store,

@@ -46,7 +46,7 @@ def _whatever(_: str) -> bool:
     return True
 
 
-class Place(NamedTuple):
+class FunctionRuntime(NamedTuple):
     """
     The place where an archive runs: its `name`, the `extra` of spotrun that it needs, and for each Python that it has,
     the glibc of its Linux. `calls` says which files of packages are ever read there. A `compiled` archive has bytecode
@@ -75,7 +75,7 @@ class Place(NamedTuple):
         return known
 
 
-def archive_for(place: Place, *, portable: bool = True) -> Function:
+def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
     """
     Make the archive for a place. Without `portable` nothing is fetched, and it may run on this machine only.
 
@@ -98,7 +98,7 @@ def archive_for(place: Place, *, portable: bool = True) -> Function:
     return Function(raw.getvalue(), "python{}.{}".format(*sys.version_info), platform.machine())
 
 
-def _contents(place: Place, glibc: Glibc | None) -> dict[str, bytes]:
+def _contents(place: FunctionRuntime, glibc: Glibc | None) -> dict[str, bytes]:
     def belongs(name: str) -> bool:
         return place.calls(name) and not _LEFT_OUT.search(name)
 
@@ -149,7 +149,7 @@ def _unzipped(data: bytes) -> dict[str, bytes]:
         return {name: wheel.read(name) for name in wheel.namelist() if not name.endswith("/")}
 
 
-def _needed(place: Place, name: str, extras: set[str], known: set[str]) -> Iterator[Distribution]:
+def _needed(place: FunctionRuntime, name: str, extras: set[str], known: set[str]) -> Iterator[Distribution]:
     """Yield the packages that a package needs here, directly or indirectly."""
     for text in distribution(name).requires or ():
         wanted = Requirement(text)
@@ -171,7 +171,7 @@ def _runs_there(found: Distribution, glibc: Glibc) -> bool:
     return any(tag == "any" or (glibc_of(tag) or (99, 0)) <= glibc for tag in tags)
 
 
-def _fetched(found: Distribution, place: Place, glibc: Glibc) -> bytes:
+def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes:
     """
     Fetch the wheel of the same version for a Linux as old as the place's.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from spotrun.clock import Clock, ScaledClock
-from spotrun.clouds.cloud import Account, Cloud, Shell, Wish
+from spotrun.clouds.cloud import Account, Cloud, RentalFlags, Shell
 from spotrun.clouds.driver import CloudDriver, WrappedDriver
 from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities
@@ -185,16 +185,16 @@ class AtHome(Cloud):
     def require_regions(self, regions: Sequence[str]) -> None:
         self._rented.require_regions(regions)
 
-    def offers(self, wish: Wish) -> Quotes:
+    def offers(self, wish: RentalFlags) -> Quotes:
         return self._rented.offers(wish)
 
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
         return self._rented.quotes(spec, [name for name in types if name != spec.resources.home])
 
-    def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
+    def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
         return self._rented.findings(spec, wish)
 
-    def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
+    def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
         return self._rented.regions(spec, wish)
 
     def reachable(self, address: str) -> str:

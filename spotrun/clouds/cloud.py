@@ -44,7 +44,7 @@ class Account(NamedTuple):
     leftovers: Leftovers = NoLeftovers()
 
 
-class Wish(NamedTuple):
+class RentalFlags(NamedTuple):
     """The wish of a person who rents, by flags. In `doctor` they win over the job."""
 
     regions: tuple[str, ...] = ()
@@ -259,7 +259,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         return
 
     @abstractmethod
-    def offers(self, wish: Wish) -> Quotes:
+    def offers(self, wish: RentalFlags) -> Quotes:
         """Return what can be rented of that kind, for how much, and how that has moved."""
 
     @abstractmethod
@@ -267,7 +267,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """The same for a job, of these types alone."""
 
     @abstractmethod
-    def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
+    def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
         """Yield what `doctor` finds out about the account, and about what a job or its user wants of it."""
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
@@ -286,7 +286,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """Return what calling the function of a night cost; None where there are no such nights."""
         return None
 
-    def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
+    def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
         """Return the regions where a job may rent; none if the job does not say."""
         named = wish.regions or (() if spec is None else (spec.resources.region,))
         return tuple(region for region in named if region is not None)

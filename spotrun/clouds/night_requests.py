@@ -18,18 +18,18 @@ runner reads the whole ledger again.
 """
 
 
-class Asked(NamedTuple):
+class RequestEstimate(NamedTuple):
     """Requests to the store: those that read, and those that write or list."""
 
     gets: Decimal
     puts: Decimal
 
 
-BEGIN = Asked(Decimal(40), Decimal(30))
+BEGIN = RequestEstimate(Decimal(40), Decimal(30))
 """Requests to begin a night, with all its calls in the hour that follows."""
-TICK = Asked(Decimal("2.7"), Decimal("0.78"))
+TICK = RequestEstimate(Decimal("2.7"), Decimal("0.78"))
 """Requests in each minute of its run."""
-COLD = Asked(Decimal(70), Decimal(5))
+COLD = RequestEstimate(Decimal(70), Decimal(5))
 """Requests of a cold start, with a ledger of an hour's or some hours' commits."""
 
 
@@ -45,8 +45,8 @@ class ExpectedCalls(NamedTuple):
         return self.ticks + 5
 
     @property
-    def asked(self) -> Asked:
-        return Asked(
+    def asked(self) -> RequestEstimate:
+        return RequestEstimate(
             *(
                 begin + self.ticks * tick + self.colds * cold
                 for begin, tick, cold in zip(BEGIN, TICK, COLD, strict=True)

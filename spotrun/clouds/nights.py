@@ -16,7 +16,7 @@ ANEW = "`spotrun night install` makes it anew, `spotrun night rm` removes the re
 """Advice where a part of a night is missing."""
 
 
-class Due(NamedTuple):
+class ScheduleTimes(NamedTuple):
     """The times of a schedule: these minutes of an hour, on these days, by the clock of the night's time zone."""
 
     minutes: tuple[int, ...]
@@ -24,19 +24,19 @@ class Due(NamedTuple):
     days: tuple[str, ...]
 
 
-def when_due(night: Night) -> Due:
+def when_due(night: Night) -> ScheduleTimes:
     hour, minute = _time_of(night)
-    return Due((minute,), hour, night.days)
+    return ScheduleTimes((minute,), hour, night.days)
 
 
-def when_due_again(night: Night) -> Due:
+def when_due_again(night: Night) -> ScheduleTimes:
     """
     Every quarter of the hour that follows that of the night: the call for a night which could not begin, or whose time
     a clock change left out, so that the schedule did not fire.
     """
     hour, minute = _time_of(night)
     days = night.days if hour < 23 else tuple(DAYS[(DAYS.index(day) + 1) % len(DAYS)] for day in night.days)
-    return Due(tuple(range(minute % AGAIN_EVERY_MIN, 60, AGAIN_EVERY_MIN)), (hour + 1) % 24, days)
+    return ScheduleTimes(tuple(range(minute % AGAIN_EVERY_MIN, 60, AGAIN_EVERY_MIN)), (hour + 1) % 24, days)
 
 
 def _time_of(night: Night) -> tuple[int, int]:

@@ -67,7 +67,7 @@ class RegistryUnavailable(SpotrunError):
     """The registry gives no usable answer just now, or none to this machine."""
 
 
-class Found(NamedTuple):
+class RegistryImage(NamedTuple):
     """An image in its registry. `size_bytes` is what a pull transfers; None if that depends on the machine."""
 
     digest: str
@@ -80,7 +80,7 @@ def credentials_of(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Crede
     return Credentials(named[USERNAME], named[PASSWORD]) if USERNAME in named and PASSWORD in named else None
 
 
-def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> Found:
+def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> RegistryImage:
     """
     Return the image as its registry has it now, for a machine of that kind.
 
@@ -88,7 +88,7 @@ def find(image: Image, credentials: Credentials | None, machine: str = "x86_64")
         ImageRefused: there is no image of that name, this user may not pull it, or it is for other processors.
         RegistryUnavailable: the registry gives no usable answer.
     """
-    kind, data = _Asked(image, credentials).manifest()
+    kind, data = _ManifestRequest(image, credentials).manifest()
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     if image.digest and digest != image.digest:
         raise RegistryUnavailable(f"{image.host} answers with {digest} where {image.digest} was requested")
@@ -103,7 +103,7 @@ def find(image: Image, credentials: Credentials | None, machine: str = "x86_64")
     if machines and wanted not in machines:
         reason = f"{image} is for {', '.join(sorted({*machines}))}, and instances are {wanted}"
         raise ImageRefused(reason, hint=f"build it for linux/{wanted} too", key=KEY)
-    return Found(digest, size_bytes)
+    return RegistryImage(digest, size_bytes)
 
 
 def this_machine() -> str:
@@ -118,7 +118,7 @@ def _machines(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield found.get("architecture", "")
 
 
-class _Asked:
+class _ManifestRequest:
     def __init__(self, image: Image, credentials: Credentials | None) -> None:
         self._image = image
         self._credentials = credentials

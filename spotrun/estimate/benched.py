@@ -10,7 +10,7 @@ from typing import NamedTuple
 from spotrun.estimate.cost_study import CostStudy, Measured, Place
 
 
-class Found(NamedTuple):
+class BenchedSpeed(NamedTuple):
     """Samples per second of one instance, the run that measured them, and when."""
 
     samples_per_second: Decimal
@@ -18,7 +18,7 @@ class Found(NamedTuple):
     at: datetime
 
 
-def with_benches(study: CostStudy, found_for: Callable[[str, Measured], Found]) -> CostStudy:
+def with_benches(study: CostStudy, found_for: Callable[[str, Measured], BenchedSpeed]) -> CostStudy:
     """Return the study with all speeds that are named by a job; `found_for` returns each by its place's name."""
     told: list[str] = []
 

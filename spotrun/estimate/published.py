@@ -15,7 +15,7 @@ from spotrun.estimate.speeds import mean_of_times, samples_per_second
 Figure = Callable[[CostStudy, Published], Decimal | None]
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class FigureComparison(msgspec.Struct, frozen=True, kw_only=True):
     """
     A published figure and ours. `ours` is None if the study lacks the facts to compute it. `off` is the share by which
     ours differs.
@@ -29,15 +29,15 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     differs: str | None = None
 
 
-def compared(study: CostStudy) -> list[Compared]:
+def compared(study: CostStudy) -> list[FigureComparison]:
     """Return the comparisons in the order of the study."""
     return [_compared(study, each) for each in study.published]
 
 
-def _compared(study: CostStudy, each: Published) -> Compared:
+def _compared(study: CostStudy, each: Published) -> FigureComparison:
     ours = _FIGURES[each.figure](study, each)
     off = None if ours is None else ours / each.value - 1
-    return Compared(
+    return FigureComparison(
         figure=title_of(each),
         published=each.value,
         ours=ours,

@@ -11,7 +11,7 @@ from spotrun.estimate.assumptions import assumptions, plain_number
 from spotrun.estimate.cost_study import CostStudy, Place
 from spotrun.estimate.costs import DAYS_MAX, SPOT, BreakEven, Cost, break_evens, capacity_of, costs
 from spotrun.estimate.prices import usd_per_hour, usd_per_month
-from spotrun.estimate.published import Compared, compared
+from spotrun.estimate.published import FigureComparison, compared
 from spotrun.report.folding import say
 from spotrun.report.machine_readable import json_object
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, figures_table, plain, print_figures
@@ -122,7 +122,7 @@ def _days(several: Sequence[Decimal]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def published_table(rows: Sequence[Compared]) -> FiguresTable:
+def published_table(rows: Sequence[FigureComparison]) -> FiguresTable:
     table = figures_table(
         "Compared with published figures", "figure", ["published", "here", "off by", "why"], texts=(0, 4)
     )
@@ -132,7 +132,7 @@ def published_table(rows: Sequence[Compared]) -> FiguresTable:
     return table
 
 
-def _verdict(row: Compared) -> str:
+def _verdict(row: FigureComparison) -> str:
     if row.differs is not None or row.agrees:
         return row.differs or ""
     return "DIFFERS" if row.ours is not None else "NOT COMPUTED: a speed, a price or your own machine is missing"

@@ -39,10 +39,10 @@ _NO_PICKLE = (
 )  # fmt: skip
 
 
-class Made:
+class PickledCall:
     """An object that a pickle makes by a call: the called name, its arguments, and what the pickle puts into it."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Made:
+    def __new__(cls, *args: Any, **kwargs: Any) -> PickledCall:
         made = super().__new__(cls)
         made.parts = [args, kwargs]
         return made
@@ -64,8 +64,8 @@ class Made:
 
     add = append
 
-    def __call__(self, *args: Any) -> Made:
-        return Made(self, *args)
+    def __call__(self, *args: Any) -> PickledCall:
+        return PickledCall(self, *args)
 
 
 class Memory:
@@ -108,7 +108,7 @@ class _Reader(pickle.Unpickler):
         self._storage = storage
 
     def find_class(self, module: str, name: str) -> Any:
-        return type(f"{module}.{name}", (Made,), {})
+        return type(f"{module}.{name}", (PickledCall,), {})
 
     def persistent_load(self, named: Any) -> Any:
         _, kind, key, where, count = named[:5]
@@ -170,13 +170,13 @@ def _parts(value: Any, path: str, clean: Clean, above: frozenset[int]) -> Parts:
         yield path, f"set {digest_of_items(_joined(part, clean, above | {id(value)}) for part in value)}"
     elif isinstance(value, Memory):
         yield path, value.text()
-    elif isinstance(value, Made):
+    elif isinstance(value, PickledCall):
         yield from _parts_of_made(value, path, clean, above | {id(value)})
     else:
         yield path, text_of(value, clean)
 
 
-def _parts_of_made(made: Made, path: str, clean: Clean, above: frozenset[int]) -> Parts:
+def _parts_of_made(made: PickledCall, path: str, clean: Clean, above: frozenset[int]) -> Parts:
     name = _name(type(made))
     if name in ("builtins.set", "builtins.frozenset", "__builtin__.set", "__builtin__.frozenset"):
         (items,), _ = made.parts[:2]
@@ -199,16 +199,16 @@ def _parts_of_made(made: Made, path: str, clean: Clean, above: frozenset[int]) -
             yield from _parts(part, f"{path}.{number}", clean, above)
 
 
-def _array_of(made: Made) -> tuple[str, Sequence[int], bytes] | None:
+def _array_of(made: PickledCall) -> tuple[str, Sequence[int], bytes] | None:
     """Return the type, the shape and the bytes of an array of numpy; None for one of objects or of records."""
     match made.parts:
-        case [(content, Made() as kind, shape, order), {}]:
+        case [(content, PickledCall() as kind, shape, order), {}]:
             is_fortran = order == "F"
-        case [_, {}, (_, shape, Made() as kind, is_fortran, content)]:
+        case [_, {}, (_, shape, PickledCall() as kind, is_fortran, content)]:
             pass
         case _:
             return None
-    if isinstance(content, Made):  # in the older protocols, bytes are a text to encode
+    if isinstance(content, PickledCall):  # in the older protocols, bytes are a text to encode
         match content.parts:
             case [(str(text), "latin1"), {}]:
                 content = text.encode("latin1")
@@ -222,7 +222,7 @@ def _array_of(made: Made) -> tuple[str, Sequence[int], bytes] | None:
 
 def _memory_of(value: Any) -> Memory | None:
     """Return the memory of a tensor that is pickled by itself, which is in bytes; else None."""
-    if isinstance(value, Made) and _name(type(value)) == IN_BYTES:
+    if isinstance(value, PickledCall) and _name(type(value)) == IN_BYTES:
         stream = io.BytesIO(value.parts[0][0])
         magic = _Reader(stream, no_memory).load()
         value = _older(stream) if magic == MAGIC else None

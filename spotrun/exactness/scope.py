@@ -11,7 +11,7 @@ from spotrun.exactness.difference import DifferenceKind
 from spotrun.exactness.trace import Ended, Evaluated, Left, Trace, Validated
 
 
-class Compared(msgspec.Struct, frozen=True):
+class ComparedCount(msgspec.Struct, frozen=True):
     """
     A kind of object, and how many there were: ranks, steps, validations, weights, optimizer, rng, metrics, state
     (values in objects of the script and of callbacks), results (of test, validate and predict), files.
@@ -33,7 +33,7 @@ VARIES_AGAIN = "two runs that nothing interrupts differ there too"
 OLDER = "the trace is of an earlier spotrun"
 
 
-def compared(traces: Mapping[int, Trace]) -> list[Compared]:
+def compared(traces: Mapping[int, Trace]) -> list[ComparedCount]:
     """Count in all processes of the straight training together, without its files."""
     ends = [end for trace in traces.values() for end in trace.ended]
     lefts = [left for trace in traces.values() for left in trace.all_of(Left)[-1:]]
@@ -48,7 +48,7 @@ def compared(traces: Mapping[int, Trace]) -> list[Compared]:
         "state": sum(len(end.places or ()) for end in ends) + sum(len(left.places) for left in lefts),
         "results": sum(len(trace.all_of(Evaluated)) for trace in traces.values()),
     }
-    return [Compared(what, count) for what, count in counts.items() if count]
+    return [ComparedCount(what, count) for what, count in counts.items() if count]
 
 
 def _validations(trace: Trace) -> int:

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from spotrun.forecast.lifetimes import Source, SpotPools, draw, standby_of
-from spotrun.forecast.lived import Lived, LivedRun, Truth
-from spotrun.forecast.lives_ahead import SPAN, TICKS, WORKERS, Asked, Forecast, Question, seed_of, span_s, summary
+from spotrun.forecast.lived import LifeOutcome, LivedRun, Truth
+from spotrun.forecast.lives_ahead import SPAN, TICKS, WORKERS, Forecast, Inputs, Question, seed_of, span_s, summary
 from spotrun.market.kinds import is_of, kind_among
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
@@ -51,7 +51,7 @@ class Choice(msgspec.Struct, frozen=True):
     """The common input of the lifetimes of all rows. `times` is the estimated speed of each kind, against the first."""
 
     ways: tuple[Way, ...]
-    asked: Asked
+    asked: Inputs
     created: RunCreated
     times: dict[str, float]
     types: dict[str, str]
@@ -75,7 +75,7 @@ def forecast_of_kinds(
     progressed: Callable[[int, int], None],
 ) -> tuple[list[Forecast], tuple[Share, ...]]:
     """Return a row for each way, and which kinds will do the work; all ways meet the same markets and speeds."""
-    found: list[list[Lived]] = [[] for _ in choice.ways]
+    found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     lives = range(min(lifetimes, LIFETIMES_MAX))
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
         chunks = [lives[first : first + CHUNK] for first in range(0, len(lives), CHUNK)]
@@ -97,10 +97,10 @@ def forecast_of_kinds(
     return rows, _shares(choice, found[0])
 
 
-def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source) -> list[list[Lived]]:
+def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source) -> list[list[LifeOutcome]]:
     """Return, per way, the result of each of these lifetimes."""
     pools = _pools([each for way in choice.ways for each in way.offerings])
-    found: list[list[Lived]] = [[] for _ in choice.ways]
+    found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     for own in (seed_of(seed, number) for number in lifetimes):
         truth_s = _work_s(choice, own)
         job = choice.asked.job
@@ -140,7 +140,7 @@ def _work_s(choice: Choice, seed: int) -> dict[str, float]:
     return {name: choice.asked.job.work_s * share / true[kind] for name, kind in choice.types.items()}
 
 
-def _shares(choice: Choice, lived: Sequence[Lived]) -> tuple[Share, ...]:
+def _shares(choice: Choice, lived: Sequence[LifeOutcome]) -> tuple[Share, ...]:
     counts: dict[str, int] = {}
     for each in lived:
         done: dict[str, float] = {}
@@ -156,7 +156,7 @@ def _shares(choice: Choice, lived: Sequence[Lived]) -> tuple[Share, ...]:
 def choice_of(
     spec: RunSpec,
     offerings: Sequence[Offering],
-    asked: Asked,
+    asked: Inputs,
     created: RunCreated,
     strategy: str,
     checkpoint_bytes: int,

@@ -64,7 +64,7 @@ class Truth(msgspec.Struct, frozen=True):
     given_up_s: float
 
 
-class Lived(msgspec.Struct, frozen=True):
+class LifeOutcome(msgspec.Struct, frozen=True):
     """The outcome of a lifetime, and the share of the work that each instance type has done."""
 
     outcome: Outcome
@@ -135,7 +135,7 @@ class LivedRun:
         self._done: dict[str, int] = {}
         self._losses = 0
 
-    def live(self) -> Lived:
+    def live(self) -> LifeOutcome:
         """Live until the run ends or is given up."""
         self._look()
         while self._state.terminal is None and self._now_s < self._truth.given_up_s:
@@ -430,7 +430,7 @@ class LivedRun:
 
     # -- what became of it ---------------------------------------------------------------------------------------------
 
-    def _lived(self) -> Lived:
+    def _lived(self) -> LifeOutcome:
         total = summarise(self._state, self._at(self._now_s)).total
         seconds = {kind: time.total_seconds() for kind, time in total.times.items()}
         trained_s = sum(seconds.get(kind, 0.0) for kind in (Activity.PRODUCTIVE, Activity.REWORK, Activity.STALL))
@@ -448,4 +448,4 @@ class LivedRun:
             rework_s=seconds.get(Activity.REWORK, 0.0),
         )
         whole = sum(self._done.values()) or 1
-        return Lived(outcome, {name: steps / whole for name, steps in self._done.items()})
+        return LifeOutcome(outcome, {name: steps / whole for name, steps in self._done.items()})

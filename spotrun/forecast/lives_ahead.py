@@ -106,7 +106,7 @@ class Forecast(msgspec.Struct, frozen=True):
     waiting_s: float
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its questions, the job as it is known before it runs, and how it is lived. Each lifetime
     has notices of its own in place of those of `standby`.
@@ -120,7 +120,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def forecast(
-    asked: Asked,
+    asked: Inputs,
     lifetimes: int,
     *,
     budget_usd: float | None = None,
@@ -149,7 +149,7 @@ def _chunks(lifetimes: int) -> list[range]:
     return [range(first, min(first + CHUNK, lifetimes)) for first in range(0, lifetimes, CHUNK)]
 
 
-def outcomes_of(asked: Asked, lifetimes: range, seed: int, source: Source) -> list[list[Outcome]]:
+def outcomes_of(asked: Inputs, lifetimes: range, seed: int, source: Source) -> list[list[Outcome]]:
     """Return, per question, the outcome of each of these lifetimes."""
     questions, job, doubt = asked.questions, asked.job, asked.doubt
     widest = max((question.market for question in questions), key=lambda market: len(market.pools))

@@ -15,7 +15,7 @@ from spotrun.run.events import CheckpointCommitted
 from spotrun.run.state import RunState
 
 
-class Measured(msgspec.Struct, frozen=True):
+class RunMeasurements(msgspec.Struct, frozen=True):
     """
     `work` is the training alone, with its `epochs`, in the newest completed run; None if there is none. `changeovers_s`
     are the seconds of each start of all runs, as they were or would have been without a packed set-up; `boots_s` the
@@ -54,12 +54,12 @@ class Measured(msgspec.Struct, frozen=True):
         return 1 - max(0.0, whole_s - unpack_s) / fmean(self.changeovers_s)
 
 
-def measured(states: Iterable[RunState]) -> Measured:
+def measured(states: Iterable[RunState]) -> RunMeasurements:
     """Return the measurements of one job's runs, newest first."""
     known = list(states)
     setups_s = tuple(seconds for state in known for seconds in _setups(state, "run"))
     whole_s = fmean(setups_s) if setups_s else None
-    found = Measured(
+    found = RunMeasurements(
         changeovers_s=tuple(seconds for state in known for seconds in _whole_starts(state, whole_s)),
         boots_s=tuple(seconds for state in known for seconds in _boots(state)),
         setups_s=setups_s,

@@ -13,8 +13,8 @@ from spotrun.clouds.local.market import UNANNOUNCED_SHARE
 from spotrun.errors import SpecInvalid
 from spotrun.forecast.kinds import Share, choice_of, forecast_of_kinds
 from spotrun.forecast.lifetimes import STANDBY, Source, SpotPools
-from spotrun.forecast.lives_ahead import GENERATED, Asked, Doubt, Forecast, Question, forecast, tick_for
-from spotrun.forecast.measured import Measured
+from spotrun.forecast.lives_ahead import GENERATED, Doubt, Forecast, Inputs, Question, forecast, tick_for
+from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.ticks import Standby
 from spotrun.intervals import COMMIT_GAP, MEAN_TIME_BETWEEN_INTERRUPTIONS, auto_interval, expected_rework
 from spotrun.market.world import affordable
@@ -31,7 +31,7 @@ from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import ON_DEMAND, Job
 from spotrun.units import format_duration
 
-NOTHING_MEASURED = Measured()
+NOTHING_MEASURED = RunMeasurements()
 ANYWHERE = SpotPools("any", (), (), ())
 
 
@@ -98,7 +98,7 @@ def plan(
     lifetimes: int,
     *,
     epochs: int | None = None,
-    measured: Measured = NOTHING_MEASURED,
+    measured: RunMeasurements = NOTHING_MEASURED,
     seed: int = 0,
     source: Source = GENERATED,
     considered: Sequence[Considered] = (),
@@ -156,7 +156,7 @@ def _of_one_kind(spec: RunSpec, offerings: Sequence[Offering]) -> str:
     )
 
 
-def _repeats(spec: RunSpec, work: timedelta, measured: Measured) -> Repeats | None:
+def _repeats(spec: RunSpec, work: timedelta, measured: RunMeasurements) -> Repeats | None:
     if spec.train.run is None or spec.train.state or measured.checkpoint_bytes:
         return None
     every = MEAN_TIME_BETWEEN_INTERRUPTIONS
@@ -169,9 +169,9 @@ def asked(
     offerings: Sequence[Offering],
     work: timedelta,
     time_left: timedelta | None,
-    measured: Measured = NOTHING_MEASURED,
+    measured: RunMeasurements = NOTHING_MEASURED,
     created: RunCreated | None = None,
-) -> Asked:
+) -> Inputs:
     """
     Return the input of the simulation for `plan`, row by row.
 
@@ -179,7 +179,7 @@ def asked(
         SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
     """
     sent = Sent(created, measured.checkpoint_bytes, _rework(spec).total_seconds(), spec.num_nodes)
-    return Asked(
+    return Inputs(
         questions=tuple(_questions(spec, affordable_of(spec, offerings), sent)),
         job=job_for(spec, offerings, work, time_left, measured, sent),
         rework_s=_rework(spec).total_seconds() / 2,
@@ -198,7 +198,7 @@ def job_for(
     offerings: Sequence[Offering],
     work: timedelta,
     time_left: timedelta | None,
-    measured: Measured = NOTHING_MEASURED,
+    measured: RunMeasurements = NOTHING_MEASURED,
     sent: Sent = NOTHING_SENT,
 ) -> Job:
     """Return the job as its strategies see it, with production's assumptions for everything that was not measured."""
@@ -226,7 +226,7 @@ def _rework(spec: RunSpec) -> timedelta:
     return max(interval, COMMIT_GAP)
 
 
-def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: Measured) -> Standby:
+def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: RunMeasurements) -> Standby:
     cooldown_s = spec.policy.return_cooldown.total_seconds() if spec.policy.return_to_spot else inf
     boot_s = spec.boot.total_seconds() if measured.boot_s is None else measured.boot_s
     later_start = measured.later_start if _unpacks(spec, offerings) else 1.0
@@ -279,7 +279,7 @@ def _market(name: str, offerings: Sequence[Offering], sent: Sent, toll: dict[str
     )
 
 
-def _assumed(spec: RunSpec, made_of: Asked, measured: Measured, source: Source) -> str:
+def _assumed(spec: RunSpec, made_of: Inputs, measured: RunMeasurements, source: Source) -> str:
     job = made_of.job
     changeover, undone, tick = (
         format_duration(timedelta(seconds=round(seconds)))

@@ -15,7 +15,7 @@ from spotrun.clouds.local.config import market_config
 from spotrun.errors import SpecInvalid, StoreError
 from spotrun.folder.bench_record import Benched, benched, benched_otherwise, digest_of
 from spotrun.forecast.lifetimes import Generated, Local, Recorded, Replayed, Source
-from spotrun.forecast.measured import Measured, measured
+from spotrun.forecast.measured import RunMeasurements, measured
 from spotrun.forecast.plan import Plan, learns
 from spotrun.forecast.plan import plan as forecast_of
 from spotrun.forecast.traces import AVAILABLE, read_any
@@ -46,7 +46,7 @@ class Planned(NamedTuple):
     spec: RunSpec
     offerings: Sequence[Offering]
     created: RunCreated | None
-    measured: Measured
+    measured: RunMeasurements
     source: Source
     notes: Sequence[str] = ()
     """Notes on the figures that a bench has given, or would have given for a job with other arguments."""
@@ -110,7 +110,7 @@ def planned(
     return Planned(found, spec, offerings, market.unborn.created, known, source, notes)
 
 
-def _measured(spec: RunSpec, store: str | None) -> Measured:
+def _measured(spec: RunSpec, store: str | None) -> RunMeasurements:
     """
     Return the measurements of the newest runs of this name.
 
@@ -119,7 +119,7 @@ def _measured(spec: RunSpec, store: str | None) -> Measured:
     """
     folder = store or spec.checkpoint.uri
     if absent(folder):
-        return Measured()
+        return RunMeasurements()
     try:
         runs = [run for run in runs_in(folder) if run.created.name == spec.name]
         newest_first = sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
@@ -127,10 +127,12 @@ def _measured(spec: RunSpec, store: str | None) -> Measured:
     except StoreError:
         if spec.policy.expected_work is None:
             raise
-        return Measured()
+        return RunMeasurements()
 
 
-def _with_bench(known: Measured, spec: RunSpec, spec_path: Path, store: str | None) -> tuple[Measured, list[str]]:
+def _with_bench(
+    known: RunMeasurements, spec: RunSpec, spec_path: Path, store: str | None
+) -> tuple[RunMeasurements, list[str]]:
     """
     Return the measurements of runs, completed by those of `spotrun bench` on the first kind of the job; and notes on
     the latter.

@@ -37,7 +37,7 @@ class Case(msgspec.Struct, frozen=True, order=True):
     changeover_s: float
 
 
-class Trial(msgspec.Struct, frozen=True):
+class SimulatedJob(msgspec.Struct, frozen=True):
     """
     One job from one moment of a record on. `share` is its cost, divided by the on-demand-only bill. The optimum has no
     count of losses: several optima may have the same cost.
@@ -50,7 +50,7 @@ class Trial(msgspec.Struct, frozen=True):
     losses: int | None
 
 
-class Row(msgspec.Struct, frozen=True):
+class StrategyResult(msgspec.Struct, frozen=True):
     """All trials of one strategy in one case."""
 
     strategy: str
@@ -95,7 +95,7 @@ class Study(msgspec.Struct, frozen=True):
     """`digest` is the sha256 of every trial: the same records and options give the same one."""
 
     records: tuple[RecordFacts, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[StrategyResult, ...]
     digest: str
 
 
@@ -124,7 +124,7 @@ def study(
     """
     records = [(path, read(path, options)) for path in paths]
     pieces = [(path, window) for path, record in records for window in range(0, len(record.up), options.every)]
-    trials: dict[int, list[Trial]] = {}
+    trials: dict[int, list[SimulatedJob]] = {}
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
         tasks = {pool.submit(trials_of, path, window, options): n for n, (path, window) in enumerate(pieces)}
         for done, task in enumerate(as_completed(tasks), 1):
@@ -151,12 +151,12 @@ def _facts(path: Path, record: Windows, trials: int) -> RecordFacts:
     return RecordFacts(path.name, zones, windows, record.tick_s, float(record.up.mean()), record.polarity, trials)
 
 
-def trials_of(path: Path, window: int, options: Options) -> list[Trial]:
+def trials_of(path: Path, window: int, options: Options) -> list[SimulatedJob]:
     """Return all trials of one window of one record."""
     record = read(path, options)
     zones = range(len(record.zones))
     choices = {"one zone": [(zone,) for zone in zones]} | ({"all zones": [tuple(zones)]} if len(zones) > 1 else {})
-    found: list[Trial] = []
+    found: list[SimulatedJob] = []
     for name, sets in choices.items():
         for chosen in sets:
             market = record.ticks(window, chosen)
@@ -166,13 +166,13 @@ def trials_of(path: Path, window: int, options: Options) -> list[Trial]:
     return found
 
 
-def _trial(case: Case, strategy: str, job: Job, market: Ticks, first: int) -> Trial:
+def _trial(case: Case, strategy: str, job: Job, market: Ticks, first: int) -> SimulatedJob:
     bill = on_demand_bill(job)
     if strategy == OPTIMUM:
         (least,) = optimum(job, market, [job.deadline_s], first)
-        return Trial(case, strategy, least / bill, isinf(least), None)
+        return SimulatedJob(case, strategy, least / bill, isinf(least), None)
     outcome = simulate(COMPARED[strategy], job, market, first)
-    return Trial(case, strategy, outcome.cost_usd / bill, outcome.missed(job), outcome.losses)
+    return SimulatedJob(case, strategy, outcome.cost_usd / bill, outcome.missed(job), outcome.losses)
 
 
 def jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int]]:
@@ -185,12 +185,12 @@ def jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int
         yield from ((job, int(first)) for first in np.unique(np.linspace(0, room, options.starts).astype(int)))
 
 
-def _rows(trials: Sequence[Trial]) -> Iterator[Row]:
-    grouped: dict[tuple[Case, str], list[Trial]] = {}
+def _rows(trials: Sequence[SimulatedJob]) -> Iterator[StrategyResult]:
+    grouped: dict[tuple[Case, str], list[SimulatedJob]] = {}
     for trial in trials:
         grouped.setdefault((trial.case, trial.strategy), []).append(trial)
     for (case, strategy), group in sorted(grouped.items(), key=lambda item: item[0][0]):
-        yield Row(
+        yield StrategyResult(
             strategy=strategy,
             case=case,
             cost_share=fmean(trial.share for trial in group),

@@ -15,7 +15,7 @@ from spotrun.report.tables import NOTHING, FiguresTable, add_row, figures_table,
 from spotrun.units import count_of, format_duration
 
 if TYPE_CHECKING:
-    from spotrun.forecast.study import Case, Row, Study
+    from spotrun.forecast.study import Case, StrategyResult, Study
 
 BAR_WIDTH = 20
 COLUMNS = (
@@ -31,7 +31,7 @@ def case_title(case: Case) -> str:
     return f"{work} of work due in {due}, starts take {start}, {case.zones}"
 
 
-def case_table(case: Case, rows: Iterable[Row]) -> FiguresTable:
+def case_table(case: Case, rows: Iterable[StrategyResult]) -> FiguresTable:
     """Return a line for each strategy. Its bar is the cost, full at the on-demand bill."""
     table = figures_table(case_title(case), "strategy", ["cost", "", "late", "losses"])
     for row in rows:
@@ -46,7 +46,7 @@ def as_csv(found: Study) -> str:
     return csv_table(COLUMNS, (_flat(row) for row in found.rows))
 
 
-def _flat(row: Row) -> dict[str, Any]:
+def _flat(row: StrategyResult) -> dict[str, Any]:
     facts: dict[str, Any] = msgspec.to_builtins(row)
     return {**facts.pop("case"), **facts}
 

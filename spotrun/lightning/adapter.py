@@ -20,8 +20,8 @@ from spotrun.lightning.connectors.loops import Loops
 from spotrun.lightning.connectors.position import Position
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, Hooks, Problem, State
 from spotrun.training.optimizer_states import OptimizerStates
-from spotrun.training.place import Place
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.place import Boundary
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.python_state.script import Script, set_by
 from spotrun.training.weights import Weights
 
@@ -46,7 +46,7 @@ class LightningFramework(Position, Loaders):
         self._kinds: list[str] | None = None
         self._sanity_steps: int | float | None = None
         self._rest: State = {}
-        self._place: Place
+        self._place: Boundary
         self._script = Script.of_this_process()
         self.name = names.package(trainer)
         self.version = names.version(trainer)
@@ -131,7 +131,7 @@ class LightningFramework(Position, Loaders):
             if isinstance(kept, dict):
                 yield f"{name}.hparams", kept
 
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[UntrackedChange]:
         return ()
 
     @property
@@ -177,7 +177,7 @@ class LightningFramework(Position, Loaders):
         return trainer_state.dump_metrics(self._trainer) | {"stopping": stopping.dump(self._trainer)}
 
     def load(
-        self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
+        self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
         """Resume, in `Callback.setup`."""
         self._rest, self._place = rest, place

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint.layout import Buffer
-from spotrun.checkpoint.objects import STANDS, Held
+from spotrun.checkpoint.objects import STANDS, SavedObject
 from spotrun.checkpoint.plain_kinds import KINDS
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.errors import SpecInvalid, SpotrunError
@@ -127,7 +127,7 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy())
-    if isinstance(value, Held):
+    if isinstance(value, SavedObject):
         return value.name if value.kind == STANDS else _plain(value["content"])
     if isinstance(value, deque):
         return [_plain(item) for item in value]

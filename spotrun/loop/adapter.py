@@ -15,9 +15,9 @@ from spotrun.loop.frames import Frames
 from spotrun.loop.given import Given
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
 from spotrun.training.optimizer_states import OptimizerStates
-from spotrun.training.place import Place
+from spotrun.training.place import Boundary
 from spotrun.training.python_state.asked import load_scaler
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.python_state.script import Script
 from spotrun.training.revival import revived
 from spotrun.training.tensors import owned
@@ -58,7 +58,7 @@ class LoopFramework:
         self.figures: dict[str, Any] = {}
         self.train: list[Any] = []
         self.validate: list[Any] = []
-        self.entering: Place | None = None
+        self.entering: Boundary | None = None
         self.entering_pass = self.entering_batches = 0
         self._roots = {"state": state, "given": given.roots, frames.name: SimpleNamespace(**self._variables())}
         self._script = Script.of_this_process()
@@ -84,7 +84,7 @@ class LoopFramework:
         writing = {f"loggers[{number}]": one for number, one in enumerate(prepared.loggers_of(self.given.launcher))}
         return self._roots | self._script.own_of(writing)
 
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[UntrackedChange]:
         return list(self.frames.lost(ended=self.ends_epoch or self.is_done))
 
     def metrics(self) -> Mapping[str, Any]:
@@ -128,7 +128,7 @@ class LoopFramework:
         return dict(self.figures)
 
     def load(
-        self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
+        self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
         self._loaded = {"asked": state[SCHEDULERS], "counters": rest["counters"]}
         self._misfit = _first_difference(rest["kinds"], self.given.kinds(), "a")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import is_scalar
 
@@ -78,7 +78,7 @@ class Frames:
             for frame in self._running()
         }
 
-    def lost(self, *, ended: bool) -> Iterator[Lost]:
+    def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
         """
         Yield each time the variables that would differ in a process that resumes here. `ended`: the loop that waits for
         its next item gets none.
@@ -88,7 +88,7 @@ class Frames:
             for name in sorted(live_at(frame.f_code, frame.f_lasti, ended)):
                 value = frame.f_locals.get(name)
                 if name in frame.f_locals and at_begin.get(name) != _seen(value) and not self._is_carried(value):
-                    yield Lost(f"{frame.f_code.co_name}().{name}", WHAT)
+                    yield UntrackedChange(f"{frame.f_code.co_name}().{name}", WHAT)
 
     def _known(self, frame: FrameType) -> Values:
         """Return the variables of `frame` in a process that resumes: it has run all that comes before the pass."""

@@ -22,7 +22,7 @@ SEVERAL = 2
 """Minimum number of counts of one accelerator at which the intended one is unclear."""
 
 
-class Wish(NamedTuple):
+class Requirement(NamedTuple):
     """One requirement: its key, its words, whether an offering meets it, and the value that an offering has."""
 
     key: tuple[str | int, ...]
@@ -31,14 +31,14 @@ class Wish(NamedTuple):
     has: Callable[[Offering], str]
 
 
-def named(key: tuple[str | int, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Wish:
+def named(key: tuple[str | int, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Requirement:
     """Return the requirement of one of these names; letter case does not matter."""
     names = {each.casefold() for each in wanted}
     word = next(str(part) for part in reversed(key) if isinstance(part, str))
-    return Wish(key, f"{word} {' or '.join(wanted)}", lambda found: has(found).casefold() in names, has)
+    return Requirement(key, f"{word} {' or '.join(wanted)}", lambda found: has(found).casefold() in names, has)
 
 
-def wishes_of(resources: ResourcesSpec) -> Iterator[Wish]:
+def wishes_of(resources: ResourcesSpec) -> Iterator[Requirement]:
     """Yield the requirements of a job, except its capacity type and its price."""
     names = {
         "region": (resources.region, lambda found: found.region),
@@ -58,14 +58,16 @@ def wishes_of(resources: ResourcesSpec) -> Iterator[Wish]:
         yield _sized("memory", resources.memory, lambda found: found.memory_gib)
 
 
-def _any_of(choice: AnyOf) -> Wish:
+def _any_of(choice: AnyOf) -> Requirement:
     key, words = ("resources", "accelerators"), f"accelerators {choice}"
-    return Wish(key, words, lambda found: kind_among(found, choice.kinds) is not None, lambda found: found.accelerators)
+    return Requirement(
+        key, words, lambda found: kind_among(found, choice.kinds) is not None, lambda found: found.accelerators
+    )
 
 
-def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Wish:
+def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Requirement:
     word = "instance_type" if isinstance(kind, NamedType) else "accelerators"
-    return Wish(key, f"{word} {kind}", lambda found: is_of(found, kind), lambda found: getattr(found, word))
+    return Requirement(key, f"{word} {kind}", lambda found: is_of(found, kind), lambda found: getattr(found, word))
 
 
 def not_in_choice(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable | None:
@@ -84,7 +86,7 @@ def not_listed(offered: Sequence[Offering], key: tuple[str, ...], types: Sequenc
 
 def wishes_by_flags(
     regions: Collection[str] = (), instance_types: Collection[str] = (), accelerators: Collection[str] = ()
-) -> Iterator[Wish]:
+) -> Iterator[Requirement]:
     """Yield the requirements on the command line: one of the names for each flag that is given."""
     if regions:
         yield named(("--region",), regions, lambda found: found.region)
@@ -94,14 +96,14 @@ def wishes_by_flags(
         yield named(("--accelerators",), accelerators, lambda found: found.accelerators)
 
 
-def _sized(key: str, wanted: Amount, has: Callable[[Offering], int]) -> Wish:
+def _sized(key: str, wanted: Amount, has: Callable[[Offering], int]) -> Requirement:
     def enough(found: Offering) -> bool:
         return has(found) >= wanted.number if wanted.at_least else has(found) == wanted.number
 
-    return Wish(("resources", key), f"{key} {wanted}", enough, lambda found: f"{has(found):5}")
+    return Requirement(("resources", key), f"{key} {wanted}", enough, lambda found: f"{has(found):5}")
 
 
-def unmet(offered: Sequence[Offering], wishes: Iterable[Wish]) -> Unreadable | None:
+def unmet(offered: Sequence[Offering], wishes: Iterable[Requirement]) -> Unreadable | None:
     """
     Return the requirement that no offering meets, by itself or together with those before it; None if one offering
     meets all.
@@ -110,7 +112,7 @@ def unmet(offered: Sequence[Offering], wishes: Iterable[Wish]) -> Unreadable | N
     """
     asked = list(wishes)
 
-    def instead_of(wish: Wish, left: Sequence[Offering]) -> Sequence[Offering]:
+    def instead_of(wish: Requirement, left: Sequence[Offering]) -> Sequence[Offering]:
         return [found for found in left if all(each.fits(found) for each in asked if each is not wish)] or left
 
     for wish in asked:
@@ -126,7 +128,7 @@ def unmet(offered: Sequence[Offering], wishes: Iterable[Wish]) -> Unreadable | N
     return None
 
 
-def _refusal(wish: Wish, reason: str, offered: Sequence[Offering]) -> Unreadable:
+def _refusal(wish: Requirement, reason: str, offered: Sequence[Offering]) -> Unreadable:
     cheapest: dict[str, Decimal] = {}
     for found in offered:
         if value := wish.has(found):

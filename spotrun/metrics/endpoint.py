@@ -87,7 +87,7 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
         SpotrunError: the address cannot be listened at.
     """
     registry = CollectorRegistry()
-    registry.register(Scraped(watched, within))
+    registry.register(ScrapeCollector(watched, within))
     try:
         server, thread = start_http_server(address.port, address.host, registry)
     except OSError as error:
@@ -102,7 +102,7 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
         server.server_close()
 
 
-class Scraped(Collector):
+class ScrapeCollector(Collector):
     """Reads when it is scraped, unless it has just done so. If the store is away, it repeats its last reading."""
 
     def __init__(self, watched: WatchedRuns, within: timedelta) -> None:

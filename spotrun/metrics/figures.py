@@ -87,16 +87,16 @@ class Reading(NamedTuple):
 
 def open_metrics(reading: Reading) -> str:
     """Return the metrics as OpenMetrics."""
-    written: bytes = generate_open_metrics(_Read(reading))  # type: ignore[no-untyped-call]
+    written: bytes = generate_open_metrics(_ReadingCollector(reading))  # type: ignore[no-untyped-call]
     return written.decode()
 
 
 def prometheus_text(reading: Reading) -> str:
     """Return the same in the older format, which the textfile collector of node_exporter reads."""
-    return generate_latest(_Read(reading)).decode()
+    return generate_latest(_ReadingCollector(reading)).decode()
 
 
-class _Read(Collector):
+class _ReadingCollector(Collector):
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
 

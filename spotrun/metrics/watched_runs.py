@@ -29,7 +29,7 @@ from spotrun.store.retrying import persist
 T = TypeVar("T")
 
 
-class Watched:
+class WatchedRun:
     """A folder of a store, and the last reading of the run in it: its figures, or why it cannot be read."""
 
     def __init__(self, name: str, uri: str, run: OpenRun | None = None) -> None:
@@ -88,7 +88,7 @@ class WatchedRuns:
     def __init__(self, store: str, newest: int, runs: Sequence[OpenRun] = ()) -> None:
         self._runs_store = None if runs else open_store(store)
         self._newest = newest
-        self._watched = {run.uri: Watched(run.id, run.uri, run) for run in runs}
+        self._watched = {run.uri: WatchedRun(run.id, run.uri, run) for run in runs}
         self._under_way: dict[str, Future[None]] = {}
         self._names: Future[tuple[str, ...]] | None = None
         self._crew = _Crew(OPENERS)
@@ -105,12 +105,12 @@ class WatchedRuns:
         if self._runs_store is not None:
             self._look_for_runs(self._runs_store, until_s)
         unopened = [each for each in self._watched.values() if each.run is None]
-        self._all(Watched.open, unopened, until_s)
+        self._all(WatchedRun.open, unopened, until_s)
         runs, copies = set_copies_apart([each.run for each in self._watched.values() if each.run is not None])
         runs.sort(key=lambda run: run.created.clock_epoch, reverse=True)
         alone = [self._watched[run.uri] for run in runs]
         newest = alone if self._runs_store is None else alone[: self._newest]
-        self._all(Watched.read, newest, until_s)
+        self._all(WatchedRun.read, newest, until_s)
         errors = {each.name: each.error.one_line for each in self._watched.values() if each.error is not None}
         return Reading(
             runs=[each.figures for each in newest if each.figures is not None],
@@ -128,9 +128,9 @@ class WatchedRuns:
             raise StoreUnavailable(f"{store.uri} has not answered in time", hint="give it longer by --within")
         listed, self._names = self._names, None
         uris = {f"{store.uri}/{name}": name for name in listed.result() if name not in (MARKET, KEYS)}
-        self._watched = {uri: self._watched.get(uri) or Watched(name, uri) for uri, name in uris.items()}
+        self._watched = {uri: self._watched.get(uri) or WatchedRun(name, uri) for uri, name in uris.items()}
 
-    def _all(self, act: Callable[[Watched], None], watched: Sequence[Watched], until_s: float) -> None:
+    def _all(self, act: Callable[[WatchedRun], None], watched: Sequence[WatchedRun], until_s: float) -> None:
         """
         Call `act` on each until `until_s`, in system time. A run on which an earlier call still works is left to that
         call.

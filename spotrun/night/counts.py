@@ -15,7 +15,7 @@ from spotrun.clock import Clock, system_clock
 from spotrun.errors import StoreError
 from spotrun.folder.run_calls import WRITTEN_EVERY, Calls, write_calls
 from spotrun.store import opening
-from spotrun.store.asked import Asked, asked
+from spotrun.store.asked import RequestCounts, asked
 
 
 class CallCounter:
@@ -31,14 +31,14 @@ class CallCounter:
         memory_mb: int,
         starting_s: float = 0.0,
         clock: Clock | None = None,
-        asked_for: Callable[[], Asked] = asked,
+        asked_for: Callable[[], RequestCounts] = asked,
     ) -> None:
         self._uri = runs_uri.rstrip("/")
         self._memory_mb = memory_mb
         self._environment = uuid4().hex[:12]
         self._clock = clock or system_clock()
         self._asked_for = asked_for
-        self._before = Asked()
+        self._before = RequestCounts()
         self._run = ""
         self._starting_s = starting_s
         self._has_started = False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from spotrun.clouds.cloud import Wish
+from spotrun.clouds.cloud import RentalFlags
 from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import CloudUnavailable, SpecInvalid, SpotrunError
@@ -39,7 +39,7 @@ class Installation:
         with placed(path, overrides):
             spec = with_baseline_price(load_spec(path, overrides, default_store()))
             self._cloud = cloud_of(spec)
-            self._regions = self._cloud.regions(spec, Wish())
+            self._regions = self._cloud.regions(spec, RentalFlags())
             self._nights = self._cloud.nights(self._regions[0] if self._regions else "", spec)
             _refuse_what_needs_a_machine(spec)
             _require_webhooks(spec, self._nights)

@@ -26,7 +26,7 @@ HOURS = 8.0
 _HEADS = ("night", "days", "time", "next (UTC)", "last", "run", "was", "cost", "calls", "calls, 22 nights")
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class NightRow(msgspec.Struct, frozen=True, kw_only=True):
     """
     One night. `last` is the evening of the newest one, whose run is `run`. `calls_usd` is what calling its runner has
     cost, as counted by the function; without counts, an estimate for a night of that length. `trouble` says what is
@@ -49,7 +49,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str
 
 
-def row_of(folder: str, name: str, now: datetime) -> Row:
+def row_of(folder: str, name: str, now: datetime) -> NightRow:
     night = NightRecord(folder, name).read()
     nights = nights_of(night)
     record, trouble = _compared(nights, night, folder)
@@ -61,7 +61,7 @@ def row_of(folder: str, name: str, now: datetime) -> Row:
     until = now if state is None or state.terminal is None else state.terminal.at
     hours = HOURS if state is None else (until - state.created_at).total_seconds() / 3600
     calls_usd = calls if calls is not None else nights.usd(hours)
-    return Row(
+    return NightRow(
         name=name,
         days=night.days,
         at=night.at,
@@ -136,11 +136,11 @@ def _evening(due: str) -> str:
     return due if asked == due else f"{asked[:16].replace('T', ' ')} by hand"
 
 
-def _if_counted(usd: Decimal, row: Row) -> str:
+def _if_counted(usd: Decimal, row: NightRow) -> str:
     return dollars(usd) if row.calls_are_counted else f"~{dollars(usd)}"
 
 
-def show(rows: Sequence[Row]) -> None:
+def show(rows: Sequence[NightRow]) -> None:
     table = FiguresTable("", _HEADS, texts=(0, 1, 2, 3, 4, 5, 6), gap=2)
     for row in rows:
         table.add_row(

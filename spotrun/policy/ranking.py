@@ -26,7 +26,7 @@ from spotrun.policy.promise import too_slow
 from spotrun.policy.rests import rests, within_price, zones_at_fault
 from spotrun.policy.subnets import failing_zones
 from spotrun.policy.throughput import choice, kind_of, speeds, times_first
-from spotrun.policy.trials import Trial, Work, begun_with, best_known, cheapest_of_kinds, worth_a_trial
+from spotrun.policy.trials import KindTrial, Work, begun_with, best_known, cheapest_of_kinds, worth_a_trial
 from spotrun.policy.workload import workload
 from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import Launch, RunState
@@ -105,7 +105,7 @@ def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
     return tier
 
 
-def trial_of(facts: Facts, offering: Offering) -> Trial | None:
+def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
     """Return the trial for which this spot offering comes first; None if there is none."""
     if not choice(facts):
         return None

@@ -52,7 +52,7 @@ Work = Mapping[Offering, float]
 """USD for the work of an hour on the first kind, of each offering that may be requested."""
 
 
-class Trial(msgspec.Struct, frozen=True):
+class KindTrial(msgspec.Struct, frozen=True):
     """
     One kind that is worth a try: its expected saving, and its loss if it is the dearer one. If the best known kind cost
     no more than `reserve_usd`, the trial would not pay.
@@ -91,7 +91,7 @@ class Until(msgspec.Struct, frozen=True):
     could_wait: bool
 
 
-def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = None) -> Trial | None:
+def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = None) -> KindTrial | None:
     """
     Return the trial of the unknown kind among those `asked` that comes first; None if no trial pays, or nothing is
     known of the work left. None for `until` means that an instance starts anyway.
@@ -115,7 +115,7 @@ def cheapest_of_kinds(facts: Facts, work: Work) -> dict[Kind, Offering]:
     return found
 
 
-def _trials(facts: Facts, work: Work, asked: Work, until: Until | None) -> Iterator[Trial]:
+def _trials(facts: Facts, work: Work, asked: Work, until: Until | None) -> Iterator[KindTrial]:
     best, left, kinds = best_known(facts, work), workload(facts), cheapest_of_kinds(facts, work)
     if best is None or left is None or work[kinds[best]] <= 0:
         return
@@ -138,7 +138,7 @@ def _trials(facts: Facts, work: Work, asked: Work, until: Until | None) -> Itera
         spared_usd = min(_start_usd(facts, offering), _start_usd(facts, kinds[best]))
         in_time = until is None or gain_usd * until.work_h > spared_usd
         if affordable and in_time and saves_usd > costs_usd:
-            yield Trial(kind, saves_usd, loses_usd, reserve_usd(asked[offering], spread, costs_usd / for_h))
+            yield KindTrial(kind, saves_usd, loses_usd, reserve_usd(asked[offering], spread, costs_usd / for_h))
 
 
 def _spread(facts: Facts, one: Kind, other: Kind) -> float:

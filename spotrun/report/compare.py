@@ -35,7 +35,7 @@ _SIGNS = re.compile(r"[\\`*_{}\[\]()<>#+!|~&]")
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedRun:
     """
     One run of several. `ratio_to_first` is its cost over that of the first run; None if that one paid nothing.
     `unlike_first` names the ways in which its work differs from that of the first.
@@ -56,10 +56,10 @@ class Compared:
         return money(self.summary)[-1]
 
 
-def comparison(summaries: Sequence[RunSummary]) -> tuple[Compared, ...]:
+def comparison(summaries: Sequence[RunSummary]) -> tuple[ComparedRun, ...]:
     """Return the runs in the given order, each compared with the first."""
     first = summaries[0]
-    return tuple(Compared(run, _ratio(run, first), tuple(run.work.unlike(first.work))) for run in summaries)
+    return tuple(ComparedRun(run, _ratio(run, first), tuple(run.work.unlike(first.work))) for run in summaries)
 
 
 def _ratio(summary: RunSummary, first: RunSummary) -> float | None:
@@ -68,7 +68,7 @@ def _ratio(summary: RunSummary, first: RunSummary) -> float | None:
     return float(summary.total.cost_usd / first.total.cost_usd)
 
 
-def warnings(runs: Sequence[Compared]) -> list[str]:
+def warnings(runs: Sequence[ComparedRun]) -> list[str]:
     """
     Return a sentence for the runs that differ in the same way from the first: their bills do not pay for the same.
     """
@@ -166,7 +166,7 @@ def assumptions(summaries: Sequence[RunSummary]) -> str:
     )
 
 
-def _figures(run: Compared) -> dict[str, Any]:
+def _figures(run: ComparedRun) -> dict[str, Any]:
     summary = run.summary
     total = {key: value for key, value in figures(summary.total).items() if key != "epoch"}
     return json_object(
@@ -191,7 +191,7 @@ def side_by_side(summaries: Sequence[RunSummary]) -> RenderableType:
     return Group(*above, compare_table(runs), Text(), Text(f"Assumptions: {assumptions(summaries)}", style="dim"))
 
 
-def compare_table(runs: Sequence[Compared]) -> FiguresTable:
+def compare_table(runs: Sequence[ComparedRun]) -> FiguresTable:
     title = "Side by side"
     if any(run.summary.simulated for run in runs):
         title += " (simulated prices)"
@@ -203,7 +203,7 @@ def compare_table(runs: Sequence[Compared]) -> FiguresTable:
     return table
 
 
-Figure = Callable[[Compared], str]
+Figure = Callable[[ComparedRun], str]
 Section = tuple[tuple[str, Figure], ...]
 
 
@@ -211,11 +211,11 @@ def _time(kind: Activity) -> Figure:
     return lambda run: short_duration(run.summary.total.times[kind])
 
 
-def _ratio_text(run: Compared) -> str:
+def _ratio_text(run: ComparedRun) -> str:
     return NOTHING if run.ratio_to_first is None else f"{run.ratio_to_first:.2f}x"
 
 
-def _sections(runs: Sequence[Compared]) -> Sequence[Section]:
+def _sections(runs: Sequence[ComparedRun]) -> Sequence[Section]:
     """Return the sections of the table; they leave out gangs if all runs train on one instance."""
     first, paid, *others = _SECTIONS
     if any(run.summary.total.at_home for run in runs):

@@ -121,7 +121,7 @@ def launch_again(run: OpenRun, state: RunState) -> str:
     file = quote(f"{run.created.name}.ckpt")
     return (
         "to train a change, launch again, or from the newest checkpoint: "
-        f"`spotrun checkpoints export {run.typed} {file}`, then `spotrun launch JOB.yaml --from {file}`"
+        f"`spotrun checkpoints export {run.typed} {file}`, then `spotrun launch JOB.yaml --init-from {file}`"
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spotrun import address
 from spotrun.clock import system_clock
-from spotrun.clouds.cloud import Cloud, Wish
+from spotrun.clouds.cloud import Cloud, RentalFlags
 from spotrun.clouds.local.cloud import CLOUD
 from spotrun.clouds.registry import cloud_named, cloud_of
 from spotrun.container.engine import find_engine
@@ -27,13 +27,13 @@ from spotrun.store.opening import open_store
 from spotrun.units import count_of
 
 
-def findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Finding]:
+def findings(subjects: list[str], store: str | None, wish: RentalFlags) -> Iterator[Finding]:
     first = subjects[0] if subjects else ""
     named = first if first in known_clouds() or (first.isalnum() and not Path(first).exists()) else None
     paths = subjects if named is None else subjects[1:]
     if len(paths) > 1:
         raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws|gcp|slurm] [JOB.yaml]")
-    if named is None and wish != Wish():
+    if named is None and wish != RentalFlags():
         raise SpecInvalid(
             "options that describe instances need a cloud",
             hint="spotrun doctor aws --region …",
@@ -52,14 +52,14 @@ def findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Fin
 
 
 def _here(spec: RunSpec | None, uri: str) -> Iterator[Finding]:
-    region = next(iter(CLOUD.regions(spec, Wish())), None)
+    region = next(iter(CLOUD.regions(spec, RentalFlags())), None)
     yield from findings_of("store", lambda: _store(uri, region))
     yield from findings_of("ledgers", lambda: _ledgers(uri))
-    yield from CLOUD.findings(spec, Wish())
+    yield from CLOUD.findings(spec, RentalFlags())
     yield from findings_of("lightning", machine.lightning)
 
 
-def _on(cloud: Cloud, spec: RunSpec | None, wish: Wish, uri: str) -> Iterator[Finding]:
+def _on(cloud: Cloud, spec: RunSpec | None, wish: RentalFlags, uri: str) -> Iterator[Finding]:
     yield from cloud.findings(spec, wish._replace(store=uri))
     region = next(iter(cloud.regions(spec, wish)), None)
     yield from findings_of("store", lambda: _store(cloud.reachable(uri), region))

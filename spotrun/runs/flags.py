@@ -1,14 +1,26 @@
-"""Checks of flags that several verbs share."""
+"""Checks of flags that several verbs share, and the flags' old names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import TypeVar
 
 from spotrun.errors import SpecInvalid
 from spotrun.units import Unreadable
 
 Value = TypeVar("Value")
+RENAMED = {
+    "--at-once": "--max-parallel",
+    "--batch-as": "--batch-arg",
+    "--devices-as": "--devices-arg",
+    "--from": "--init-from",
+    "--judged-from": "--grace-epochs",
+    "--precision-as": "--precision-arg",
+    "--spend-rest": "--resume-stopped",
+    "--stop-worst": "--reduction-factor",
+    "--within": "--trial-timeout",
+}
+"""Flags by their old names, which are still read in this version, and shown nowhere."""
 
 
 def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str | None = None) -> Value:
@@ -40,3 +52,20 @@ def known_word(flag: str, word: str, words: Collection[str]) -> str:
     if word not in words:
         raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"one of {', '.join(words)}")
     return word
+
+
+def with_new_names(words: Sequence[str], known: Container[str]) -> list[str]:
+    """
+    Replace the old names of flags that a command knows by new ones. Words after `--` are the script's.
+
+    Raises:
+        SpecInvalid: a flag is given by both of its names.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    given = {word.partition("=")[0] for word in words[:end]}
+    renamed = {old: new for old, new in RENAMED.items() if old in given and new in known}
+    for old, new in renamed.items():
+        if new in given:
+            raise SpecInvalid(f"{old} is the old name of {new}, and both are given", hint=f"leave {old} out")
+    parts = (word.partition("=") for word in words[:end])
+    return ["".join((renamed.get(flag, flag), *value)) for flag, *value in parts] + list(words[end:])

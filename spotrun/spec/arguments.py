@@ -66,7 +66,7 @@ def as_number(value: str) -> str:
         return value
 
 
-class Named(NamedTuple):
+class DefinedNames(NamedTuple):
     """
     Names that Python files define: flags like "--lr" in add_argument; parameters and fields, which some libraries turn
     into flags. `is_open`: the script's arguments come from one of these libraries, or from a class that is elsewhere.
@@ -77,7 +77,7 @@ class Named(NamedTuple):
     is_open: bool
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> Named:
+    def of(cls, texts: Iterable[str]) -> DefinedNames:
         flags, words, is_open = set[str](), set[str](), False
         for text in texts:
             is_open = is_open or any(name in text for name in OPEN_PARSERS)
@@ -130,12 +130,12 @@ class Script:
         return "hydra.main" in self._own
 
     @cached_property
-    def itself(self) -> Named:
-        return Named.of([self._own])
+    def itself(self) -> DefinedNames:
+        return DefinedNames.of([self._own])
 
     @cached_property
-    def beside(self) -> Named:
-        return Named.of(_texts(self._workdir))
+    def beside(self) -> DefinedNames:
+        return DefinedNames.of(_texts(self._workdir))
 
     def flag_for(self, name: str) -> str | None:
         """Return how an argument of that name is written on the command line; None if no file names it."""

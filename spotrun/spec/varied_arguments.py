@@ -48,7 +48,7 @@ def with_argument(
     if added is None and not script.is_hydra:
         raise SpecInvalid(
             f"{flag}: {train.title} has no argument that is called {' or '.join(_flags(names[:2]))}",
-            hint=f"say what it is called: {flag}-as --my-name",
+            hint=f"say what it is called: {flag}-arg --my-name",
         )
     words = (f"{wanted[0]}={value}",) if added is None else (added, value)
     return train.model_copy(update={"args": (*train.args, *words)})

@@ -6,21 +6,21 @@ import threading
 from typing import Any, NamedTuple
 
 
-class Asked(NamedTuple):
+class RequestCounts(NamedTuple):
     """Numbers of requests. `reads` get an object; `writes` put one, or list. A deletion is free."""
 
     reads: int = 0
     writes: int = 0
 
-    def since(self, before: Asked) -> Asked:
-        return Asked(self.reads - before.reads, self.writes - before.writes)
+    def since(self, before: RequestCounts) -> RequestCounts:
+        return RequestCounts(self.reads - before.reads, self.writes - before.writes)
 
 
 _lock = threading.Lock()
-_asked = Asked()
+_asked = RequestCounts()
 
 
-def asked() -> Asked:
+def asked() -> RequestCounts:
     return _asked
 
 
@@ -42,4 +42,4 @@ def count_write() -> None:
 def _add(reads: int = 0, writes: int = 0) -> None:
     global _asked
     with _lock:
-        _asked = Asked(_asked.reads + reads, _asked.writes + writes)
+        _asked = RequestCounts(_asked.reads + reads, _asked.writes + writes)

@@ -363,11 +363,11 @@ class Sweeping:
         said = f"has logged {', '.join(unknown.known)}" if unknown.known else "has logged no metric"
         meant = f"--metric {unknown.meant or (unknown.known or ('NAME',))[0]}"
         what = f"the metric {unknown.metric!r}" if unknown.metric else "a loss"
-        otherwise = "" if unknown.metric else ", or with --stop-worst 0, which compares none"
+        otherwise = "" if unknown.metric else ", or with --reduction-factor 0, which compares none"
         self._failed = SpecInvalid(
             f"no trial has logged {what} by the end of epoch {unknown.epoch}; each {said}",
             hint=f"the same command with {meant}{otherwise}; where a validation comes only every N epochs, "
-            "--judged-from N",
+            "--grace-epochs N",
         )
         self._ask_all_to_stop()
 

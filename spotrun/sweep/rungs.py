@@ -10,8 +10,8 @@ ledgers of the runs, so there is no other state.
 
 Once all have begun, what is left of the budget may go to those that were stopped, the most promising first.
 
-Halving is asynchronous: a trial that has logged the metric after its first `judged_from` epochs, `keep_one_in` times as
-many, and so on, goes on if it is among the best one in `keep_one_in` of those that have come as far; no trial waits.
+Halving is asynchronous: a trial that has logged the metric after its first `grace_epochs` epochs, `keep_one_in` times
+as many, and so on, goes on if it is among the best one in `keep_one_in` of those that have come as far; no trial waits.
 Moments are those of the wall clock, which trials of any clock share.
 """
 
@@ -74,20 +74,20 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The limits of the user, and what is known before any trial.
 
-    `keep_one_in`: 2 stops the worst half; None stops none. Trials are compared first after `judged_from` epochs; None
-    means as late as the budget allows, and `time`, the time from the sweep's beginning to its deadline. `spend_rest`:
-    what is left of the budget in the end goes to trials that were stopped. `metric` None means the one that looks most
-    like a loss. `most_usd` is the job's own budget for one run. With less than `least_usd` no run begins. `work` is how
-    long a trial takes, if the job says so; `usd_per_hour` the most that its instances may cost.
+    `keep_one_in`: 2 stops the worst half; None stops none. Trials are compared first after `grace_epochs` epochs; None
+    means as late as the budget allows, and `time`, the time from the sweep's beginning to its deadline. What is left of
+    the budget in the end goes to trials that were stopped, if `resume_stopped`. `metric` None means the one that looks
+    most like a loss. `most_usd` is the job's own budget for one run. With less than `least_usd` no run begins. `work`
+    is how long a trial takes, if the job says so; `usd_per_hour` the most that its instances may cost.
     """
 
     trials: int
     budget_usd: Decimal
-    at_once: int
+    max_parallel: int
     keep_one_in: int | None = None
-    judged_from: int | None = None
+    grace_epochs: int | None = None
     time: timedelta | None = None
-    spend_rest: bool = False
+    resume_stopped: bool = False
     metric: str | None = None
     maximize: bool = False
     most_usd: Decimal | None = None
@@ -312,7 +312,7 @@ def _begins(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | Non
     if need is not None and time_left is not None and time_left < SPARE * need.time:
         return [], "the time to its deadline is too short for another trial"
     while len(begun) < plan.trials and not (found and pilot):
-        free = plan.at_once - sum(not each.settled for each in begun)
+        free = plan.max_parallel - sum(not each.settled for each in begun)
         if free <= 0:
             return found, "enough trials run at once"
         wanted_by = PILOT_IN if pilot else min(free, plan.trials - len(begun))
@@ -368,7 +368,7 @@ def metric_of(plan: SweepPlan, trials: Iterable[Trial]) -> str | None:
     """
     if plan.metric is not None:
         return plan.metric
-    judged = (each for trial in trials for each in trial.epochs if each.epoch == (plan.judged_from or 1))
+    judged = (each for trial in trials for each in trial.epochs if each.epoch == (plan.grace_epochs or 1))
     names = sorted({name for each in judged for name in each.metrics if "loss" in name.lower()})
     return min(names, key=lambda name: (name != "val_loss", "val" not in name.lower(), len(name)), default=None)
 
@@ -379,7 +379,7 @@ def unknown_metric(plan: SweepPlan, trials: Sequence[Trial]) -> Unknown | None:
     lost it to NaN, unless it logs one that is spelled alike. If the user names none, and trials are to be compared, it
     is any loss ("").
     """
-    far = [trial for trial in trials if trial.last_epoch >= (plan.judged_from or 1)]
+    far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
     if plan.metric is None:
         compared = plan.keep_one_in is not None and plan.trials > 1 and not _all_over(plan, trials)
         logged = not compared or metric_of(plan, trials) is not None
@@ -410,20 +410,20 @@ def worst(plan: SweepPlan, trials: Sequence[Trial]) -> list[Stop]:
     logged = sorted(
         (each.at, trial.number, each.epoch, each.metrics.get(metric, nan)) for trial in trials for each in trial.epochs
     )
-    first = judged_from(plan, trials)
+    first = grace_epochs(plan, trials)
     pruned = _pruned(tuple(entry[1:] for entry in logged), plan.keep_one_in, first, plan.maximize)
     going = [each for each in trials if each.outcome == "running" and not each.asked_to_stop and not _is_done(each)]
     last = {each.number: epoch for each in going for epoch in pruned.get(each.number, ()) if epoch > each.spared}
     return [Stop(number, _why(metric, logged, number, epoch, plan.maximize)) for number, epoch in last.items()]
 
 
-def judged_from(plan: SweepPlan, trials: Sequence[Trial]) -> int:
+def grace_epochs(plan: SweepPlan, trials: Sequence[Trial]) -> int:
     """
     Return after how many epochs trials are compared first: the later, the less a slow start counts. If the user does
     not say it, that is as late as budget and time allow, by the cost and time of the first trial that was measured.
     """
-    if plan.judged_from is not None or plan.keep_one_in is None:
-        return plan.judged_from or 1
+    if plan.grace_epochs is not None or plan.keep_one_in is None:
+        return plan.grace_epochs or 1
     measured = next((each for each in trials if each.epoch_s and each.epochs_total), None)
     if measured is None:
         return 1
@@ -435,7 +435,7 @@ def judged_from(plan: SweepPlan, trials: Sequence[Trial]) -> int:
         work_s = plan.trials * measured.start_s + epoch_s * _epochs_trained(
             plan.trials, plan.keep_one_in, first, epochs
         )
-        late = plan.time is not None and MORE * work_s / plan.at_once > plan.time.total_seconds()
+        late = plan.time is not None and MORE * work_s / plan.max_parallel > plan.time.total_seconds()
         if late or MORE * work_s * usd_per_s > float(plan.budget_usd):
             break
         found = first
@@ -460,13 +460,13 @@ def _is_done(trial: Trial) -> bool:
 
 @lru_cache(maxsize=8)
 def _pruned(
-    logged: tuple[tuple[int, int, float], ...], keep_one_in: int, judged_from: int, maximize: bool
+    logged: tuple[tuple[int, int, float], ...], keep_one_in: int, grace_epochs: int, maximize: bool
 ) -> dict[int, tuple[int, ...]]:
     """
     Return the trials that Optuna prunes, and after which epochs, if these values (number, epoch, value) were reported
     in this order. A trial that is carried on is compared again further on.
     """
-    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=judged_from, reduction_factor=keep_one_in)
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)
     study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)
     asked = {number: study.ask() for number in sorted({number for number, _, _ in logged})}
     pruned: dict[int, tuple[int, ...]] = {}
@@ -483,8 +483,8 @@ def second_chances(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelt
     have come furthest first, then those that were better than more of the trials that had come as far.
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)
-    free = plan.at_once - sum(not each.settled for each in trials)
-    if not plan.spend_rest or metric is None or need is None or free <= 0:
+    free = plan.max_parallel - sum(not each.settled for each in trials)
+    if not plan.resume_stopped or metric is None or need is None or free <= 0:
         return []
     if time_left is not None and time_left < SPARE * need.time:
         return []
@@ -508,7 +508,7 @@ def _makes_way(plan: SweepPlan, trials: Sequence[Trial], stop: Stop) -> bool:
     promising one. Otherwise the sweep would carry it on at once.
     """
     metric = metric_of(plan, trials)
-    if not plan.spend_rest or metric is None:
+    if not plan.resume_stopped or metric is None:
         return True
     stopped = next(each for each in trials if each.number == stop.number)
     left = _left(plan, trials) + stopped.held_usd - stopped.spent_usd

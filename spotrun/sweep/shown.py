@@ -29,8 +29,8 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
     plan = SweepPlan(
         trials=record.trials,
         budget_usd=record.budget_usd,
-        at_once=1,
-        judged_from=record.judged_from,
+        max_parallel=1,
+        grace_epochs=record.judged_from,
         metric=record.metric,
         maximize=record.maximize,
     )

@@ -55,12 +55,12 @@ class Wish(NamedTuple):
     budget: str | None
     deadline: str | None
     sample: int | None
-    stop_worst: float
-    at_once: int
+    reduction_factor: float
+    max_parallel: int
     metric: str | None
     mode: str | None
-    judged_from: int | None
-    spend_rest: bool
+    grace_epochs: int | None
+    resume_stopped: bool
     seed: int
     name: str | None
     store: str | None
@@ -144,7 +144,7 @@ def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
     )
     if wish.deadline is not None:
         read_flag("--deadline", read_deadline, wish.deadline)
-    keep_one_in = _keep_one_in(wish.stop_worst)
+    keep_one_in = _keep_one_in(wish.reduction_factor)
     overrides = {"checkpoint.uri": None if wish.store is None else address.absolute(wish.store)}
     spec = load_spec(spec_path, overrides, default_store(), arguments)
     name = read_flag("--name", read_name, _default_name(spec) if wish.name is None else wish.name)
@@ -157,10 +157,10 @@ def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
     plan = SweepPlan(
         trials=len(params),
         budget_usd=budget_usd,
-        at_once=wish.at_once,
+        max_parallel=wish.max_parallel,
         keep_one_in=keep_one_in,
-        judged_from=wish.judged_from,
-        spend_rest=wish.spend_rest,
+        grace_epochs=wish.grace_epochs,
+        resume_stopped=wish.resume_stopped,
         metric=metric,
         maximize=maximize,
         most_usd=spec.budget.max_usd,
@@ -173,22 +173,26 @@ def _default_name(spec: RunSpec) -> str:
     return f"{spec.name[: NAME_MAX - len(SUFFIX)]}{SUFFIX}"
 
 
-def _keep_one_in(stop_worst: float) -> int | None:
+def _keep_one_in(factor: float) -> int | None:
     """
-    Return what `stop_worst` leaves: one trial in how many; None if it stops none.
+    Return what a comparison leaves: one trial in how many; None if it stops none.
+
+    The old name of the flag, `--stop-worst`, took the share that stops: 0.67 is the factor 3.
 
     Raises:
-        SpecInvalid: `stop_worst` is not 1 - 1/n for any whole n.
+        SpecInvalid: `factor` is no whole number from 2 on, and not 1 - 1/n for any of them.
     """
-    if stop_worst == 0:
+    if factor == 0:
         return None
-    if 0 < stop_worst < 1:
-        keep = round(1 / (1 - stop_worst))
-        if keep >= 2 and abs(1 - 1 / keep - stop_worst) <= KEEP_EXACT:
+    if factor >= 2 and factor.is_integer():
+        return int(factor)
+    if 0 < factor < 1:
+        keep = round(1 / (1 - factor))
+        if keep >= 2 and abs(1 - 1 / keep - factor) <= KEEP_EXACT:
             return keep
     raise SpecInvalid(
-        f"--stop-worst {stop_worst:g} is no share that leaves one trial in two, in three, in four and so on",
-        hint="0.5 stops the worst half, 0.67 two thirds, 0.75 three quarters, 0 none",
+        f"--reduction-factor {factor:g} is no whole number from 2 on",
+        hint="2 keeps the better half at each comparison, 3 the best third, 4 the best quarter, 0 all",
     )
 
 
@@ -252,7 +256,8 @@ def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPl
         prepared = prepare(trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left))
     prepared.show()
     count = count_of(len(wanted.params), "trial")
-    print(f"{asked.name}: {count}, {plan.at_once} at once at most, the first with {params_in_words(wanted.params[0])}.")
+    params = params_in_words(wanted.params[0])
+    print(f"{asked.name}: {count}, {plan.max_parallel} at once at most, the first with {params}.")
     return plan
 
 
@@ -339,7 +344,7 @@ def _as_asked(asked: Asked) -> dict[str, Any]:
         "budget_usd": plan.budget_usd,
         "metric": plan.metric,
         "maximize": plan.maximize,
-        "judged_from": plan.judged_from,
+        "judged_from": plan.grace_epochs,
     }
 
 

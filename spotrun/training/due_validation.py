@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from spotrun.training import tensors
 from spotrun.training.framework import Framework
-from spotrun.training.place import Place
+from spotrun.training.place import Boundary
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent, Session
 from spotrun.training.snapshots import KEY, Dump, Snapshots
@@ -37,7 +37,7 @@ class _Before:
     whether that is true.
     """
 
-    place: Place
+    place: Boundary
     dump: Dump
     norms: list[Tensor]
 
@@ -62,7 +62,7 @@ class DueValidation:
         self._before: _Before | None = None
         self._patient_until_s = 0.0
 
-    def comes(self, place: Place, *, last: bool) -> None:
+    def comes(self, place: Boundary, *, last: bool) -> None:
         """Handle a validation that comes next. `last`: only the training's end and its snapshot follow it."""
         # Several ranks would have to meet during the validation, and without an agent no snapshot is wanted.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
@@ -76,7 +76,7 @@ class DueValidation:
     def _is_patient(self) -> bool:
         return time.monotonic() < self._patient_until_s and not self._agent.drain_wanted.is_set()
 
-    def _keep(self, place: Place) -> _Before | None:
+    def _keep(self, place: Boundary) -> _Before | None:
         dump = self._snapshots.dump(place)
         if sum(tensor.nbytes for tensor in tensors.tensors_of(dump.state[KEY])) > KEPT_MAX_BYTES:
             dump.close()

@@ -50,7 +50,7 @@ from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Framework, Sta
 from spotrun.training.image_memory import Memory
 from spotrun.training.late_parts import LateParts
 from spotrun.training.log_files import every_kind
-from spotrun.training.place import Place
+from spotrun.training.place import Boundary
 from spotrun.training.progress import ProgressReporter
 from spotrun.training.python_state import attributes
 from spotrun.training.python_state.state import PythonState
@@ -195,7 +195,7 @@ class Fit:
     def _load(self, state: State, memory: Memory) -> None:
         assert self._resumed is not None
         self._snapshots.resumed_at(state[STEP])
-        place = Place(**self._resumed["place"])
+        place = Boundary(**self._resumed["place"])
         described = self._resumed.get("optimizers")
         try:
             structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
@@ -303,8 +303,8 @@ class Fit:
             self._structure.optimizers.arrive()
             self._structure = None
 
-    def _here(self, *, validation_due: bool = False) -> Place:
-        return Place(self._framework.epoch, self._framework.batch, validation_due=validation_due)
+    def _here(self, *, validation_due: bool = False) -> Boundary:
+        return Boundary(self._framework.epoch, self._framework.batch, validation_due=validation_due)
 
     def _seed_here(self, what: str) -> None:
         self._seed_at(what, self._framework.epoch, self._framework.batch, self._ranks.rank)
@@ -411,7 +411,7 @@ class Fit:
         epoch, batches = self._framework.epoch - 1, self._framework.batch
         self._reporter.epoch_ended(epoch, batches, self._data.samples(batches) * self._ranks.size)
         if not self._framework.is_done:
-            self._snapshots.take_if_wanted(Place(epoch, batches, epoch_ended=True))
+            self._snapshots.take_if_wanted(Boundary(epoch, batches, epoch_ended=True))
 
     def finish(self) -> None:
         """
@@ -425,7 +425,7 @@ class Fit:
         figures.log_last(self._framework, self._agent.figures, self._counting.epoch(epoch))
         there = self._resumed_at_end and not self._trained
         if not there:
-            place = Place(epoch - 1, self._framework.batch, epoch_ended=True, finished=True)
+            place = Boundary(epoch - 1, self._framework.batch, epoch_ended=True, finished=True)
             self._snapshots.take(place, final=True, wait_s=LAST_ARENA_WAIT_S)
         step = self._counting.step(self._framework.step)
         self._agent.tell(Finished(step=step, epoch=self._counting.epoch(epoch - 1), resumed=there))

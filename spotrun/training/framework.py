@@ -10,8 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from spotrun.training.optimizer_states import OptimizerStates
-from spotrun.training.place import Place
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.place import Boundary
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.weights import Weights
 
 State: TypeAlias = dict[str, Any]
@@ -106,7 +106,7 @@ class Framework(Protocol):
         loggers of its own classes.
         """
 
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[UntrackedChange]:
         """Return the changes that the framework itself sees and no image holds; each time."""
 
     @property
@@ -194,7 +194,7 @@ class Framework(Protocol):
         """Return what this rank has counted and logged so far."""
 
     def load(
-        self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
+        self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
         """
         Resume at `place`. `state` is an earlier `dump` without OPTIMIZERS, and `rest` holds what `dump_rest` gave. The

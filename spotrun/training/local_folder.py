@@ -37,7 +37,7 @@ SLACK_BYTES = 4 << 20
 ANOTHER = "name another folder: Loop(local=…)"
 
 
-class Due(threading.Event):
+class SnapshotDueEvent(threading.Event):
     """An event that is also set when the last snapshot is old enough."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class LocalFolder(Alone):
         super().__init__()
         self._folder = folder
         self._lock = _locked(folder)
-        self.snapshot_wanted = Due()
+        self.snapshot_wanted = SnapshotDueEvent()
         self._stager = Stager()
         self._memory: mmap.mmap | None = None
         self._starts: dict[int, int] = {}

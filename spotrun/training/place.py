@@ -1,4 +1,4 @@
-"""A place in a training: the three positions that a checkpoint depends on."""
+"""A boundary of a training, where a snapshot may be taken: the three positions that a checkpoint depends on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Place:
-    """
-    The place of a snapshot: after `batch` batches of `epoch`, perhaps before their validation, or after the epoch's
-    end. Both count from 0.
-    """
+class Boundary:
+    """After `batch` batches of `epoch` (both from 0), perhaps before validation, or after the epoch's end."""
 
     epoch: int
     batch: int
@@ -25,7 +22,7 @@ class Place:
         return not (self.validation_due or self.epoch_ended or self.finished)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as snapshots store it; `Place(**stored)` is the way back."""
+        """Return it as snapshots store it; `Boundary(**stored)` is the way back."""
         return asdict(self)
 
 

@@ -17,7 +17,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any, NoReturn
 
 from spotrun.checkpoint import objects
-from spotrun.checkpoint.objects import ASKED, MEMBER, OBJECT, STANDS, TUPLE, Held
+from spotrun.checkpoint.objects import ASKED, MEMBER, OBJECT, STANDS, TUPLE, SavedObject
 from spotrun.checkpoint.slots import attributes_of, set_attributes
 from spotrun.errors import SpotrunError
 
@@ -30,13 +30,13 @@ class NotRevived(SpotrunError):
 
 def revived(value: Any, standing: Any = _NOBODY) -> Any:
     """
-    Return `value` with objects for all `Held` in it; the very same if there are none. With `standing`, the script's
-    value at that place, its objects are used. Without it those that need one stay as they are.
+    Return `value` with objects for each `SavedObject` in it; the very same if there is none. With `standing`, the
+    script's value at that place, its objects are used. Without it those that need one stay as they are.
 
     Raises:
         NotRevived: the script has no such class or object any more.
     """
-    if isinstance(value, Held):
+    if isinstance(value, SavedObject):
         return _object(value, standing)
     if isinstance(value, dict):
         return _mapping(value, standing)
@@ -73,7 +73,7 @@ def _at(standing: Any, key: Any) -> Any:
     return _NOBODY
 
 
-def _object(held: Held, standing: Any) -> Any:
+def _object(held: SavedObject, standing: Any) -> Any:
     content = held["content"]
     if held.kind == MEMBER:
         return _member(held)
@@ -98,14 +98,14 @@ def _name(standing: Any) -> str:
     return objects.name_of(standing) if isinstance(standing, type | FunctionType) else ""
 
 
-def _member(held: Held) -> Any:
+def _member(held: SavedObject) -> Any:
     kind = objects.class_named(held.name)
     if not isinstance(kind, EnumMeta) or held["content"] not in kind.__members__:
         _gone(held)
     return kind.__members__[held["content"]]
 
 
-def _instance(held: Held, standing: Any) -> Any:
+def _instance(held: SavedObject, standing: Any) -> Any:
     stands = objects.name_of(type(standing)) == held.name
     kind = type(standing) if stands else objects.class_named(held.name)
     if kind is None or not (objects.is_plain(kind) and objects.is_of_script(kind)):
@@ -115,7 +115,7 @@ def _instance(held: Held, standing: Any) -> Any:
     return filled
 
 
-def _gone(held: Held) -> NoReturn:
+def _gone(held: SavedObject) -> NoReturn:
     raise NotRevived(
         f"the checkpoint holds a {held.name.replace(':', '.')}, which this script lacks where the checkpoint was made",
         hint="train with the script that the checkpoint was made by, which imports the module before fit()",

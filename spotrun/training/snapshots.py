@@ -27,7 +27,7 @@ from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Fr
 from spotrun.training.late_parts import LateParts
 from spotrun.training.log_files import every_kind
 from spotrun.training.overlap import Overlap, Watch
-from spotrun.training.place import Place
+from spotrun.training.place import Boundary
 from spotrun.training.progress import finite_metrics
 from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
@@ -146,7 +146,7 @@ class Snapshots:
         every = self._every_steps
         return every is not None and self._framework.step // every > self._step // every
 
-    def take_if_wanted(self, place: Place, dump: Dump | None = None) -> None:
+    def take_if_wanted(self, place: Boundary, dump: Dump | None = None) -> None:
         """
         Take a wanted snapshot if an arena is free; otherwise it stays wanted. When draining, wait for an arena, and
         never return.
@@ -167,7 +167,7 @@ class Snapshots:
             return _Decision.DRAIN
         return _Decision.SNAPSHOT if self._agent.any_room() else _Decision.NOTHING
 
-    def take(self, place: Place, dump: Dump | None = None, *, final: bool = False, wait_s: float = 0.0) -> None:
+    def take(self, place: Boundary, dump: Dump | None = None, *, final: bool = False, wait_s: float = 0.0) -> None:
         """
         Take a snapshot now, unless no arena is free within `wait_s`.
 
@@ -203,7 +203,9 @@ class Snapshots:
         if self._pending is not None:
             self._pending.begin()
 
-    def _told(self, arena: int, plan: ImagePlan, place: Place, files: Frozen | None, *, final: bool) -> SnapshotTaken:
+    def _told(
+        self, arena: int, plan: ImagePlan, place: Boundary, files: Frozen | None, *, final: bool
+    ) -> SnapshotTaken:
         """Return the report to the agent, except for what only the finished snapshot shows."""
         return SnapshotTaken(
             arena=arena,
@@ -269,11 +271,11 @@ class Snapshots:
     def _reject(self, problem: Unsavable) -> NoReturn:
         unsupported.reject(self._agent, f"the state holds {problem}", f"leave {problem.where} out of the saved state")
 
-    def dump(self, place: Place, *, final: bool = False) -> Dump:
+    def dump(self, place: Boundary, *, final: bool = False) -> Dump:
         """Return the state, and the files as they are now, with what loggers and the script had in buffers."""
         return Dump(self.state(place), self._files.freeze(final=final))
 
-    def state(self, place: Place) -> State:
+    def state(self, place: Boundary) -> State:
         """
         Return everything that the rest of the training depends on. Tensors are the living ones. Report what no image
         holds.
@@ -310,14 +312,14 @@ class Snapshots:
         framework = self._framework
         return any(value is each for each in (*framework.optimizers, *framework.module.modules()))
 
-    def _of_all_ranks(self, place: Place) -> list[State]:
+    def _of_all_ranks(self, place: Boundary) -> list[State]:
         own = self._own(place)
         try:
             return self._ranks.gather_states(own)
         except Unsavable as problem:
             self._reject(problem)
 
-    def _own(self, place: Place) -> State:
+    def _own(self, place: Boundary) -> State:
         """Return the state that each rank has for itself."""
         framework = self._framework
         return {

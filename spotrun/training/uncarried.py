@@ -8,7 +8,7 @@ from itertools import chain
 
 from spotrun.trainer_link import NotCarried
 from spotrun.training import unsupported
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
 
@@ -30,7 +30,7 @@ class Uncarried:
         self._required = required
         self._said: set[str] = set()
 
-    def say(self, found: Iterable[Lost], step: int) -> None:
+    def say(self, found: Iterable[UntrackedChange], step: int) -> None:
         """
         Report what this process has found, before the snapshot of `step`. Each rank calls it at the same place.
 
@@ -38,7 +38,7 @@ class Uncarried:
             TrainingUnsupported: the job requires that each resume is exact.
         """
         everywhere = chain.from_iterable(self._ranks.gather(list(found)))
-        named = (Lost(*lost) for lost in everywhere)
+        named = (UntrackedChange(*lost) for lost in everywhere)
         new = {lost.path: lost for lost in named if lost.path not in self._said}
         if not new:
             return

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from spotrun.training import weights as saved_weights
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
 from spotrun.training.optimizer_states import OptimizerStates
-from spotrun.training.place import Place
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.place import Boundary
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.weights import Weights
 from spotrun.transformers import refusals
 from spotrun.transformers import state as trainer_state
@@ -118,7 +118,7 @@ class TransformersFramework(TrainerLoop):
         found |= {"trainer": trainer} | {name: _holder(getattr(trainer, name, None)) for name in OF_THE_SCRIPT}
         return {name: one for name, one in found.items() if one is not None and not _is_ours(one)}
 
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[UntrackedChange]:
         return ()
 
     def log(self, figures: Mapping[str, float]) -> None:
@@ -164,7 +164,7 @@ class TransformersFramework(TrainerLoop):
         return trainer_state.dump_sums(self._trainer)
 
     def load(
-        self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
+        self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
         self._saved, self._rest = (state, weights, optimizers), rest
         self._metrics = rest["metrics"]

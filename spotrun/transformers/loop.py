@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spotrun.training.framework import Hooks, State
-from spotrun.training.place import Place
+from spotrun.training.place import Boundary
 from spotrun.transformers import state as trainer_state
 from spotrun.transformers.loaders import Loaders
 from spotrun.transformers.taps import Taps
@@ -33,8 +33,8 @@ class TrainerLoop:
         self.epoch = self.batch = 0
         self.loss: Any = None
         self._first = 0
-        self._place: Place | None = None
-        self._entering: Place | None = None
+        self._place: Boundary | None = None
+        self._entering: Boundary | None = None
         self._closing = False
         self._closes_again = False
         self._pass_has_ended = False
@@ -87,7 +87,7 @@ class TrainerLoop:
             "control": trainer_state.dump_wanted(self._trainer.control),
         }
 
-    def load_place(self, place: Place, saved: State) -> None:
+    def load_place(self, place: Boundary, saved: State) -> None:
         """Begin there, as soon as the Trainer begins."""
         self._place = place
         self._last = (saved["grad_norm"], saved["learning_rate"]) if saved["has_stepped"] else None

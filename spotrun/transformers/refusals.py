@@ -67,7 +67,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
         lambda t: start_file.VARIABLE in os.environ,
         Problem(
             "the run begins from a checkpoint of Lightning, which no Trainer of transformers reads",
-            "leave out --from, and let the script load what it begins with",
+            "leave out --init-from, and let the script load what it begins with",
         ),
     ),
     (

@@ -17,7 +17,7 @@ from spotrun.account.timeline import Activity, timeline
 from spotrun.errors import SpecInvalid
 from spotrun.exactness.difference import Difference, Differences, gathered
 from spotrun.exactness.same_everywhere import Clean, without_instances
-from spotrun.exactness.scope import Compared, NotCompared
+from spotrun.exactness.scope import ComparedCount, NotCompared
 from spotrun.exactness.trace import Trace
 from spotrun.run.events import Uncarried
 from spotrun.run.state import RunState
@@ -50,7 +50,7 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
     redone_s: float
     differences: Differences
     likely_cause: str | None
-    compared: tuple[Compared, ...]
+    compared: tuple[ComparedCount, ...]
     not_compared: tuple[NotCompared, ...]
     not_carried: tuple[Uncarried, ...]
     straight_s: float

@@ -8,7 +8,7 @@ from itertools import islice
 from spotrun.exactness import folders
 from spotrun.exactness.difference import Difference, DifferenceKind, difference
 from spotrun.exactness.same_everywhere import Clean
-from spotrun.exactness.scope import VARIES_AGAIN, Compared, NotCompared
+from spotrun.exactness.scope import VARIES_AGAIN, ComparedCount, NotCompared
 from spotrun.exactness.varying import Varying, unnumbered
 from spotrun.verify.rehearsal import Rehearsed
 
@@ -71,8 +71,8 @@ class LeftFiles:
         """Two straight trainings have left different files."""
         return bool(self._varying) or VARIES_AGAIN in self._why.values()
 
-    def compared(self) -> list[Compared]:
-        return [Compared("files", len(self.names))] if self.names else []
+    def compared(self) -> list[ComparedCount]:
+        return [ComparedCount("files", len(self.names))] if self.names else []
 
     def not_compared(self) -> list[NotCompared]:
         """Whole files, and parts of files."""

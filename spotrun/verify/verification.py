@@ -11,7 +11,7 @@ from spotrun.exactness.causes import Evidence, likely_cause
 from spotrun.exactness.comparison import MAY_VARY, differences, digest_of
 from spotrun.exactness.difference import Differences, gathered
 from spotrun.exactness.same_everywhere import Clean, without_instances
-from spotrun.exactness.scope import Compared, NotCompared
+from spotrun.exactness.scope import ComparedCount, NotCompared
 from spotrun.exactness.trace import Improved, Trace
 from spotrun.run.events import Uncarried
 from spotrun.spec.model import RunSpec
@@ -49,7 +49,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     resumes_from_checkpoint: int
     differences: Differences
     likely_cause: str | None
-    compared: tuple[Compared, ...]
+    compared: tuple[ComparedCount, ...]
     not_compared: tuple[NotCompared, ...]
     not_carried: tuple[Uncarried, ...]
     written_outside: tuple[str, ...]

@@ -54,7 +54,7 @@ def test_a_page_has_no_fault_that_axe_or_the_console_knows(
             assert _does_not_fit(seen) == []
 
 
-def test_what_these_tests_look_for_they_would_find(browser: Browser, tmp_path: Path) -> None:
+def test_browser_checks_find_planted_faults(browser: Browser, tmp_path: Path) -> None:
     """The same page with a script, a picture from elsewhere without a name, and a button without one."""
     path = written("report", tmp_path)
     planted = '<script>1</script><img src="https://example.org/x"><button></button>'
@@ -81,7 +81,7 @@ def test_a_table_is_sorted_from_the_keyboard(browser: Browser, tmp_path: Path) -
         assert outline == "solid"  # who works it from the keyboard sees where he is
 
 
-def test_what_scrolls_sideways_does_so_from_the_keyboard(browser: Browser, tmp_path: Path) -> None:
+def test_wide_tables_scroll_from_the_keyboard(browser: Browser, tmp_path: Path) -> None:
     with pages.visit(browser, written("comparison", tmp_path), pages.PHONE) as seen:
         region = seen.page.get_by_role("region").first
         _tab_to(region)

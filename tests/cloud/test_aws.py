@@ -91,7 +91,7 @@ def test_an_unlisted_code_passes_only_with_a_status_of_the_servers(status: int, 
     assert type(error_of("launch", ClientError(answer, "RunInstances"))) is kind
 
 
-def test_p1_no_capacity_is_told_at_once_and_not_tried_again(account: Ec2Account, cloud: AwsDriver) -> None:
+def test_p1_lack_of_capacity_is_reported_at_once_without_a_retry(account: Ec2Account, cloud: AwsDriver) -> None:
     asked = request(cloud)
     account.refuse("RunInstances", "InsufficientInstanceCapacity", 500)
     with pytest.raises(InsufficientCapacity):
@@ -107,7 +107,7 @@ def test_p2_an_unsupported_pool_is_not_offered_again(account: Ec2Account, cloud:
     assert asked.offering.pool not in {each.pool for each in cloud.offerings()}
 
 
-def test_p4_a_quota_is_told_at_once(account: Ec2Account, cloud: AwsDriver) -> None:
+def test_p4_a_full_quota_is_reported_at_once(account: Ec2Account, cloud: AwsDriver) -> None:
     asked = request(cloud)
     account.refuse("RunInstances", "VcpuLimitExceeded", 400)
     with pytest.raises(QuotaExceeded):
@@ -174,7 +174,7 @@ def test_p15_looking_again_does_not_read_the_price_history_again(account: Ec2Acc
         ("Server.ScheduledStop", EndedBy.FAULT),
     ],
 )
-def test_who_ended_an_instance_comes_from_its_state_reason(
+def test_state_reason_says_which_side_ended_an_instance(
     account: Ec2Account, cloud: AwsDriver, reason: str, ended_by: EndedBy
 ) -> None:
     instance = cloud.launch(request(cloud))

@@ -87,7 +87,7 @@ def test_p5_after_five_minutes_a_quota_is_final(account: GuardedAccount) -> None
             cloud.launch(request(cloud, token="0123456789-8"))
 
 
-def test_p14_an_instance_profile_that_is_not_there_is_told_once_with_its_words(
+def test_p14_a_missing_instance_profile_fails_once_in_the_words_of_ec2(
     account: GuardedAccount, cloud: AwsDriver
 ) -> None:
     somebodys = AwsDriver(replace(aws_launches.CONFIG, instance_profile="somebodys"), ManualClock(datetime.now(UTC)))
@@ -99,7 +99,9 @@ def test_p14_an_instance_profile_that_is_not_there_is_told_once_with_its_words(
     assert len(launches(account)) == 1
 
 
-def test_p14_a_parameter_of_another_kind_is_told_once_with_its_words(account: GuardedAccount, cloud: AwsDriver) -> None:
+def test_p14_another_invalid_parameter_fails_once_in_the_words_of_ec2(
+    account: GuardedAccount, cloud: AwsDriver
+) -> None:
     account.refuse("RunInstances", "InvalidParameterValue", 400)
     with pytest.raises(CloudError, match="InvalidParameterValue: by the test") as raised:
         cloud.launch(request(cloud))
@@ -108,9 +110,7 @@ def test_p14_a_parameter_of_another_kind_is_told_once_with_its_words(account: Gu
 
 
 @pytest.mark.parametrize("trouble", ["no parameter", "no group", "a second group", "no right to ask"])
-def test_what_surrounds_instances_is_as_known_before_where_it_cannot_be_read_and_a_remark_says_so(
-    account: GuardedAccount, trouble: str
-) -> None:
+def test_unreadable_surroundings_stay_as_last_read_and_a_remark_says_so(account: GuardedAccount, trouble: str) -> None:
     run = Ec2Run(account)
     runner = run.runner()
     for _ in range(2):
@@ -147,7 +147,7 @@ def _spoil(account: GuardedAccount, trouble: str) -> None:
             account.refuse(action, "UnauthorizedOperation", 403)
 
 
-def test_p21_an_image_that_is_gone_is_looked_up_anew(account: GuardedAccount, cloud: AwsDriver) -> None:
+def test_p21_a_deleted_image_is_looked_up_again(account: GuardedAccount, cloud: AwsDriver) -> None:
     old = request(cloud)
     newer = _publish_another_image(account)
     account.refuse("RunInstances", "InvalidAMIID.NotFound", 400)
@@ -376,7 +376,7 @@ def test_the_meter_runs_from_when_an_instance_was_last_seen_pending(account: Gua
     assert elsewhere.billed_from == launched.launched_at, "who has not seen it counts from the launch"
 
 
-def test_what_ended_during_its_launch_was_never_billed(account: GuardedAccount, cloud: AwsDriver) -> None:
+def test_instance_that_ends_during_its_launch_is_never_billed(account: GuardedAccount, cloud: AwsDriver) -> None:
     instance = cloud.launch(request(cloud))
     account.end(instance.instance_id, "Server.InsufficientInstanceCapacity")
     seen = driver().describe(instance.instance_id)
@@ -406,9 +406,7 @@ def test_an_interruption_without_a_time_was_when_its_spot_request_says(account: 
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_an_end_that_nobody_tells_the_time_of_was_when_it_was_seen_first(
-    account: GuardedAccount, refused: bool
-) -> None:
+def test_end_without_a_recorded_time_counts_from_its_first_sighting(account: GuardedAccount, refused: bool) -> None:
     clock = ManualClock(datetime.now(UTC).replace(microsecond=0))
     cloud = driver(clock)
     instance = cloud.launch(request(cloud))

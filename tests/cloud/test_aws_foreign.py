@@ -35,7 +35,7 @@ def write(account: GuardedAccount, instance_id: str, key: str, value: str) -> No
 
 
 @pytest.mark.parametrize(("key", "value"), ODD, ids=str)
-def test_p31_odd_tags_are_remarks_and_end_nobody(
+def test_p31_odd_tags_cause_remarks_and_end_no_instance(
     account: GuardedAccount, cloud: AwsDriver, key: str, value: str
 ) -> None:
     account.identify(OTHER)
@@ -51,7 +51,7 @@ def test_p31_odd_tags_are_remarks_and_end_nobody(
     assert key in remark
 
 
-def test_p31_only_what_is_of_the_run_is_asked_for(account: GuardedAccount, cloud: AwsDriver) -> None:
+def test_p31_the_listing_requests_only_the_instances_of_the_run(account: GuardedAccount, cloud: AwsDriver) -> None:
     cloud.launch(request(cloud))
     account.calls.clear()
     cloud.instances(RUN)
@@ -81,7 +81,7 @@ def test_p31_a_launch_whose_tag_was_changed_is_known_by_its_token(account: Guard
     assert seen.launch == 7
 
 
-def test_p31_a_price_that_nobody_can_read_is_no_price(account: GuardedAccount, cloud: AwsDriver) -> None:
+def test_p31_an_unreadable_price_counts_as_missing(account: GuardedAccount, cloud: AwsDriver) -> None:
     """It is not nothing: a bill names the prices that are missing in it."""
     instance = cloud.launch(request(cloud, CapacityType.ON_DEMAND))
     before = driver().describe(instance.instance_id)

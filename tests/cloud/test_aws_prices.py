@@ -69,7 +69,7 @@ def test_a_list_price_that_is_none_is_passed_over(account: Ec2Account, region: R
     assert read_price_list(region, ["g5.xlarge"], NOW).prices["g5.xlarge"].source.startswith("table shipped")
 
 
-def test_the_live_list_is_asked_again_within_the_hour(account: Ec2Account) -> None:
+def test_live_price_list_is_requested_again_within_the_hour(account: Ec2Account) -> None:
     clock = ManualClock(datetime.now(UTC))
     cloud = AwsDriver(CONFIG, clock)
     account.refuse("GetProducts", "AccessDeniedException", 400)
@@ -119,7 +119,7 @@ def test_a_history_of_90_days_is_read_per_zone_to_its_last_page(account: Ec2Acco
         (SpotRow("g5.xlarge", "us-east-1a", "0.4", None), "g5.xlarge in us-east-1a: 0.4"),
     ],
 )
-def test_a_row_that_cannot_be_read_is_told_and_the_others_count(
+def test_unreadable_price_row_is_reported_and_the_others_count(
     account: Ec2Account, region: Region, row: SpotRow, words: str
 ) -> None:
     account.prices.rows.append(row)
@@ -141,7 +141,7 @@ def test_without_any_spot_price_there_is_on_demand(account: Ec2Account, cloud: A
     assert {each.capacity_type for each in cloud.offerings()} == {CapacityType.ON_DEMAND}
 
 
-def test_the_type_that_savings_are_told_against_has_the_price_of_the_list(account: Ec2Account) -> None:
+def test_baseline_type_of_savings_has_its_listed_price(account: Ec2Account) -> None:
     job = spec(
         resources={"cloud": "aws", "region": "us-east-1", "accelerators": "T4:1"},
         aws={"image_parameter": IMAGE_PARAMETER},

@@ -49,7 +49,7 @@ def test_p2_an_unsupported_pool_is_offered_again_after_ever_longer_rests_of_an_h
         assert asked.offering.pool in {each.pool for each in cloud.offerings()}
 
 
-def test_p4_a_full_quota_is_told_with_its_number_and_what_uses_it(account: GuardedAccount, cloud: AwsDriver) -> None:
+def test_p4_a_full_quota_error_names_its_limit_and_its_users(account: GuardedAccount, cloud: AwsDriver) -> None:
     account.quotas[SPOT_OF_G] = 8
     uses = cloud.launch(request(cloud))
     account.refuse("RunInstances", "MaxSpotInstanceCountExceeded", 400)
@@ -62,7 +62,7 @@ def test_p4_a_full_quota_is_told_with_its_number_and_what_uses_it(account: Guard
     )
 
 
-def test_p4_a_full_quota_is_told_in_ec2s_words_alone_if_nobody_may_ask_for_its_number(
+def test_p4_a_full_quota_error_has_only_ec2s_words_if_its_limit_cannot_be_read(
     account: GuardedAccount, cloud: AwsDriver
 ) -> None:
     asked = request(cloud)
@@ -77,7 +77,7 @@ def test_p4_a_full_quota_is_told_in_ec2s_words_alone_if_nobody_may_ask_for_its_n
 
 
 @pytest.mark.parametrize("code", ["InvalidSubnetID.NotFound", "InvalidGroup.NotFound", "InvalidParameterValue"])
-def test_p3_what_surrounds_an_instance_is_looked_up_anew_after_a_rejection(
+def test_p3_surroundings_are_looked_up_again_after_a_rejection(
     account: GuardedAccount, cloud: AwsDriver, code: str
 ) -> None:
     asked = request(cloud)
@@ -104,7 +104,7 @@ def test_p3_a_run_trains_in_another_zone_than_the_one_that_rejects_it(account: G
 
 
 @pytest.mark.parametrize("code", ["InvalidSubnetID.NotFound", "InvalidGroup.NotFound", "InvalidParameterValue"])
-def test_p3_a_request_that_is_rejected_everywhere_is_asked_ten_times_during_a_notice_at_most(
+def test_p3_a_request_rejected_everywhere_is_sent_at_most_ten_times_during_a_notice(
     account: GuardedAccount, code: str
 ) -> None:
     run = Ec2Run(account)
@@ -155,7 +155,7 @@ def test_p1_an_instance_that_ec2_takes_back_for_want_of_capacity_ends_no_run(acc
     assert state.settled_usd == 0
 
 
-def test_p4_a_volume_that_the_account_may_not_have_is_a_quota_which_rests_and_is_told(account: GuardedAccount) -> None:
+def test_p4_a_volume_over_the_limit_counts_as_a_quota_and_is_reported(account: GuardedAccount) -> None:
     """EC2 accepts the launch, and tells only of the instance that there is no room for its volume."""
     run = Ec2Run(account)
     runner = run.runner()
@@ -202,7 +202,7 @@ def test_p32_the_end_of_a_start_that_failed_names_the_key_and_rests_its_pool(acc
     )
 
 
-def test_p32_a_key_that_the_caller_may_not_read_is_told_as_the_default_key(account: GuardedAccount) -> None:
+def test_p32_an_unreadable_key_is_reported_as_the_default_key(account: GuardedAccount) -> None:
     account.refuse("GetEbsDefaultKmsKeyId", "UnauthorizedOperation", 403)
     run = Ec2Run(account)
     runner = run.runner()

@@ -49,7 +49,9 @@ def test_p29_a_region_that_fails_takes_nothing_from_the_other(
     assert not [each for each in both.instances(must_see=(REGION,)) if each.alive]
 
 
-def test_p29_who_needs_all_regions_is_told_of_the_one_that_fails(account: GuardedAccount, both: AwsDriver) -> None:
+def test_p29_a_caller_that_needs_all_regions_gets_the_error_of_the_failing_one(
+    account: GuardedAccount, both: AwsDriver
+) -> None:
     account.closed = {WEST: ("OptInRequired", 401)}
     with pytest.raises(AccessDenied):
         both.instances()
@@ -58,7 +60,7 @@ def test_p29_who_needs_all_regions_is_told_of_the_one_that_fails(account: Guarde
         both.describe("i-00000000000000000")
 
 
-def test_p29_quotes_of_the_other_region_are_told_with_a_note(account: GuardedAccount, both: AwsDriver) -> None:
+def test_p29_quotes_of_the_other_region_come_with_a_note(account: GuardedAccount, both: AwsDriver) -> None:
     account.closed = {WEST: ("OptInRequired", 401)}
     found = read_quotes(BOTH, ManualClock(datetime.now(UTC)), ())
     assert {each.offering.region for each in found.quotes} == {REGION}

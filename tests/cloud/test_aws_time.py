@@ -58,7 +58,7 @@ def test_p30_a_life_of_ten_minutes_is_billed_for_ten_minutes(
 
 
 @pytest.mark.parametrize("ahead", OFF, ids=str)
-def test_p30_on_demand_is_asked_for_no_sooner_and_no_later(
+def test_p30_on_demand_is_requested_neither_early_nor_late(
     account: GuardedAccount, run: Ec2Run, ahead: timedelta
 ) -> None:
     runner = run.runner(ahead=ahead)
@@ -77,7 +77,7 @@ def test_p30_on_demand_is_asked_for_no_sooner_and_no_later(
 
 
 @pytest.mark.parametrize("ahead", OFF, ids=str)
-def test_p30_who_has_a_wrong_clock_is_told(account: GuardedAccount, ahead: timedelta) -> None:
+def test_p30_a_wrong_clock_is_reported(account: GuardedAccount, ahead: timedelta) -> None:
     right = ManualClock(datetime.now(UTC))
     account.clock, account.tells_time = right, True
     cloud = AwsDriver(CONFIG, AheadClock(right, ahead))

@@ -29,7 +29,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[
 def of_two_types(sandbox: Aws, within: str) -> subprocess.Popen[str]:
     """A bench, as soon as it has rented both types."""
     job = sandbox.job_on_aws("pair", "--epochs, '40', --step-s, '0.1'")
-    bench = sandbox.start("bench", job, "--types", "T4:1,A10G:1", "--within", within, "--budget", 8, "--yes")
+    bench = sandbox.start("bench", job, "--types", "T4:1,A10G:1", "--trial-timeout", within, "--budget", 8, "--yes")
     eventually(lambda: len(sandbox.account.lives()) == 2 or bench.poll() is not None, within_s=240)
     assert bench.poll() is None, bench.communicate()[0]
     return bench
@@ -42,7 +42,7 @@ def tag(asked: Mapping[str, str], key: str) -> str:
 
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
-def test_what_a_killed_bench_has_rented_ends_by_its_own_timers(sandbox: Aws) -> None:
+def test_instances_of_a_killed_bench_end_by_their_own_timers(sandbox: Aws) -> None:
     """Its runners are gone, and nobody types anything. A second lasts a thirtieth here."""
     of_two_types(sandbox, "6m").kill()
     assert {life.instance_type for life in sandbox.account.lives()} == set(ec2_server.TYPES)

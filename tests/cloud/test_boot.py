@@ -105,7 +105,7 @@ def test_the_same_code_is_the_same_wheel() -> None:
 
 
 @pytest.mark.parametrize("command", [*ENDS_A_MACHINE, "shutdown -h now", "systemctl poweroff"])
-def test_what_would_end_the_host_ends_the_machine_alone(bench: Bench, command: str) -> None:
+def test_shutdown_commands_end_the_machine_and_not_the_host(bench: Bench, command: str) -> None:
     bench.run(f"#!/bin/bash\n{command}\nexec sleep 1000\n".encode())
 
 

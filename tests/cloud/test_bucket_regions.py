@@ -15,7 +15,7 @@ from tests.support.histories import START
 from tests.support.object_stores import RunningServer
 
 
-def test_a_bucket_is_asked_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bucket_reports_its_region(monkeypatch: pytest.MonkeyPatch) -> None:
     with Ec2Account(ScaledClock(START, 1.0)) as account:
         account.reach(monkeypatch)
         made = {"LocationConstraint": "eu-west-1"}
@@ -23,7 +23,7 @@ def test_a_bucket_is_asked_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         assert region_of(open_store("s3://far/runs")) == "eu-west-1"
 
 
-def test_a_real_server_is_asked_and_one_that_names_no_region_changes_nothing(
+def test_server_that_names_no_region_changes_nothing(
     servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = servers("s3")

@@ -43,7 +43,7 @@ def said(spec: RunSpec) -> list[tuple[Verdict, str]]:
     return [(each.verdict, f"{each.name}: {each.detail}") for each in _container(spec)]
 
 
-def test_an_engine_that_runs_containers_is_told_with_its_version_and_the_image(engine: StandIn) -> None:
+def test_working_engine_is_reported_with_its_version_and_the_image(engine: StandIn) -> None:
     with RegistryServer() as server:
         digest = server.put_image("team/train:1", 2_000_000)
         assert said(job(f"docker:{server.host}/team/train:1")) == [
@@ -60,7 +60,7 @@ def test_an_engine_that_runs_containers_is_told_with_its_version_and_the_image(e
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_machine_that_only_rents_is_asked_for_no_engine() -> None:
+def test_machine_that_only_rents_needs_no_engine() -> None:
     with RegistryServer() as server:
         server.put_image("team/train:1", 1)
         names = {each.name for each in _container(job(f"docker:{server.host}/team/train:1", "aws"))}

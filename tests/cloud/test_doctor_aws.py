@@ -236,7 +236,9 @@ def test_a_key_whose_policy_the_caller_may_not_read_is_named_all_the_same(accoun
 # -- who asks, and when ----------------------------------------------------------------------------------------------
 
 
-def test_without_credentials_nothing_else_is_asked(account: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_checks_nothing_else_without_credentials(
+    account: GuardedAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
@@ -312,7 +314,7 @@ def test_a_role_that_ec2_does_not_know_yet_is_waited_for(account: GuardedAccount
     assert len(launches(account)) == 3 + 2, "three in vain, then one of each capacity type"
 
 
-def test_who_has_to_wait_for_a_role_is_told_at_once_what_for(account: GuardedAccount) -> None:
+def test_doctor_says_at_once_why_it_waits_for_a_role(account: GuardedAccount) -> None:
     account.profiles_are_known = False
     ((at_s, told),) = told_to_wait(Knowing(account, at=LOOK_AGAIN_S * 3))
     assert (at_s, told.name) == (0.0, "launch on spot")
@@ -320,7 +322,7 @@ def test_who_has_to_wait_for_a_role_is_told_at_once_what_for(account: GuardedAcc
     assert "Invalid IAM Instance Profile name" in told.detail
 
 
-def test_a_role_that_nobody_may_change_just_after_it_was_made_is_waited_for(account: GuardedAccount) -> None:
+def test_doctor_waits_for_a_new_role_that_cannot_be_changed_yet(account: GuardedAccount) -> None:
     account.refuse("AttachRolePolicy", "AccessDenied", 403)
     assert failures(examined(clock=patient())) == {}
     account.refuse("AttachRolePolicy", "AccessDenied", 403)
@@ -357,7 +359,7 @@ def roles(account: GuardedAccount) -> set[str]:
 
 
 @pytest.mark.parametrize("action", ["iam:CreateRole", "iam:AttachRolePolicy", "iam:AddRoleToInstanceProfile"])
-def test_who_may_not_make_roles_is_told_before_a_run_is(account: GuardedAccount, action: str) -> None:
+def test_doctor_reports_a_missing_right_to_make_roles(account: GuardedAccount, action: str) -> None:
     account.policies = without(action)
     found = failures(examined(clock=patient()))
     assert set(found) == {"role"}
@@ -366,7 +368,7 @@ def test_who_may_not_make_roles_is_told_before_a_run_is(account: GuardedAccount,
     assert found["role"].exit_code == AccessDenied.exit_code
 
 
-def test_policies_that_let_no_role_name_a_secret_are_told_before_a_run_is(account: GuardedAccount) -> None:
+def test_doctor_reports_policies_that_let_no_role_name_a_secret(account: GuardedAccount) -> None:
     ours = [{**each} for each in RUNNER[0]["Statement"]]
     (tagging,) = [each for each in ours if each["Sid"] == "TagRolesOfRuns"]
     tagging["Condition"] = {"ForAllValues:StringEquals": {"aws:TagKeys": ["spotrun:run", "spotrun:folder"]}}
@@ -424,7 +426,7 @@ def test_a_group_that_is_not_there_is_found(account: GuardedAccount) -> None:
     assert "aws.security_group" in failures(examined(security_group="nobody"))["network"].hint
 
 
-def test_a_region_without_the_templates_is_told_once_what_to_deploy(account: GuardedAccount) -> None:
+def test_doctor_says_once_what_to_deploy_in_a_region_without_templates(account: GuardedAccount) -> None:
     with account.as_administrator():
         boto3.client("ssm", WEST).put_parameter(Name=IMAGE_PARAMETER, Value=image_in(WEST), Type="String")
     found = examined(region=Region(WEST, system_clock()))
@@ -438,7 +440,7 @@ def image_in(region: str) -> str:
     return str(next(iter(ec2_backends[ACCOUNT][region].amis)))
 
 
-def test_what_several_checks_need_is_told_as_missing_once(account: GuardedAccount) -> None:
+def test_right_that_several_checks_need_is_reported_once(account: GuardedAccount) -> None:
     account.policies = without("ec2:DescribeInstanceTypes")
     account.policies[0]["Statement"].append(  # type: ignore[index]
         {"Effect": "Allow", "Action": [each for each in look() if each != "ec2:DescribeInstanceTypes"], "Resource": "*"}
@@ -486,13 +488,13 @@ def test_each_zone_says_what_it_has(account: GuardedAccount) -> None:
     assert {found[f"zone {zone}"].detail for zone in ZONES} == {"g5.xlarge"}
 
 
-def test_an_accelerator_that_no_zone_has_is_told_with_those_there_are(account: GuardedAccount) -> None:
+def test_unavailable_accelerator_is_reported_with_the_available_ones(account: GuardedAccount) -> None:
     finding = failures(examined(wanted(accelerators=read_accelerators("H999:1"))))["capacity"]
     assert "H999:1" in finding.detail
     assert "T4" in finding.hint
 
 
-def test_a_zone_that_has_no_subnet_is_told(account: GuardedAccount) -> None:
+def test_zone_without_a_subnet_is_reported(account: GuardedAccount) -> None:
     remove_subnets(account, ZONES[:1])
     found = examined(wanted(instance_type="g5.xlarge"))
     assert ZONES[0] in found["subnets"].detail
@@ -535,7 +537,7 @@ def test_a_quota_of_one_instance_leaves_no_standby(account: GuardedAccount) -> N
     assert "no standby" in examined()["spot vCPUs of G and VT"].detail
 
 
-def test_a_quota_that_nobody_tells_is_unknown(account: GuardedAccount) -> None:
+def test_unreadable_quota_is_unknown(account: GuardedAccount) -> None:
     account.policies = without("servicequotas:GetServiceQuota", "ec2:DescribeInstances")
     account.policies[0]["Statement"].append(  # type: ignore[index]
         {"Effect": "Allow", "Action": [each for each in look() if each[:3] == "ec2"], "Resource": "*"}
@@ -641,7 +643,7 @@ def test_a_store_that_is_named_by_flag_is_that_of_the_job_too(account: GuardedAc
     assert f"ok      store: {store}\n" in sandbox.call("doctor", "aws", examined_job, "--store", store)
 
 
-def test_who_is_not_logged_in_is_told_how_to_and_no_store_is_called_fine(
+def test_doctor_without_a_login_says_how_to_log_in_and_calls_no_store_fine(
     account: GuardedAccount, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_bucket(account)
@@ -673,7 +675,7 @@ def test_a_region_that_aws_does_not_have_is_refused_with_the_one_that_was_meant(
     assert account.calls == []
 
 
-def test_what_runs_in_a_region_that_is_newer_than_the_sdk_can_still_be_ended(account: GuardedAccount) -> None:
+def test_instances_in_a_region_unknown_to_the_sdk_can_be_ended(account: GuardedAccount) -> None:
     assert CLOUD.account(["mars-north-1"]).driver is not None
 
 
@@ -732,7 +734,7 @@ def test_an_account_without_guards_is_warned(account: GuardedAccount) -> None:
     account.furnish()
 
 
-def test_who_may_not_make_guards_is_warned(account: GuardedAccount) -> None:
+def test_doctor_warns_of_a_missing_right_to_make_guards(account: GuardedAccount) -> None:
     account.policies = without("scheduler:CreateSchedule")
     found = examined()["guard"]
     assert found.verdict is Verdict.WARNED

@@ -100,7 +100,7 @@ def test_every_finding_that_is_not_fine_says_what_to_do(account: GcpAccount, clo
 # -- who asks, and when ----------------------------------------------------------------------------------------------
 
 
-def test_where_nobody_is_logged_in_nothing_else_is_asked(
+def test_doctor_checks_nothing_else_without_a_login(
     account: GcpAccount, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log_out(monkeypatch, tmp_path)
@@ -112,7 +112,7 @@ def test_where_nobody_is_logged_in_nothing_else_is_asked(
     assert account.asked == []
 
 
-def test_a_login_that_has_expired_is_told_as_such(
+def test_expired_login_is_reported_as_expired(
     account: GcpAccount, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.login.login = Answer(400, {"error": "invalid_grant", "error_description": "Token has been revoked."})
@@ -122,14 +122,14 @@ def test_a_login_that_has_expired_is_told_as_such(
     assert "log in anew" in found["identity"].hint
 
 
-def test_who_is_logged_in_may_stay_untold(account: GcpAccount, clock: ManualClock) -> None:
+def test_login_may_hide_its_address(account: GcpAccount, clock: ManualClock) -> None:
     account.login.answers = [Answer(400, {"error": "invalid_token"})]
     found = examined(clock)
     assert found["identity"].detail == f"somebody whose address this login does not tell, in the project {PROJECT}"
     assert found["identity"].verdict is Verdict.OK
 
 
-def test_where_no_project_is_named_one_is_asked_for(
+def test_doctor_requests_a_project_where_none_is_named(
     account: GcpAccount, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
@@ -138,14 +138,14 @@ def test_where_no_project_is_named_one_is_asked_for(
     assert "gcp.project" in found["identity"].hint
 
 
-def test_a_project_that_is_not_there_is_told(account: GcpAccount, clock: ManualClock) -> None:
+def test_missing_project_is_reported(account: GcpAccount, clock: ManualClock) -> None:
     found = examined(clock, project="acme-trainings")
     assert list(found) == ["identity"]
     assert "projects/acme-trainings" in found["identity"].detail
     assert "gcp.project" in found["identity"].hint
 
 
-def test_an_api_that_is_off_is_told_with_what_turns_it_on(account: GcpAccount, clock: ManualClock) -> None:
+def test_disabled_api_is_reported_with_the_command_that_enables_it(account: GcpAccount, clock: ManualClock) -> None:
     account.fail("compute.projects.get", API_DISABLED)
     found = examined(clock)
     assert list(found) == ["identity"]
@@ -171,7 +171,7 @@ def off(service: str) -> Refusal:
         ("cloudbilling.services.skus.list", "cloudbilling.googleapis.com", "price list", Verdict.WARNED),
     ],
 )
-def test_each_api_that_is_off_is_told_by_who_needs_it(
+def test_disabled_api_is_reported_by_the_check_that_needs_it(
     account: GcpAccount, clock: ManualClock, method: str, service: str, name: str, verdict: Verdict
 ) -> None:
     account.fail(method, off(service))
@@ -180,7 +180,7 @@ def test_each_api_that_is_off_is_told_by_who_needs_it(
     assert f"gcloud services enable {service}" in finding.hint
 
 
-def test_billing_that_is_off_is_told(account: GcpAccount, clock: ManualClock) -> None:
+def test_disabled_billing_is_reported(account: GcpAccount, clock: ManualClock) -> None:
     account.fail("compute.projects.get", Refusal(403, "forbidden", "Project acme (#1) has billing disabled."))
     found = examined(clock)
     assert list(found) == ["identity"]
@@ -194,7 +194,7 @@ def test_a_google_that_is_down_is_no_fault_of_the_project(account: GcpAccount, c
     assert "may pass by itself" in found.hint
 
 
-def test_a_google_that_nobody_reaches_is_a_matter_of_the_network(
+def test_unreachable_google_is_reported_as_a_network_fault(
     account: GcpAccount, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = "http://127.0.0.1:9/"
@@ -237,9 +237,7 @@ def test_an_image_that_is_larger_than_the_disk_is_found(account: GcpAccount, clo
     assert finding.hint == "set gcp.volume_gb to 50 or more"
 
 
-def test_a_region_that_google_has_not_is_told_with_the_one_that_was_meant(
-    account: GcpAccount, clock: ManualClock
-) -> None:
+def test_misspelled_region_is_reported_with_the_intended_one(account: GcpAccount, clock: ManualClock) -> None:
     found = examined(clock, regions=("us-cetnral1", "us-east1"))
     assert list(failures(found)) == ["regions"]
     assert found["regions"].detail == "Google shows no region called us-cetnral1"
@@ -308,7 +306,7 @@ def test_a_region_that_has_none_of_it_is_warned_of(account: GcpAccount, clock: M
     assert "a3-highgpu-8g" in found["zones of us-east1"].detail
 
 
-def test_an_accelerator_that_no_zone_has_is_told_with_those_there_are(account: GcpAccount, clock: ManualClock) -> None:
+def test_unavailable_accelerator_is_reported_with_the_available_ones(account: GcpAccount, clock: ManualClock) -> None:
     finding = failures(examined(clock, wanted(accelerators=read_accelerators("H999:1"))))["capacity"]
     assert "H999:1" in finding.detail
     assert "A100, H100, L4" in finding.hint
@@ -407,7 +405,7 @@ def test_a_quota_that_is_too_small_is_a_warning_while_that_of_the_other_market_i
     assert quotas(found)["PREEMPTIBLE_NVIDIA_H100_GPUS in us-central1"].verdict is Verdict.WARNED
 
 
-def test_quotas_that_nobody_may_read_are_unknown_too(account: GcpAccount, clock: ManualClock) -> None:
+def test_unreadable_quotas_are_unknown(account: GcpAccount, clock: ManualClock) -> None:
     account.allowed.remove("compute.regions.list")
     found = examined(clock)
     assert found["regions"].verdict is Verdict.UNKNOWN
@@ -450,7 +448,7 @@ def test_an_account_that_never_comes_to_be_known_is_found_and_removed(account: G
     assert account.iam.accounts == {}
 
 
-def test_an_organization_that_lets_nobody_make_accounts_is_quoted(account: GcpAccount, clock: ManualClock) -> None:
+def test_organization_that_forbids_new_accounts_is_quoted(account: GcpAccount, clock: ManualClock) -> None:
     constraint = "constraints/iam.disableServiceAccountCreation"
     detail = {"violations": [{"type": constraint}]}
     refusal = Refusal(400, "failedPrecondition", "Service account creation is not allowed on this project.", (detail,))
@@ -499,7 +497,7 @@ def test_other_accounts_with_roles_are_warned_of(account: GcpAccount, clock: Man
     assert examined(clock)["other accounts"].detail == "2 other service accounts, without a role in the project"
 
 
-def test_other_accounts_whose_roles_nobody_may_read_are_unknown(account: GcpAccount, clock: ManualClock) -> None:
+def test_other_accounts_with_unreadable_roles_are_unknown(account: GcpAccount, clock: ManualClock) -> None:
     others(account, "robot")
     finding = examined(clock)["other accounts"]
     assert finding.verdict is Verdict.UNKNOWN

@@ -96,7 +96,7 @@ def test_an_owner_has_the_rights_that_a_condition_hides(
     assert told.verdict is Verdict.OK
 
 
-def test_what_the_doctor_asks_for_is_what_the_roles_have() -> None:
+def test_doctor_checks_the_permissions_that_the_roles_grant() -> None:
     of_project = {*rights.NEEDED, *rights.FOR_ACCOUNTS, *rights.ASIDE, *rights.UNDER_CONDITION}
     assert of_project == permissions("spotrunRunner", "spotrunEnd")
     assert {*rights.IN_BUCKET, *rights.FOR_FOLDERS} == permissions("spotrunBucket", "spotrunChange")
@@ -112,7 +112,7 @@ def test_runs_that_share_an_account_need_fewer_rights(account: GcpAccount, clock
 
 
 @pytest.mark.parametrize("permission", sorted({*rights.ASIDE}))
-def test_what_a_run_can_do_without_is_a_warning(account: GcpAccount, clock: ManualClock, permission: str) -> None:
+def test_missing_optional_permission_is_a_warning(account: GcpAccount, clock: ManualClock, permission: str) -> None:
     account.allowed.remove(permission)
     found = findings(clock)
     assert [each for each in found if each.verdict is Verdict.FAILED] == []
@@ -129,7 +129,7 @@ def test_each_call_of_the_doctor_is_one_that_the_table_of_permissions_has(
     assert {each.method for each in account.asked} <= {*ALWAYS, *OPTIONAL}
 
 
-def test_the_rights_are_asked_for_in_one_call_each(account: GcpAccount, clock: ManualClock) -> None:
+def test_doctor_checks_the_rights_of_each_resource_in_one_call(account: GcpAccount, clock: ManualClock) -> None:
     findings(clock)
     asked = account.calls("cloudresourcemanager.projects.testIamPermissions")
     assert [len(each.body["permissions"]) for each in asked] == [

@@ -142,7 +142,7 @@ def test_a_right_in_the_bucket_that_alone_is_missing_is_named(account: GuardedAc
     assert naming(IN_OTHER_WORDS.get(action, action), of_store()), f"{action} of {sid}"
 
 
-def test_an_answer_without_a_code_is_told_by_its_status_alone(account: GuardedAccount) -> None:
+def test_answer_without_a_code_is_reported_by_its_status(account: GuardedAccount) -> None:
     take_away(account, next(sid for sid, each in OF_STORE if each == "s3:ListBucket"), "s3:ListBucket")
     (found,) = [each for each in of_store() if each.name == "region"]
     assert found.detail == "S3 answered 403 to HeadBucket"
@@ -163,7 +163,7 @@ def test_the_right_to_end_instances_is_named_although_it_cannot_be_checked(accou
 # -- what is made for nobody -----------------------------------------------------------------------------------------
 
 
-def test_the_guard_for_nobody_goes_again(account: GuardedAccount) -> None:
+def test_trial_guard_is_removed(account: GuardedAccount) -> None:
     (found,) = [each for each in of_cloud() if each.name == "guard"]
     assert found.verdict is Verdict.OK
     assert schedules(account) == []
@@ -179,7 +179,7 @@ def left(account: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("left")
-def test_the_guard_for_nobody_is_of_no_instance_and_far_ahead(account: GuardedAccount) -> None:
+def test_trial_guard_names_no_instance_and_fires_far_ahead(account: GuardedAccount) -> None:
     (name,) = schedules(account)
     with account.as_administrator():
         made = boto3.client("scheduler", region_name=REGION).get_schedule(GroupName="spotrun", Name=name)
@@ -189,7 +189,7 @@ def test_the_guard_for_nobody_is_of_no_instance_and_far_ahead(account: GuardedAc
 
 
 @pytest.mark.usefixtures("left")
-def test_a_guard_for_nobody_that_was_left_is_made_anew(account: GuardedAccount) -> None:
+def test_leftover_trial_guard_is_replaced(account: GuardedAccount) -> None:
     (found,) = [each for each in of_cloud() if each.name == "guard"]
     assert found.verdict is Verdict.OK
     assert schedules(account) == []

@@ -31,7 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRun:
 
 
 @pytest.mark.parametrize("code", ["RequestExpired", "AuthFailure"])
-def test_a_login_that_aws_refuses_is_told_at_once_with_what_was_not_ended(
+def test_down_reports_a_refused_login_at_once_with_the_instances_still_running(
     account: GuardedAccount, run: OpenRun, spotrun: Spotrun, code: str
 ) -> None:
     account.refuse("DescribeInstances", code, 400, times=50)
@@ -43,7 +43,7 @@ def test_a_login_that_aws_refuses_is_told_at_once_with_what_was_not_ended(
     assert len(account.calls) <= 2, "nobody is waited for"
 
 
-def test_what_a_down_waits_for_is_said_once_and_in_its_error(
+def test_down_says_once_what_it_waits_for_and_repeats_it_in_its_error(
     account: GuardedAccount, run: OpenRun, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(termination, "LOOK_AGAIN_S", 0.0)
@@ -68,6 +68,6 @@ def test_a_stop_says_who_sees_to_it_and_what_keeps_them(run: OpenRun, spotrun: S
     ]
 
 
-def test_a_stop_that_nobody_sees_to_says_so(run: OpenRun, spotrun: Spotrun) -> None:
+def test_stop_without_a_runner_says_so(run: OpenRun, spotrun: Spotrun) -> None:
     said = spotrun("stop", "demo").out
     assert f"{run.id} has to stop, and no runner sees to it. Still running, as far as is known: i-1 (" in said

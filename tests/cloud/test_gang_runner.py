@@ -161,7 +161,7 @@ def test_runners_that_die_at_each_tick_launch_one_gang(run: GangRun) -> None:
     ends_well(run)
 
 
-def test_what_is_stopped_while_it_boots_is_ended_as_a_whole(run: GangRun) -> None:
+def test_gang_stopped_while_it_boots_ends_as_a_whole(run: GangRun) -> None:
     run.until(lambda state: recorded(state) == SIZE)
     run.say(lambda _: ev.StopRequested(by="test"))
     run.until(lambda state: state.terminal is not None and gone(state) == SIZE)

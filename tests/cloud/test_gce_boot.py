@@ -236,7 +236,7 @@ def test_a_machine_that_is_not_noticed_powers_off_at_once(bench: Bench) -> None:
     assert "waits for Compute Engine" not in bench.powers_off()
 
 
-def test_n11_n12_at_a_shutdown_the_agent_hears_and_goes_on_until_its_own_end(bench: Bench) -> None:
+def test_n11_n12_at_a_shutdown_the_agent_gets_the_signal_and_runs_to_its_own_end(bench: Bench) -> None:
     """With the usual notice, the key and the signal come together. Afterwards nobody waits any more."""
     agent = """. "$SPOTRUN_INSTANCE_DIR/google.sh"; echo training
         while [[ ! -e "$RENTED_MACHINE/signalled" ]]; do :; done; /bin/sleep 0.2; metadata instance/preempted"""

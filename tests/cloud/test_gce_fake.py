@@ -97,7 +97,7 @@ def test_libcloud_sees_that_a_node_was_preempted(
     assert [(each.name, each.state) for each in libcloud.list_nodes("all")] == [("one", NodeState.STOPPED)]
 
 
-def test_libcloud_hears_of_a_stockout_and_of_a_name_in_use(
+def test_libcloud_reports_a_stockout_and_a_name_in_use(
     gce: GoogleServer, libcloud: Any, create: Callable[..., Any]
 ) -> None:
     gce.project.stock_out(ZONE, "n1-standard-1")
@@ -311,7 +311,7 @@ def test_gcloud_creates_lists_and_preempts_an_instance(
 
 
 @needs_gcloud
-def test_gcloud_hears_of_a_stockout(gce: GoogleServer, gcloud: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_gcloud_reports_a_stockout(gce: GoogleServer, gcloud: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     gce.project.stock_out(ZONE, "g2-standard-4")
     failed = gcloud(CREATE)
     assert failed.returncode == 1
@@ -322,7 +322,7 @@ def test_gcloud_hears_of_a_stockout(gce: GoogleServer, gcloud: Callable[..., sub
 # -- all of them -----------------------------------------------------------------------------------------------------
 
 
-def test_what_our_own_calls_make_the_strangers_see_too(gce: GoogleServer, libcloud: Any, instances: Any) -> None:
+def test_instances_of_our_calls_are_visible_to_other_clients(gce: GoogleServer, libcloud: Any, instances: Any) -> None:
     GceCalls(gce).run("one")
     assert [each.name for each in libcloud.list_nodes("all")] == ["one"]
     assert [each.name for each in listed(gce, instances)] == ["one"]

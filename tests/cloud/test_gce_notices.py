@@ -55,7 +55,7 @@ def polled(metadata: GceMetadata, times: int = 1, name: str = PREEMPTED) -> None
 
 
 @pytest.mark.parametrize(("asked_s", "left_s"), [(120, 120), (0, 27)])
-def test_g10_a_preemption_is_heard_at_once_and_its_time_counts_from_there(
+def test_g10_a_preemption_notice_arrives_at_once_and_its_time_counts_from_then(
     metadata: GceMetadata, hear: Hear, asked_s: int, left_s: int
 ) -> None:
     heard = hear(asked_s)
@@ -107,7 +107,7 @@ def test_a_moment_that_can_be_neither_kept_nor_read_costs_no_notice(
     assert isinstance(hear(folder=tmp_path / "nowhere").next(), NoticeHeard)
 
 
-def test_n9_each_notice_is_told_once_however_often_it_is_said(metadata: GceMetadata, hear: Hear) -> None:
+def test_n9_each_repeated_notice_is_reported_once(metadata: GceMetadata, hear: Hear) -> None:
     heard = hear()
     polled(metadata)
     metadata.preempt()
@@ -168,7 +168,7 @@ def test_an_etag_that_moves_without_a_change_is_no_notice(metadata: GceMetadata,
 
 
 @pytest.mark.parametrize("etag", [{}, {"ETag": "a&timeout_sec=0#%\"'"}])
-def test_a_server_that_never_holds_its_answer_back_is_asked_no_more_often(
+def test_metadata_server_that_answers_at_once_is_polled_no_more_often(
     metadata: GceMetadata, hear: Hear, etag: dict[str, str]
 ) -> None:
     metadata.replies[PREEMPTED] = repeat(told(200, b"FALSE\n", {**GOOGLE, **etag}))
@@ -203,7 +203,7 @@ ODD = {
 
 @pytest.mark.parametrize("name", [PREEMPTED, MAINTENANCE])
 @pytest.mark.parametrize("odd", ODD)
-def test_n7_what_makes_no_sense_is_no_notice_and_blind_is_told_once(
+def test_n7_a_malformed_answer_is_no_notice_and_blindness_is_reported_once(
     metadata: GceMetadata, hear: Hear, name: str, odd: str
 ) -> None:
     metadata.change("instance/elsewhere", "TRUE")
@@ -219,16 +219,14 @@ def test_n7_what_makes_no_sense_is_no_notice_and_blind_is_told_once(
     assert "instance/elsewhere" not in {asked.name for asked in metadata.asked}
 
 
-def test_failures_that_are_not_in_a_row_make_nobody_blind(metadata: GceMetadata, hear: Hear) -> None:
+def test_isolated_failures_report_no_blindness(metadata: GceMetadata, hear: Hear) -> None:
     metadata.replies[PREEMPTED] = cycle([told(503), told(503), USUAL])
     heard = hear()
     eventually(lambda: len([asked for asked in metadata.asked if asked.name == PREEMPTED]) > 9)
     assert (heard.inbox.empty(), heard.notes) == (True, [])
 
 
-def test_a_preemption_that_came_during_a_failure_is_heard_by_the_next_question(
-    metadata: GceMetadata, hear: Hear
-) -> None:
+def test_next_poll_reports_a_preemption_that_came_during_a_failure(metadata: GceMetadata, hear: Hear) -> None:
     heard = hear()
     polled(metadata)
     metadata.replies[PREEMPTED] = iter([told(503)])
@@ -258,7 +256,7 @@ def test_n5_a_server_that_never_answers_is_waited_for_no_longer_than_a_poll(meta
 # -- where it is -----------------------------------------------------------------------------------------------------
 
 
-def test_it_is_asked_by_its_address_and_then_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_server_is_polled_by_address_and_then_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[str, int]] = []
 
     def refused(address: tuple[str, int], *_: object) -> None:

@@ -180,7 +180,7 @@ def with_scheduling(**fields: Any) -> dict[str, Any]:
         (wished("one", kind="e2-standard-4", scheduling=ON_DEMAND), "not supported for e2"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_at_once(calls: GceCalls, body: dict[str, Any], told: str) -> None:
+def test_impossible_request_is_refused_at_once(calls: GceCalls, body: dict[str, Any], told: str) -> None:
     refused = calls.insert(body)
     assert refused.status == 400
     assert told in refused.body["error"]["message"]
@@ -245,7 +245,7 @@ def test_the_quota_of_all_regions_is_the_projects(gce: GoogleServer, calls: GceC
     assert quotas["GPUS_ALL_REGIONS"] == 0
 
 
-def test_an_account_that_is_not_there_is_told_in_the_operation(gce: GoogleServer, calls: GceCalls) -> None:
+def test_missing_account_is_reported_in_the_operation(gce: GoogleServer, calls: GceCalls) -> None:
     gce.project.accounts = {"known@acme-training.iam.gserviceaccount.com"}
     body = wished("one", serviceAccounts=[{"email": "new@acme-training.iam.gserviceaccount.com", "scopes": []}])
     error = error_of(calls.waited(calls.insert(body)))
@@ -253,9 +253,7 @@ def test_an_account_that_is_not_there_is_told_in_the_operation(gce: GoogleServer
     assert "new@acme-training.iam.gserviceaccount.com" in error["message"]
 
 
-def test_an_operation_fails_as_it_is_told_to_and_the_instance_may_be_there_all_the_same(
-    gce: GoogleServer, calls: GceCalls
-) -> None:
+def test_operation_fails_as_set_and_may_leave_the_instance(gce: GoogleServer, calls: GceCalls) -> None:
     gce.fail(INSERT, TAKEN_WHILE_MADE)
     assert error_of(calls.waited(calls.insert(wished("one"))))["code"] == "UNSUPPORTED_OPERATION"
     assert calls.names() == []
@@ -468,7 +466,7 @@ BRIEF = {**SPOT_FOR_TWO_HOURS, "maxRunDuration": {"seconds": "30"}}
 SCRIPT = {"items": [{"key": "startup-script", "value": "true"}]}
 
 
-def test_whoever_executes_instances_is_told_what_happens_to_them(gce: GoogleServer, calls: GceCalls) -> None:
+def test_machine_runner_receives_each_event_of_its_instances(gce: GoogleServer, calls: GceCalls) -> None:
     gce.project.machines = told = Told()
     calls.run("one", metadata=SCRIPT)
     gce.project.preempt("one", notice=timedelta())
@@ -476,7 +474,7 @@ def test_whoever_executes_instances_is_told_what_happens_to_them(gce: GoogleServ
     assert told.events == ["started true", "noticed", "stopping", "ended"]
 
 
-def test_they_are_told_by_the_clock_though_nobody_asks() -> None:
+def test_machine_runner_receives_events_by_the_clock_without_a_poll() -> None:
     told = Told()
     server = GoogleServer(ScaledClock(datetime.now(UTC), 200.0))
     server.project.machines = told
@@ -553,7 +551,7 @@ def test_a_zone_that_does_not_answer_is_named_or_fails_the_list(gce: GoogleServe
     assert calls.call("GET", f"zones/{ZONE}/instances").status == 503
 
 
-def test_what_there_is_can_be_looked_up(calls: GceCalls) -> None:
+def test_types_and_subnets_can_be_looked_up(calls: GceCalls) -> None:
     types = calls.call("GET", "aggregated/machineTypes", filter="name=a3-highgpu-8g").body["items"]
     (kind,) = types["zones/us-central1-a"]["machineTypes"]
     assert kind["accelerators"] == [{"guestAcceleratorType": "nvidia-h100-80gb", "guestAcceleratorCount": 8}]
@@ -588,7 +586,7 @@ def test_the_serial_port_tells_from_where_one_has_read(gce: GoogleServer, calls:
 # -- money -----------------------------------------------------------------------------------------------------------
 
 
-def test_spot_prices_of_a_year_are_told_in_steps(gce: GoogleServer, calls: GceCalls) -> None:
+def test_spot_prices_of_a_year_come_in_steps(gce: GoogleServer, calls: GceCalls) -> None:
     since = gce.project.now - timedelta(days=10)
     gce.project.price("g2-standard-4", "us-central1", Decimal("0.41"), since)
     asked = {"instanceProperties": {"machineType": "g2-standard-4"}, "types": ["PRICE", "PREEMPTION"]}
@@ -653,14 +651,14 @@ def test_a_disk_is_billed_until_it_is_deleted(gce: GoogleServer, calls: GceCalls
 
 
 @pytest.mark.parametrize("error", [RATE_LIMIT, BACKEND_ERROR, API_DISABLED])
-def test_a_method_fails_as_often_as_it_is_told_to(gce: GoogleServer, calls: GceCalls, error: Refusal) -> None:
+def test_method_fails_the_set_number_of_times(gce: GoogleServer, calls: GceCalls, error: Refusal) -> None:
     gce.fail("compute.instances.get", error, times=2)
     found = [calls.get("one") for _ in range(3)]
     assert [each.status for each in found] == [error.status, error.status, 404]
     assert found[0].reason == error.reason
 
 
-def test_all_methods_fail_until_a_moment_or_until_they_are_told_otherwise(
+def test_all_methods_fail_until_a_moment_or_until_they_are_reset(
     gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]
 ) -> None:
     gce.fail(ANY, BACKEND_ERROR, until=gce.project.now + timedelta(seconds=30))
@@ -685,7 +683,7 @@ def test_an_answer_that_is_lost_was_done(gce: GoogleServer, calls: GceCalls) -> 
     assert calls.names() == ["one"]
 
 
-def test_whoever_hangs_is_released(gce: GoogleServer, calls: GceCalls) -> None:
+def test_hanging_call_is_released(gce: GoogleServer, calls: GceCalls) -> None:
     gce.fail("compute.instances.get", Hang)
     failed: list[Exception] = []
 
@@ -705,7 +703,7 @@ def test_whoever_hangs_is_released(gce: GoogleServer, calls: GceCalls) -> None:
     assert len(failed) == 1
 
 
-def test_whoever_has_no_token_or_an_old_one_is_told_so(gce: GoogleServer, calls: GceCalls) -> None:
+def test_call_with_a_missing_or_expired_token_gets_401(gce: GoogleServer, calls: GceCalls) -> None:
     assert GceCalls(gce, "another").get("one").status == 401
     gce.logins.tokens["another"] = "user:ada@example.com"
     assert GceCalls(gce, "another").get("one").status == 404
@@ -765,7 +763,7 @@ def test_answers_are_dated_by_the_projects_clock(gce: GoogleServer, calls: GceCa
 # -- Google's description --------------------------------------------------------------------------------------------
 
 
-def test_what_google_does_not_describe_is_refused_and_remembered() -> None:
+def test_undocumented_request_is_refused_and_recorded_as_a_fault() -> None:
     with GoogleServer(ManualClock(datetime.now(UTC))) as gce:
         calls = GceCalls(gce)
         assert calls.insert(wished("one", lables={})).status == 400

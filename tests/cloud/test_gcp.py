@@ -107,9 +107,7 @@ def test_g1_an_instance_whose_launch_fails_after_it_was_found_capacity_is_listed
     assert alive(GcpDriver(CONFIG, clock)) == [launched.instance_id]
 
 
-def test_g1_a_failed_launch_that_nobody_may_end_is_told_as_the_failure_that_it_is(
-    gce: GoogleServer, cloud: GcpDriver
-) -> None:
+def test_g1_a_failed_launch_that_cannot_be_deleted_reports_its_own_failure(gce: GoogleServer, cloud: GcpDriver) -> None:
     gce.project.stock_out(A, L4, "SPOT")
     gce.fail(DELETE, answers.forbidden("compute.instances.delete", "projects/acme-training"), times=None)
     with pytest.raises(StockedOut, match=r"enough resources.*was not ended: .*compute\.instances\.delete"):
@@ -126,9 +124,7 @@ def test_g2_p22_p23_a_stockout_comes_after_an_accepted_insert_and_is_no_success(
     assert not [each for each in cloud.instances() if each.alive]
 
 
-def test_g6_after_a_stockout_the_zones_are_asked_that_google_says_have_some(
-    gce: GoogleServer, cloud: GcpDriver
-) -> None:
+def test_g6_after_a_stockout_the_driver_offers_the_zones_that_google_names(gce: GoogleServer, cloud: GcpDriver) -> None:
     for zone in (A, B):
         gce.project.stock_out(zone, L4, "SPOT")
     with pytest.raises(StockedOut) as raised:
@@ -189,7 +185,7 @@ def test_g8_while_an_instance_stops_its_launch_is_that_instance(
     assert len(gce.calls(INSERT)) == 1
 
 
-def test_a_name_that_somebody_else_uses_is_not_taken_for_ours(
+def test_instance_name_used_by_another_is_not_taken_for_ours(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.fail(INSERT, answers.already_exists("projects/acme-training/zones/us-central1-a/instances/x"), times=None)
@@ -230,7 +226,7 @@ def test_g14_every_instance_ends_at_its_limit_without_anybody(
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-def test_g5_a_missing_right_is_told_with_the_role_that_has_it(gce: GoogleServer, cloud: GcpDriver) -> None:
+def test_g5_a_missing_permission_is_reported_with_the_role_that_grants_it(gce: GoogleServer, cloud: GcpDriver) -> None:
     asked = request(offered(cloud))
     gce.fail(INSERT, answers.forbidden("compute.instances.create", "projects/acme-training"), times=None)
     with pytest.raises(AccessDenied, match=r"compute\.instances\.create") as raised:
@@ -239,7 +235,7 @@ def test_g5_a_missing_right_is_told_with_the_role_that_has_it(gce: GoogleServer,
     assert len(gce.calls(INSERT)) == 1
 
 
-def test_g7_a_quota_is_told_with_its_number_and_asked_for_only_while_an_instance_of_ours_may_hold_it(
+def test_g7_a_full_quota_names_its_limit_and_is_retried_only_while_our_instance_may_hold_it(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.project.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 1, REGION)
@@ -272,7 +268,7 @@ def test_a_type_that_a_zone_does_not_have_is_not_offered_there_for_a_while(
     assert asked.offering.pool in {each.pool for each in cloud.offerings()}
 
 
-def test_an_image_that_is_gone_is_looked_up_anew(gce: GoogleServer, cloud: GcpDriver) -> None:
+def test_deleted_image_is_looked_up_again(gce: GoogleServer, cloud: GcpDriver) -> None:
     asked = request(offered(cloud))
     gce.fail(INSERT, answers.invalid("disks[0].initializeParams.sourceImage", "x", "The referenced image is gone."))
     with pytest.raises(BadImage):
@@ -295,7 +291,7 @@ def test_an_image_that_does_not_exist_says_so(gce: GoogleServer, clock: ManualCl
         GcpDriver(replace(CONFIG, image=image), clock).offerings()
 
 
-def test_a_region_that_google_does_not_have_is_told_as_that(gce: GoogleServer, clock: ManualClock) -> None:
+def test_unknown_region_is_reported_as_such(gce: GoogleServer, clock: ManualClock) -> None:
     with pytest.raises(CloudError, match="us-centrall1") as raised:
         GcpDriver(replace(CONFIG, regions=("us-centrall1",)), clock).offerings()
     assert "us-central1" in (raised.value.hint or "")
@@ -304,7 +300,7 @@ def test_a_region_that_google_does_not_have_is_told_as_that(gce: GoogleServer, c
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 
-def test_g3_a_preempted_instance_leaves_nothing_and_is_told_by_a_driver_that_never_saw_it(
+def test_g3_a_preempted_instance_leaves_nothing_and_a_new_driver_reports_it(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     taken = running(cloud, clock)
@@ -332,7 +328,7 @@ def test_g3_what_has_switched_itself_off_is_seen_as_stopped_until_it_is_ended(
     assert gce.project.disks == {}
 
 
-def test_g3_what_somebody_else_deletes_tells_since_when_it_was_off(
+def test_g3_an_instance_deleted_by_another_reports_since_when_it_was_off(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     drained = running(cloud, clock)
@@ -403,7 +399,7 @@ def test_g9_an_expired_login_blinds_and_a_new_one_is_used(
     assert alive(cloud) == [running_one.instance_id]
 
 
-def test_nobody_who_is_logged_in_is_told_what_to_type(
+def test_driver_without_a_login_says_what_to_type(
     gce: GoogleServer, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
@@ -415,7 +411,7 @@ def test_nobody_who_is_logged_in_is_told_what_to_type(
     assert "gcloud auth application-default login" in (raised.value.hint or "")
 
 
-def test_a_login_that_is_named_and_not_there_is_told_by_its_place(
+def test_missing_login_file_is_reported_with_its_path(
     gce: GoogleServer, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "junk.json").write_text("{}")
@@ -491,7 +487,7 @@ def test_throttling_and_outages_are_waited_out(gce: GoogleServer, cloud: GcpDriv
         cloud.instances()
 
 
-def test_one_look_is_two_calls_and_serves_whoever_asks_in_that_second(
+def test_listing_takes_two_calls_and_is_shared_for_a_second(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     running(cloud, clock)
@@ -502,7 +498,7 @@ def test_one_look_is_two_calls_and_serves_whoever_asks_in_that_second(
     assert [each.method for each in gce.asked[before:]] == [LIST, OPERATIONS]
 
 
-def test_a_pass_beside_1200_other_instances_reads_none_of_them(
+def test_listing_next_to_1200_other_instances_reads_none_of_them(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     running_one = running(cloud, clock)

@@ -65,11 +65,11 @@ def test_p14_an_account_that_settles_late_costs_time_and_no_launch_on_demand(run
 
 
 @pytest.mark.parametrize("keeps", [False, True], ids=["nothing there", "instance there"])
-def test_an_operation_that_nobody_has_heard_of_ends_no_runner(run: PlainGcpRun, keeps: bool) -> None:
+def test_unknown_operation_error_ends_no_runner(run: PlainGcpRun, keeps: bool) -> None:
     accidents.stays(run, INSERT, Failure("NEVER_HEARD_OF", keeps=keeps))
 
 
-def test_an_instance_that_somebody_deletes_while_it_is_made_is_asked_for_anew(run: PlainGcpRun) -> None:
+def test_instance_deleted_while_it_is_created_is_requested_again(run: PlainGcpRun) -> None:
     """Three times in a row it would be somebody's will: https://github.com/piercefreeman/cloud-gpu-reliability/pull/5."""
     accidents.passes(run, INSERT, DELETED_WHILE_MADE, 0.0)
 
@@ -87,7 +87,7 @@ def test_g12_a_delete_that_did_nothing_ends_no_meter(run: PlainGcpRun) -> None:
 
 
 @pytest.mark.parametrize("kind", ["operation INTERNAL_ERROR", "operation without effect", "404"])
-def test_g12_what_stays_although_its_end_was_asked_for_is_told(run: PlainGcpRun, kind: str) -> None:
+def test_g12_an_instance_that_outlives_its_deletion_is_reported(run: PlainGcpRun, kind: str) -> None:
     """It has switched itself off, so its disk alone is billed. The run has not ended until that is gone."""
     accidents.is_never_mended(run, DELETE, errors_of(DELETE)[kind])
     told = [tick.remark for tick in run.ticks if tick.remark and "is still there" in tick.remark]
@@ -123,13 +123,13 @@ def test_an_error_that_passes_ends_nothing(run: PlainGcpRun, way: Way, call: str
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("call", "kind"), EACH[1::11])
-def test_an_error_that_stays_ends_no_runner_and_no_training_and_is_told(run: PlainGcpRun, call: str, kind: str) -> None:
+def test_lasting_error_ends_no_runner_and_no_training_and_is_reported(run: PlainGcpRun, call: str, kind: str) -> None:
     accidents.stays(run, call, errors_of(call)[kind])
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("call", CALLS)
-def test_a_run_completes_beside_an_error_that_nobody_mends(run: PlainGcpRun, call: str) -> None:
+def test_run_completes_despite_a_lasting_error(run: PlainGcpRun, call: str) -> None:
     accidents.is_never_mended(run, call, errors_of(call)["401" if call == LOGIN else "403 forbidden"])
 
 
@@ -145,14 +145,14 @@ def test_a_project_that_forbids_a_call_from_the_start_on_says_so(run: PlainGcpRu
 
 
 @pytest.mark.parametrize(("call", "kind"), [*((call, "403 forbidden") for call in LISTS), (LOGIN, "nobody")])
-def test_who_may_not_even_look_is_told_at_the_first_look(run: PlainGcpRun, call: str, kind: str) -> None:
+def test_missing_right_to_list_is_reported_at_the_first_listing(run: PlainGcpRun, call: str, kind: str) -> None:
     run.fails(call, errors_of(call)[kind], FOR_EVER_S)
     with pytest.raises(AccessDenied) as raised:
         run.goes_on(10)
     assert raised.value.hint
 
 
-def test_what_nobody_may_delete_is_told_and_its_disk_is_billed_until_somebody_may(run: PlainGcpRun) -> None:
+def test_undeletable_instance_is_reported_and_its_disk_is_billed_until_it_is_deleted(run: PlainGcpRun) -> None:
     """Its machine has switched itself off, and costs nothing any more."""
     assert run.trains_within(60)
     fault = run.fails(DELETE, errors_of(DELETE)["403 forbidden"], FOR_EVER_S)
@@ -175,7 +175,7 @@ def test_a_run_makes_each_of_these_calls_and_no_others(run: PlainGcpRun) -> None
 
 
 @pytest.mark.parametrize("call", ["iam.projects.serviceAccounts.get", "iam.projects.serviceAccounts.delete"])
-def test_what_iam_shows_although_it_says_that_there_is_none_is_told_as_left(run: PlainGcpRun, call: str) -> None:
+def test_identity_that_iam_still_shows_after_a_404_is_reported_as_left(run: PlainGcpRun, call: str) -> None:
     accidents.passes(run, call, errors_of(call)["404"], 0.0)
     assert "spotrun reap" in (run.ticks[-1].remark or "")
     assert run.account.identities_left != []

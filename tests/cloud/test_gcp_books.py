@@ -234,7 +234,7 @@ def test_lists_that_are_a_minute_late_bend_neither_bill_nor_decisions(
 
 
 @pytest.mark.parametrize("label", ["spotrun-nano-usd-per-hour", "spotrun-launch", "spotrun-cpus"])
-def test_p31_odd_labels_of_somebody_elses_instance_change_no_decision(
+def test_p31_odd_labels_of_a_foreign_instance_change_no_decision(
     monkeypatch: pytest.MonkeyPatch, right: list[Entry], label: str
 ) -> None:
     run = PlainGcpRun(monkeypatch, ahead=timedelta())

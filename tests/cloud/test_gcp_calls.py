@@ -82,7 +82,7 @@ def test_a_call_has_its_body_its_query_and_the_callers_token(server: AnsweringSe
 @pytest.mark.parametrize(
     "trouble", [error(503, "backendError"), error(403, "rateLimitExceeded"), error(429, "rateLimitExceeded"), Cut]
 )
-def test_what_passes_is_asked_again(server: AnsweringServer, trouble: How) -> None:
+def test_transient_error_is_retried(server: AnsweringServer, trouble: How) -> None:
     assert asked(answering(server, trouble, trouble, Answer(body={"items": []}))) == {"items": []}
     assert len(server.asked) == 3
 
@@ -99,7 +99,7 @@ def test_between_the_tries_are_pauses_of_which_no_two_are_alike(server: Answerin
     assert len(set(clock.pauses)) == len(clock.pauses)
 
 
-def test_who_has_seconds_only_asks_once_when_they_are_over(server: AnsweringServer) -> None:
+def test_call_past_its_time_limit_is_sent_once(server: AnsweringServer) -> None:
     server.answers = [error(503, "backendError")]
     clock = ManualClock()
     clock.advance(100.0)
@@ -116,7 +116,7 @@ def test_who_has_seconds_only_asks_once_when_they_are_over(server: AnsweringServ
         (error(400, "invalid"), CloudError),
     ],
 )
-def test_what_does_not_pass_is_asked_once(server: AnsweringServer, answer: How, kind: type[CloudError]) -> None:
+def test_permanent_error_is_not_retried(server: AnsweringServer, answer: How, kind: type[CloudError]) -> None:
     assert isinstance(refusal(answering(server, answer)), kind)
     assert len(server.asked) == 1
 
@@ -142,7 +142,7 @@ def test_a_list_is_read_to_its_end(server: AnsweringServer) -> None:
     assert [query.partition("filter=a")[2] for query in queries] == ["", "&pageToken=1%2Fx", "&pageToken=2"]
 
 
-def test_a_page_that_fails_for_a_while_is_asked_for_again(server: AnsweringServer) -> None:
+def test_page_that_fails_for_a_while_is_requested_again(server: AnsweringServer) -> None:
     first, second = Answer(body={"items": ["a"], "nextPageToken": "2"}), Answer(body={"items": ["b"]})
     google = answering(server, first, error(503, "backendError"), second)
     assert google.items("list zones", ZONES) == ["a", "b"]
@@ -157,7 +157,7 @@ def test_a_token_that_is_refused_is_renewed_at_once(server: AnsweringServer) -> 
     assert [each.token for each in server.asked] == ["token-1", "token-2"]
 
 
-def test_a_login_that_has_expired_is_told_and_not_asked_for_again(server: AnsweringServer) -> None:
+def test_expired_login_is_reported_and_not_retried(server: AnsweringServer) -> None:
     server.login = Answer(400, {"error": "invalid_grant", "error_description": "Token has been expired or revoked."})
     google = Google(ManualClock(), PATIENT)
     found = refusal(google)
@@ -167,9 +167,7 @@ def test_a_login_that_has_expired_is_told_and_not_asked_for_again(server: Answer
     assert (server.asked, server.tokens) == ([], 1)
 
 
-def test_who_logs_in_anew_is_known_by_the_next_call(
-    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_next_call_uses_a_new_login(server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     server.answers = [Answer(body={"items": []})]
     server.login = Answer(400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."})
     clock = ManualClock()
@@ -189,7 +187,7 @@ def test_a_clock_that_is_wrong_is_blamed_and_not_the_login(server: AnsweringServ
     assert "timedatectl" in (found.hint or "")
 
 
-def test_where_nobody_is_logged_in_nothing_is_asked(
+def test_call_without_a_login_sends_nothing(
     server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log_out(monkeypatch, tmp_path)
@@ -212,7 +210,7 @@ def test_the_project_is_that_of_the_login_unless_one_is_named(
     assert "gcp.project" in (raised.value.hint or "")
 
 
-def test_who_is_logged_in_is_told_by_google_and_the_token_is_in_no_address(
+def test_google_names_the_caller_and_no_url_has_the_token(
     server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"{OVERRIDES}OAUTH2", server.url)
@@ -248,14 +246,14 @@ def test_the_date_of_an_answer_puts_the_clock_right(server: AnsweringServer, ahe
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "2026-01-01T00:00:00Z", "Thu, 99 Foo 20260 99:99:99 GMT"])
-def test_a_date_that_nobody_can_read_changes_no_clock(server: AnsweringServer, date: str) -> None:
+def test_unreadable_date_changes_no_clock(server: AnsweringServer, date: str) -> None:
     clock = ManualClock()
     server.answers = [Answer(headers={"Date": date})]
     asked(Google(clock, PATIENT))
     assert clock.ahead == timedelta()
 
 
-def test_the_date_of_somebody_else_changes_no_clock(server: AnsweringServer) -> None:
+def test_date_of_a_captive_portal_changes_no_clock(server: AnsweringServer) -> None:
     clock = ManualClock()
     server.answers = [Answer(body=PORTAL, headers={"Date": "Mon, 01 Jan 2001 00:00:00 GMT"})]
     refusal(Google(clock, PATIENT))
@@ -266,13 +264,13 @@ def test_the_date_of_somebody_else_changes_no_clock(server: AnsweringServer) -> 
 
 
 @pytest.mark.parametrize("body", [PORTAL, "", "[]", '"text"', '{"cut": '])
-def test_what_is_no_answer_of_googles_is_none(server: AnsweringServer, body: str) -> None:
+def test_answer_of_a_proxy_is_reported_as_no_answer_of_google(server: AnsweringServer, body: str) -> None:
     found = refusal(answering(server, Answer(body=body)))
     assert type(found) is CloudUnavailable
     assert "on the way has answered" in found.message
 
 
-def test_what_is_deleted_is_answered_by_nothing(server: AnsweringServer) -> None:
+def test_deletion_has_an_empty_answer(server: AnsweringServer) -> None:
     google = answering(server, Answer(204, ""))
     assert asked(google, Call(COMPUTE, "DELETE", "projects/p/zones/z/instances/a")) == {}
 
@@ -302,7 +300,7 @@ def test_a_portal_that_answers_who_logs_in_ends_no_login(server: AnsweringServer
 
 
 @pytest.mark.parametrize("address", ["http://compute.invalid", "https://compute.invalid"])
-def test_a_proxy_that_wants_a_password_is_told(
+def test_proxy_that_requires_a_password_is_reported(
     server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setenv(f"{OVERRIDES}COMPUTE", address)

@@ -75,7 +75,7 @@ Job = Callable[..., Path]
         ),
     ],
 )
-def test_what_is_not_rented_out_is_told_with_its_line_and_what_there_is(
+def test_unavailable_offering_is_reported_with_its_line_and_the_available_ones(
     account: GcpAccount, spotrun: Spotrun, job: Job, resources: str, gcp: str, problem: str, advice: str
 ) -> None:
     said = spotrun("launch", job(resources, gcp), "--dry-run")

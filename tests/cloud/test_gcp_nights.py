@@ -23,7 +23,7 @@ from spotrun.clouds.gcp.cloud import Gcp
 from spotrun.clouds.gcp.control_plane import usd_of_a_night
 from spotrun.clouds.gcp.night_alarm import GcpAlarm
 from spotrun.clouds.gcp.nights import CLOUD_RUN, GcpNights, schedule
-from spotrun.clouds.nights import Due, Function
+from spotrun.clouds.nights import Function, ScheduleTimes
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, SpecInvalid
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.night_pin import pin_for
@@ -79,7 +79,7 @@ def test_a_runner_that_is_killed_anywhere_while_it_begins_leaves_one_night(
     require_one_clean_night(world)
 
 
-def test_what_google_takes_is_replaced_by_the_call_of_the_next_minute(world: GcpNightWorld) -> None:
+def test_next_call_of_the_minute_replaces_a_preempted_instance(world: GcpNightWorld) -> None:
     world.is_quiet_until(world.next_due())
     world.install(policy={"on_demand_after": "10m", "return_to_spot": False})
     world.passes(20)
@@ -121,8 +121,8 @@ def test_three_nights_with_faults_at_random_keep_every_promise(monkeypatch: pyte
 
 
 def test_the_jobs_of_a_night_fire_when_it_is_due() -> None:
-    assert schedule(Due((0,), 22, ("mon", "fri", "sun"))) == "0 22 * * 1,5,0"
-    assert schedule(Due((5, 20, 35, 50), 0, ("sat",))) == "5,20,35,50 0 * * 6"
+    assert schedule(ScheduleTimes((0,), 22, ("mon", "fri", "sun"))) == "0 22 * * 1,5,0"
+    assert schedule(ScheduleTimes((5, 20, 35, 50), 0, ("sat",))) == "5,20,35,50 0 * * 6"
 
 
 def test_a_month_of_nights_costs_what_the_page_says(world: GcpNightWorld) -> None:
@@ -146,7 +146,7 @@ def google(monkeypatch: pytest.MonkeyPatch) -> PlainGoogle:
     return found
 
 
-def test_the_call_of_each_minute_is_resumed_and_paused_once_whoever_else_does_so(google: PlainGoogle) -> None:
+def test_minutely_call_is_resumed_and_paused_once_by_two_callers(google: PlainGoogle) -> None:
     called = GoogleNights(google)
     called.jobs[JOB] = {"name": JOB, "state": "PAUSED"}
     alarm = GcpAlarm(Google(google.clock), JOB)
@@ -167,7 +167,7 @@ def test_the_call_of_each_minute_is_resumed_and_paused_once_whoever_else_does_so
     assert called.state_of("tick") == "PAUSED"
 
 
-def test_a_job_that_cannot_be_switched_is_told(google: PlainGoogle) -> None:
+def test_scheduler_job_that_cannot_be_switched_is_reported(google: PlainGoogle) -> None:
     called = GoogleNights(google)
     called.jobs[JOB] = {"name": JOB, "state": "DISABLED"}
     with pytest.raises(CloudError, match="resume the job spotrun-night-resnet50-tick"):
@@ -192,9 +192,7 @@ def test_a_right_that_is_missing_is_named(world: GcpNightWorld, google: PlainGoo
         ("Service account spotrun-night@acme-training.iam.gserviceaccount.com does not exist.", "infra/gcp/README.md"),
     ],
 )
-def test_what_cloud_run_refuses_is_told_without_advice_on_instances(
-    google: PlainGoogle, words: str, advice: str | None
-) -> None:
+def test_refusal_of_cloud_run_has_no_advice_on_instances(google: PlainGoogle, words: str, advice: str | None) -> None:
     refusal = RpcRefusal(400, "INVALID_ARGUMENT", words)
     google.fault = lambda method: refusal if method.endswith("services.patch") else None
     with pytest.raises(CloudError) as refused:
@@ -217,7 +215,7 @@ def test_a_night_that_is_not_there_is_neither_begun_nor_removed_twice(
 # -- what the service executes -----------------------------------------------------------------------------------------
 
 
-def test_an_archive_that_somebody_has_changed_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_archive_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPOTRUN_ARCHIVE", "bucket/runs/nights/function-0.zip")
     monkeypatch.setenv("SPOTRUN_ARCHIVE_SHA256", "0" * 64)
     monkeypatch.setattr(night_start, "_asked", lambda address, headers: b'{"access_token": "t"}')
@@ -388,7 +386,7 @@ def what_is_installed_is_what_was_asked_for(project: Project) -> None:
     assert template["containers"][0]["resources"]["cpuIdle"] is True, "it costs something only while it is called"
 
 
-def test_a_service_that_does_not_start_is_told_with_the_reason(
+def test_service_that_does_not_start_is_reported_with_the_reason(
     project: Project,
     job: Path,
     spotrun: Spotrun,  # noqa: F811
@@ -401,9 +399,7 @@ def test_a_service_that_does_not_start_is_told_with_the_reason(
     assert project.called.jobs == {}
 
 
-def test_a_name_that_is_too_long_for_a_service_is_refused_before_anything_is_asked(
-    world: GcpNightWorld, google: PlainGoogle
-) -> None:
+def test_name_too_long_for_a_service_is_refused_before_any_call(world: GcpNightWorld, google: PlainGoogle) -> None:
     with pytest.raises(SpecInvalid, match="too long for a night"):
         GcpNights(REGION, google.clock).require("a" * 36, STORE)
     with pytest.raises(SpecInvalid, match="packages for aarch64"):
@@ -449,7 +445,7 @@ def test_a_night_tells_what_becomes_of_it_at_an_address_that_is_in_secret_manage
     assert world.google.counts[ACCESS] <= 20, "only where there is news"
 
 
-def test_record_that_a_stranger_has_put_is_told_to_whom_the_installed_one_names(
+def test_foreign_record_is_reported_to_the_webhooks_of_the_installed_one(
     world: GcpNightWorld, server: WebhookServer
 ) -> None:
     world.google.iam.secrets.put(HOOK, f"{server.url}services/T0/B0/cNryAddress")
@@ -462,7 +458,7 @@ def test_record_that_a_stranger_has_put_is_told_to_whom_the_installed_one_names(
     assert world.uids() == []
 
 
-def test_the_account_of_nights_reads_addresses_and_who_installs_is_told_what_to_ask_for(
+def test_account_of_nights_reads_addresses_and_the_installer_gets_the_missing_grant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with GoogleServer(system_clock(), objects="http://127.0.0.1:9") as google:
@@ -484,7 +480,7 @@ def test_the_account_of_nights_reads_addresses_and_who_installs_is_told_what_to_
             here.addresses({"OTHER": Reference("gsm", "team-slack")})
 
 
-def test_an_address_that_the_account_of_nights_may_not_read_is_told_with_the_grant(world: GcpNightWorld) -> None:
+def test_address_that_the_account_of_nights_may_not_read_is_noted_with_the_grant(world: GcpNightWorld) -> None:
     said = list[str]()
     pin = pin_for(msgspec.structs.replace(world.night, webhooks=(HOOK, "team-slack")), None)
     GcpNights(REGION, world.clock).install(pin, STORE, Function(b"an archive", "python3.12", "x86_64"), said.append)

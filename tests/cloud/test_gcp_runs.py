@@ -149,7 +149,7 @@ def test_instance_that_hangs_without_its_labels_is_ended_before_another_trains(r
     completes(run, instances=2)
 
 
-def test_somebody_elses_copy_of_an_instance_is_not_the_instance(run: PlainGcpRun) -> None:
+def test_foreign_copy_of_an_instance_is_not_the_instance(run: PlainGcpRun) -> None:
     """The console's *Create similar* copies the labels, and what starts the agent."""
     assert run.trains_within(60)
     (mine,) = run.account.alive

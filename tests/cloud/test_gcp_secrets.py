@@ -64,7 +64,7 @@ def test_a_name_is_enough_and_another_secret_can_be_named() -> None:
 @pytest.mark.parametrize(
     "text", ["gsm:/", "gsm:projects/p/secrets/b/versions/3", "GSM:a b", f"gsm:{'a' * 256}", f"gsm:{CANARY}", "gsm:a\n"]
 )
-def test_what_is_no_name_of_a_secret_is_refused_and_not_shown(text: str) -> None:
+def test_malformed_secret_name_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(SpecInvalid, match="neither a project nor a version can be named") as refused:
         spec(secrets={"KEY": text})
     assert text not in str(refused.value)
@@ -78,7 +78,7 @@ def test_what_is_no_name_of_a_secret_is_refused_and_not_shown(text: str) -> None
         ("aws", "gsm:spotrun-A", "a secret of Google Cloud is not on an instance of aws"),
     ],
 )
-def test_what_is_out_of_reach_of_a_cloud_is_refused_with_its_line_and_what_to_write(
+def test_secret_out_of_reach_of_the_cloud_is_refused_with_its_line_and_a_fix(
     tmp_path: Path, cloud: str, place: str, words: str
 ) -> None:
     job = tmp_path / "job.yaml"
@@ -129,7 +129,7 @@ def test_an_instance_reads_the_latest_versions_of_its_secrets_with_its_account(
     assert google.counts[ACCESS] == len(names)
 
 
-def test_what_is_no_secret_of_ours_is_not_for_an_instance(google: GoogleServer, secrets: SecretManager) -> None:
+def test_instance_may_not_read_other_secrets(google: GoogleServer, secrets: SecretManager) -> None:
     secrets.put("database-password", CANARY)
     with pytest.raises(SecretUnreadable, match=r"Permission .* denied on resource") as refused:
         read(A="database-password")
@@ -137,7 +137,7 @@ def test_what_is_no_secret_of_ours_is_not_for_an_instance(google: GoogleServer, 
     assert [permission for _, permission in google.denied] == ["secretmanager.versions.access"]
 
 
-def test_who_launches_may_read_no_value(
+def test_launching_user_may_read_no_secret_value(
     google: GoogleServer, secrets: SecretManager, monkeypatch: Any, tmp_path: Path
 ) -> None:
     secrets.put("spotrun-A", CANARY)
@@ -146,7 +146,7 @@ def test_who_launches_may_read_no_value(
         read(A="spotrun-A")
 
 
-def test_a_secret_that_is_missing_is_told_with_the_command(secrets: SecretManager) -> None:
+def test_missing_secret_is_reported_with_the_command_that_makes_it(secrets: SecretManager) -> None:
     secrets.versions["spotrun-empty"] = []
     for name in ("spotrun-none", "spotrun-empty"):
         with pytest.raises(SecretUnreadable, match=f"no secret {name} in {PROJECT}, or it has no version") as refused:
@@ -154,7 +154,7 @@ def test_a_secret_that_is_missing_is_told_with_the_command(secrets: SecretManage
         assert refused.value.hint == create_command(name, PROJECT)
 
 
-def test_all_that_cannot_be_read_is_told_at_once(secrets: SecretManager) -> None:
+def test_all_unreadable_secrets_are_reported_together(secrets: SecretManager) -> None:
     secrets.put("spotrun-a", b"\xff")
     secrets.put("spotrun-b", CANARY)
     secrets.put("database-password", CANARY)
@@ -167,7 +167,7 @@ def test_all_that_cannot_be_read_is_told_at_once(secrets: SecretManager) -> None
 
 
 @pytest.mark.parametrize("state", ["DISABLED", "DESTROYED"])
-def test_a_version_that_has_no_value_any_more_is_told_with_the_command(secrets: SecretManager, state: str) -> None:
+def test_secret_version_without_a_value_is_reported_with_the_command(secrets: SecretManager, state: str) -> None:
     secrets.put("spotrun-A", CANARY)
     secrets.put("spotrun-A", CANARY)
     secrets.versions["spotrun-A"][1].state = state
@@ -228,9 +228,7 @@ def test_a_secret_manager_that_is_away_is_no_missing_secret(
     assert hint in (refused.value.hint or "")
 
 
-def test_an_account_that_google_does_not_know_is_told_as_such(
-    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_account_unknown_to_google_is_reported_as_such(google: GoogleServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secret_manager, "_logged_in", lambda named: (requests.Session(), PROJECT))
     with pytest.raises(SecretUnreadable, match="invalid authentication credentials") as refused:
         read(A="spotrun-A")
@@ -264,7 +262,7 @@ def test_an_answer_that_is_none_is_taken_for_a_fault_that_passes(
     assert "cNry" not in f"{refused.value} {refused.value.__cause__}"
 
 
-def test_where_nobody_is_logged_in_it_is_told_how(
+def test_secret_read_without_a_login_says_how_to_log_in(
     google: GoogleServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log_out(monkeypatch, tmp_path)

@@ -136,7 +136,7 @@ def test_status_says_that_only_its_own_timer_would_end_an_instance(tmp_path: Pat
     assert f"only its own timer would end {recorded.instance_id}: AccessDeniedException" in " ".join(said.split())
 
 
-def test_what_a_guard_does_and_when(account: GuardedAccount, cloud: AwsDriver) -> None:
+def test_guard_terminates_its_instance_at_its_end(account: GuardedAccount, cloud: AwsDriver) -> None:
     asked = request(cloud)
     instance = cloud.launch(asked)
     ends_at = instance.launched_at + asked.time_to_live

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.aws.network import Image
+from spotrun.clouds.aws.network import Ami
 from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.secret_tags import SECRETS_MAX, secret_tags
 from spotrun.folder.final_status import KEY
@@ -297,12 +297,12 @@ def case(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("who", "asked"), ALLOWED, ids=case)
-def test_what_is_needed_is_allowed(who: str, asked: Asked) -> None:
+def test_needed_actions_are_allowed(who: str, asked: Asked) -> None:
     assert decided(who, asked).allowed
 
 
 @pytest.mark.parametrize(("who", "asked"), DENIED, ids=case)
-def test_what_is_not_needed_is_not_allowed(who: str, asked: Asked) -> None:
+def test_other_actions_are_denied(who: str, asked: Asked) -> None:
     assert not decided(who, asked).allowed
 
 
@@ -340,7 +340,7 @@ def test_a_launch_in_another_shape_is_not_allowed(changes: dict[str, Any], refus
     assert found if refused is None else found == refused
 
 
-def test_an_image_of_somebody_elses_is_not_launched_unless_its_owner_is_named() -> None:
+def test_image_of_another_owner_is_launched_only_if_the_owner_is_named() -> None:
     asked = Asked("ec2:RunInstances", f"arn:aws:ec2:{REGION}::image/ami-1", {"ec2:Owner": "210987654321"})
     assert not decided("runner", asked).allowed
     theirs = Template("account", ImageOwners="210987654321").documents()["spotrun-runner"]
@@ -406,7 +406,7 @@ def launch(changes: Mapping[str, Any]) -> Call:
         subnet="subnet-1",
     )
     request = requested(offering, 7, run_uri="s3://b/runs/r")
-    image = Image(image_id="ami-1", root_device="/dev/sda1", volume_gib=8)
+    image = Ami(image_id="ami-1", root_device="/dev/sda1", volume_gib=8)
     parameters = run_instances(request, AwsConfig(regions=(REGION,)), image, "sg-node") | dict(changes)
     given = {name: value for name, value in parameters.items() if value is not None}
     operation = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances")
@@ -439,7 +439,7 @@ def statement(**changes: Any) -> list[dict[str, Any]]:
     ],
     ids=str,
 )
-def test_what_the_evaluator_does_not_know_it_says(changes: dict[str, Any]) -> None:
+def test_evaluator_refuses_unknown_policy_elements(changes: dict[str, Any]) -> None:
     with pytest.raises(NotImplementedError):
         decide(statement(**changes), Asked("s3:GetObject", "arn:aws:s3:::b/k", {"a": "b"}))
 

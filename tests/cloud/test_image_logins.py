@@ -71,7 +71,7 @@ def test_only_a_private_repository_of_ecr_is_named_in_the_role_of_a_run() -> Non
 # -- AWS --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_login_to_ecr_is_that_of_whoever_asks(account: GuardedAccount) -> None:
+def test_ecr_login_is_that_of_the_caller(account: GuardedAccount) -> None:
     found = login_to(image_on(ECR), {}, {})
     assert found == Credentials("AWS", f"{ACCOUNT}-auth-token", "aws")
     stored = login_to(image_on(ECR), {USERNAME: USER}, {PASSWORD: WORD})
@@ -91,9 +91,7 @@ def test_a_cloud_that_gives_no_answer_refuses_nothing(monkeypatch: pytest.Monkey
         login_to(image_on(ECR), {}, {})
 
 
-def test_who_is_not_logged_in_to_aws_pulls_what_is_for_everybody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_caller_without_an_aws_login_pulls_public_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logged_out_of_aws(monkeypatch, tmp_path)
     assert login_to(image_on(PUBLIC), {}, {}) is None
     with pytest.raises(NotForThisUser, match="Unable to locate credentials") as refused:
@@ -126,7 +124,7 @@ def public_ecr(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         yield signed
 
 
-def test_who_is_logged_in_to_aws_is_known_to_the_public_registry_too(public_ecr: list[str]) -> None:
+def test_aws_login_is_used_for_the_public_registry_too(public_ecr: list[str]) -> None:
     assert login_to(image_on(PUBLIC), {}, {}) == Credentials("AWS", "of-everybody", "aws")
     assert "/us-east-1/ecr-public/aws4_request" in public_ecr[0]
 
@@ -148,7 +146,7 @@ def test_an_instance_of_google_cloud_logs_in_as_its_service_account(
     assert found.stdout.split() == ["oauth2accesstoken", "ya29.of-the-instance", "gcp"]
 
 
-def test_a_user_of_google_cloud_logs_in_as_such_or_as_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_google_cloud_login_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_in(monkeypatch, tmp_path / "login.json", token="of-ada")
     assert login_to(image_on("gcr.io"), {}, {}) == Credentials("oauth2accesstoken", "of-ada", "gcp")
     log_out(monkeypatch, tmp_path)
@@ -161,7 +159,7 @@ def test_a_user_of_google_cloud_logs_in_as_such_or_as_nobody(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("cloud", "right"), [("aws", "ecr:GetDownloadUrlForLayer"), ("gcp", "roles/artifactregistry.reader")]
 )
-def test_an_identity_that_may_not_pull_is_told_which_right_it_lacks(cloud: str, right: str) -> None:
+def test_refused_pull_names_the_missing_right(cloud: str, right: str) -> None:
     with RegistryServer("basic") as server:
         image = image_of(f"docker:{server.host}/team/train:1")
         digest = server.put_image("team/train:1", 1)
@@ -189,7 +187,7 @@ def ours(monkeypatch: pytest.MonkeyPatch, account: GuardedAccount) -> Iterator[R
         yield server
 
 
-def test_a_launch_looks_up_a_tag_with_the_login_of_whoever_launches(ours: RegistryServer) -> None:
+def test_launch_looks_up_a_tag_with_the_login_of_its_user(ours: RegistryServer) -> None:
     digest = ours.put_image("team/train:1", 3_000_000)
     found, notes = with_image(job(ours.host, tag=":1"), {})
     assert found.image is not None
@@ -197,7 +195,7 @@ def test_a_launch_looks_up_a_tag_with_the_login_of_whoever_launches(ours: Regist
     assert notes == [f"image {ours.host}/team/train is {digest}, 3 MB to pull"]
 
 
-def test_instances_may_pull_what_whoever_launches_may_not(ours: RegistryServer, account: GuardedAccount) -> None:
+def test_instances_may_pull_an_image_that_the_user_may_not(ours: RegistryServer, account: GuardedAccount) -> None:
     account.policies = []
     pinned = job(ours.host)
     found, (note,) = with_image(pinned, {})

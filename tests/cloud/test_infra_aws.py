@@ -104,7 +104,7 @@ def network() -> str:
 
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 @pytest.mark.usefixtures("bare")
-def test_what_is_deployed_is_what_the_other_tests_read() -> None:
+def test_deployed_policies_are_those_that_other_tests_read() -> None:
     deploy_as_one_would("account", SessionManager="enabled")
     iam = boto3.client("iam")
     found = {}
@@ -145,7 +145,7 @@ def test_after_the_three_commands_of_the_readme_a_driver_finds_what_it_needs() -
     assert template["Tags"][0] == {"Key": "spotrun:group", "Value": "node"}
 
 
-def test_what_moto_cannot_deploy_is_known_by_name() -> None:
+def test_resource_kinds_that_moto_cannot_deploy_are_listed() -> None:
     kinds = {each["Type"] for name in NAMES for each in Template(name).body["Resources"].values()}
     assert {
         "AWS::S3::Bucket",
@@ -242,7 +242,7 @@ def test_the_node_may_do_nothing_in_ec2() -> None:
     assert not [action for action in actions if action.startswith(("ec2:", "iam:", "scheduler:"))]
 
 
-def test_sessions_are_off_unless_they_are_asked_for() -> None:
+def test_sessions_are_off_unless_enabled() -> None:
     off = Template("account").documents()
     assert set(DOCUMENTS) - set(off) == {"spotrun-sessions"}
     assert [documents[POLICY]["Statement"][-1]["Effect"] for documents in (DOCUMENTS, off)] == ["Allow", "Deny"]

@@ -124,7 +124,7 @@ def test_the_check_against_the_schema_finds_what_the_provider_would_refuse() -> 
     ]
 
 
-def test_what_is_referred_to_is_there() -> None:
+def test_each_terraform_reference_has_its_target() -> None:
     text = json.dumps([list(resources().values()), written()["locals"], written()["output"]])
     assert set(re.findall(r"\bvar\.(\w+)", text)) == set(named("variable"))
     assert set(re.findall(r"\blocal\.(\w+)", text)) == {name for block in written()["locals"] for name in block}
@@ -182,7 +182,7 @@ def test_terraform_makes_the_roles_and_grants_them_as_they_are_meant(
 
 
 @needs_terraform
-def test_nothing_comes_in_unless_ssh_is_asked_for(
+def test_no_ingress_is_open_unless_ssh_is_enabled(
     planned: tuple[list[Evaluated], dict[str, Any]], tmp_path: Path
 ) -> None:
     found, _ = planned
@@ -235,7 +235,7 @@ def option(command: list[str], name: str) -> str | None:
     return next((each.partition("=")[2] for each in command if each.startswith(f"--{name}=")), None)
 
 
-def test_gcloud_is_told_of_all_roles_and_grants_that_terraform_makes(tmp_path: Path) -> None:
+def test_gcloud_commands_make_all_roles_and_grants_of_terraform(tmp_path: Path) -> None:
     commands = commands_of_the_readme(tmp_path)
     made = {each[3]: option(each, "file") for each in commands if each[:3] == ["iam", "roles", "create"]}
     assert made == {name: f"infra/gcp/roles/{name}.yaml" for name in roles()}

@@ -65,12 +65,12 @@ def test_the_account_of_nights_has_a_runners_roles_under_the_same_conditions_and
 
 
 @needs_terraform
-def test_who_calls_may_call_and_nothing_else(planned: list[Evaluated]) -> None:
+def test_scheduler_account_may_only_invoke_the_service(planned: list[Evaluated]) -> None:
     assert dict(granted(planned, CLOCK)) == {("project", "run.invoker"): None}
 
 
 @needs_terraform
-def test_who_installs_may_hand_out_the_two_accounts_and_call_as_the_clock(planned: list[Evaluated]) -> None:
+def test_installer_may_assign_both_service_accounts_and_impersonate_the_scheduler(planned: list[Evaluated]) -> None:
     night, clock = (each.removeprefix("serviceAccount:") for each in (NIGHT, CLOCK))
     assert dict(granted(planned, ADA)) == {
         ("project", "spotrunNightInstall"): None,
@@ -81,7 +81,7 @@ def test_who_installs_may_hand_out_the_two_accounts_and_call_as_the_clock(planne
 
 
 @needs_terraform
-def test_nobody_else_is_granted_anything(planned: list[Evaluated]) -> None:
+def test_no_other_member_has_a_grant(planned: list[Evaluated]) -> None:
     assert {each.values["member"] for each in planned if "member" in each.values} == {NIGHT, CLOCK, ADA}
 
 
@@ -98,7 +98,7 @@ def test_no_role_of_nights_reaches_beyond_them(name: str) -> None:
     assert len(roles(NIGHTS)[name]["description"]) <= 256
 
 
-def test_what_is_referred_to_is_there_and_each_variable_says_what_it_is() -> None:
+def test_each_reference_has_its_target_and_each_variable_its_description() -> None:
     text = (NIGHTS / "main.tf").read_text()
     assert set(re.findall(r"\bvar\.(\w+)", text)) == set(named("variable", NIGHTS))
     assert set(re.findall(r"\blocal\.(\w+)", text)) == {name for each in written(NIGHTS)["locals"] for name in each}

@@ -47,7 +47,7 @@ def publish(account: GuardedAccount, **data: Any) -> int:
 
 
 @pytest.mark.parametrize("capacity_type", RENTED)
-def test_what_spotrun_asks_for_is_in_the_call_with_a_template_as_without(
+def test_launch_call_has_the_same_parameters_with_and_without_a_template(
     account: GuardedAccount, capacity_type: CapacityType
 ) -> None:
     for number, config in enumerate((CONFIG, BY_TEMPLATE)):
@@ -82,7 +82,7 @@ def test_a_newer_version_is_seen_after_a_while_by_who_looks_already(account: Gua
     assert {each.launch_template.partition(":")[2] for each in cloud.offerings()} == {str(version)}
 
 
-def test_a_version_that_is_gone_is_looked_up_anew(account: GuardedAccount, cloud: AwsDriver) -> None:
+def test_deleted_template_version_is_looked_up_again(account: GuardedAccount, cloud: AwsDriver) -> None:
     asked = request(cloud)
     version = publish(account, Monitoring={"Enabled": True})
     account.refuse("RunInstances", "InvalidLaunchTemplateId.VersionNotFound", 400)
@@ -93,7 +93,7 @@ def test_a_version_that_is_gone_is_looked_up_anew(account: GuardedAccount, cloud
     assert cloud.launch(anew).alive
 
 
-def test_a_template_that_is_not_there_is_told_by_its_name(account: GuardedAccount) -> None:
+def test_missing_launch_template_is_reported_by_its_name(account: GuardedAccount) -> None:
     cloud = AwsDriver(replace(CONFIG, launch_template="ours"), ManualClock())
     with pytest.raises(BadLaunchTemplate, match="ours"):
         cloud.offerings()
@@ -122,7 +122,7 @@ def test_a_template_that_breaks_a_promise_is_refused(
         cloud.offerings()
 
 
-def test_what_breaks_none_is_taken(account: GuardedAccount, cloud: AwsDriver) -> None:
+def test_harmless_template_settings_are_accepted(account: GuardedAccount, cloud: AwsDriver) -> None:
     scratch = {"DeviceName": "/dev/sdb", "Ebs": {"Encrypted": True, "DeleteOnTermination": True, "VolumeSize": 8}}
     publish(
         account,

@@ -250,7 +250,7 @@ def test_when_the_supervisor_is_killed_its_guardian_ends_the_instance(bench: Ben
 
 
 @pytest.mark.parametrize("look", ["describe", "list", "terminate", "launch"])
-def test_when_supervisor_and_guardian_are_killed_whoever_looks_next_ends_the_instance(bench: Bench, look: str) -> None:
+def test_next_listing_ends_an_instance_whose_supervisor_and_guardian_were_killed(bench: Bench, look: str) -> None:
     cloud = bench.cloud(init=["sh", "-c", "setsid sleep 1001 & sleep 1002"])
     request = bench.request(cloud)
     instance = until(cloud, cloud.launch(request), InstanceState.RUNNING)
@@ -370,7 +370,7 @@ def test_on_demand_is_never_taken(bench: Bench) -> None:
         cloud.interrupt(instance.instance_id)
 
 
-def test_what_is_not_alive_cannot_be_interrupted(bench: Bench) -> None:
+def test_ended_instance_cannot_be_interrupted(bench: Bench) -> None:
     cloud = bench.cloud()
     with pytest.raises(CloudError, match="alive"):
         cloud.interrupt("i-00000000000000000")

@@ -37,7 +37,7 @@ def events(bench: Bench, event: str) -> list[str]:
     return [line["instance_id"] for line in lines if line["event"] == event]
 
 
-def test_a_member_is_told_its_index_and_its_address(bench: Bench) -> None:
+def test_member_receives_its_index_and_its_address(bench: Bench) -> None:
     cloud = bench.cloud(init=["sh", "-c", "env > environment; exec sleep 1000"])
     first = cloud.launch(gang(bench, cloud))
     for each in cloud.instances():
@@ -173,7 +173,7 @@ def test_a_launcher_that_dies_while_members_are_accepted_leaves_nothing(
         cloud.launch(request)
 
 
-def test_what_is_kept_of_a_first_member_is_kept_while_another_lives(bench: Bench) -> None:
+def test_records_of_a_first_member_stay_while_another_lives(bench: Bench) -> None:
     cloud = bench.cloud()
     first = cloud.launch(gang(bench, cloud))
     cloud.terminate(first.instance_id)
@@ -225,7 +225,7 @@ def test_two_members_are_taken_in_one_moment_once_two_train(bench: Bench) -> Non
     assert [each.instance_id for each in living(cloud)] == [second.instance_id]
 
 
-def test_who_is_cut_off_has_another_address_and_lives_on(bench: Bench) -> None:
+def test_cut_off_member_gets_another_address_and_lives_on(bench: Bench) -> None:
     cloud = bench.cloud(script=(step("epoch 2 at 0%", Action.CUT_OFF),))
     members = running_gang(bench, cloud)
     trains(cloud, members[1], epoch=1)

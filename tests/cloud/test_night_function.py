@@ -10,7 +10,7 @@ import pytest
 
 from spotrun.clouds.aws.control_plane import prices, usd_of, usd_of_a_night
 from spotrun.clouds.aws.night_alarm import WARNING
-from spotrun.clouds.night_requests import BEGIN, Asked
+from spotrun.clouds.night_requests import BEGIN, RequestEstimate
 from spotrun.clouds.night_requests import TICK as OF_A_TICK
 from spotrun.errors import SpecInvalid
 from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, lasts
@@ -114,7 +114,7 @@ def test_a_run_whose_runner_loses_its_rights_for_an_hour_goes_on(world: NightWor
     require_one_clean_night(world)
 
 
-def test_a_function_deployed_anew_goes_on_calling_itself_for_the_run_that_lives(world: NightWorld) -> None:
+def test_redeployed_function_keeps_attending_the_living_run(world: NightWorld) -> None:
     to_the_evening(world)
     world.passes(20)
     world.is_deployed_anew()
@@ -171,7 +171,7 @@ def test_a_night_that_is_wanted_by_hand_is_one_of_its_own(world: NightWorld) -> 
     assert len(world.uids()) == 2
 
 
-def test_what_ec2_tells_of_an_instance_makes_the_function_ask_for_another_at_once(world: NightWorld) -> None:
+def test_interruption_warning_makes_the_function_request_a_replacement_at_once(world: NightWorld) -> None:
     to_the_evening(world)
     world.install(policy={"on_demand_after": "10m", "return_to_spot": False})
     world.passes(20)
@@ -187,7 +187,7 @@ def test_what_ec2_tells_of_an_instance_makes_the_function_ask_for_another_at_onc
     require_one_clean_night(world)
 
 
-def test_a_warning_is_acted_on_before_the_agent_has_heard_of_it(world: NightWorld) -> None:
+def test_function_acts_on_a_warning_before_the_agent_has_it(world: NightWorld) -> None:
     to_the_evening(world)
     world.install(policy={"on_demand_after": "10m", "return_to_spot": False})
     world.passes(20)
@@ -249,7 +249,7 @@ def test_a_runner_that_is_called_once_a_minute_attends_between_its_signs_of_life
     assert lasts(status(86_400.0)) == UNATTENDED_AFTER_MAX
 
 
-def test_the_pace_of_a_function_leaves_an_agent_time_to_be_heard() -> None:
+def test_pace_of_the_function_leaves_an_agent_time_for_a_heartbeat() -> None:
     assert BY_THE_MINUTE.look_every_s < BY_THE_MINUTE.gap.total_seconds() < SILENCE.total_seconds()
 
 
@@ -274,7 +274,7 @@ def test_a_night_at_a_time_that_exists_twice_or_never_begins_once(
     assert world.nights()[0].at == utc(began_at)
 
 
-def test_the_next_night_is_told_as_the_scheduler_counts(world: NightWorld) -> None:
+def test_next_night_follows_the_rules_of_the_scheduler(world: NightWorld) -> None:
     world.install(at="02:30", days=("sun",))
     assert next_due(world.night, utc("2027-03-25T12:00:00")) == utc("2027-04-04T00:30:00")
     assert next_due(world.night, utc("2026-10-24T12:00:00")) == utc("2026-10-25T00:30:00")
@@ -333,7 +333,9 @@ def test_a_month_of_nights_costs_less_than_ten_cents_to_call(world: NightWorld) 
     world.passes(8 * 60 + 10)
     require_one_clean_night(world)
     asked, ticks = world.asked, world.invoked
-    counted = Asked(gets=asked["get"], puts=sum(asked[each] for each in ("list", "put", "put_if_absent", "put_status")))
+    counted = RequestEstimate(
+        gets=asked["get"], puts=sum(asked[each] for each in ("list", "put", "put_if_absent", "put_status"))
+    )
     assert counted.gets <= BEGIN.gets + ticks * OF_A_TICK.gets
     assert counted.puts <= BEGIN.puts + ticks * OF_A_TICK.puts
     calls = world.calls(world.uids()[0])

@@ -96,9 +96,7 @@ def test_a_night_tells_what_becomes_of_it_and_its_address_is_kept_nowhere(
     assert parameters.asked <= 4
 
 
-def test_a_call_without_news_asks_nobody_anything_more(
-    new_world: Callable[..., NightWorld], parameters: Parameters
-) -> None:
+def test_call_without_news_sends_no_request(new_world: Callable[..., NightWorld], parameters: Parameters) -> None:
     asked = list[Counter[str]]()
     for notify in ([{"webhook": "$SLACK_WEBHOOK"}], []):
         world = new_world(notify=notify)
@@ -163,7 +161,7 @@ def test_a_cold_start_tells_nothing_twice(world: NightWorld, server: WebhookServ
     assert told(server) == ALL
 
 
-def test_an_address_that_is_gone_is_told_and_the_next_one_is_used_from_then_on(
+def test_missing_address_is_reported_and_a_new_one_is_used_from_then_on(
     world: NightWorld, server: WebhookServer, parameters: Parameters
 ) -> None:
     address = parameters.held.pop(PATH)
@@ -175,7 +173,7 @@ def test_an_address_that_is_gone_is_told_and_the_next_one_is_used_from_then_on(
     assert told(server) == ALL
 
 
-def test_only_what_was_asked_for_is_told_and_a_command_of_a_machine_never_runs(
+def test_only_subscribed_events_are_sent_and_a_local_command_never_runs(
     new_world: Callable[..., NightWorld], server: WebhookServer, tmp_path: Path
 ) -> None:
     ran = tmp_path / "ran"
@@ -186,7 +184,7 @@ def test_only_what_was_asked_for_is_told_and_a_command_of_a_machine_never_runs(
     assert not ran.exists()
 
 
-def test_a_night_that_does_not_begin_is_told_once_in_the_hour_after_and_may_begin_then(
+def test_night_that_does_not_begin_is_reported_once_within_the_hour_and_may_begin_then(
     world: NightWorld, server: WebhookServer
 ) -> None:
     (key,) = [key for key in world._objects.objects if key.startswith("runs/nights/resnet50/work/")]
@@ -205,7 +203,7 @@ def test_a_night_that_does_not_begin_is_told_once_in_the_hour_after_and_may_begi
     assert told(server) == ["night", *ALL]
 
 
-def test_record_that_a_stranger_has_put_is_told_to_whom_the_installed_one_names(
+def test_foreign_record_is_reported_to_the_webhooks_of_the_installed_one(
     world: NightWorld, server: WebhookServer, parameters: Parameters
 ) -> None:
     """The stranger's own webhooks are none of the night's."""
@@ -223,7 +221,7 @@ def test_record_that_a_stranger_has_put_is_told_to_whom_the_installed_one_names(
     assert world.invoke({"kind": "look"}), "what looks after a run asks nobody for the record"
 
 
-def test_a_night_without_its_clock_is_told_and_so_is_who_could_not_be_told(
+def test_night_without_its_schedule_and_an_undelivered_webhook_are_reported(
     world: NightWorld, server: WebhookServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run begins; nobody is called each minute to look after it."""
@@ -253,7 +251,7 @@ def test_a_night_without_its_clock_is_told_and_so_is_who_could_not_be_told(
     ],
     ids=str,
 )
-def test_who_installs_and_may_not_read_an_address_is_told_what_to_do(
+def test_installer_who_may_not_read_an_address_gets_a_fix(
     monkeypatch: pytest.MonkeyPatch, parameters: Parameters, fault: Exception, words: str
 ) -> None:
     def refuses(**_: Any) -> None:
@@ -265,7 +263,7 @@ def test_who_installs_and_may_not_read_an_address_is_told_what_to_do(
     assert words in str(refused.value.hint)
 
 
-def test_what_to_type_for_an_address_names_its_region(parameters: Parameters) -> None:
+def test_command_for_an_address_names_its_region(parameters: Parameters) -> None:
     parameters.kind = "String"
     with pytest.raises(SecretUnreadable, match="not encrypted") as refused:
         AwsNights(Region("us-east-1", ManualClock())).addresses({"SLACK_WEBHOOK": Reference(PARAMETER, PATH)})

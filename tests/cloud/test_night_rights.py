@@ -185,7 +185,7 @@ def install(nights: AwsNights, **changes: Any) -> None:
     nights.install(pin, "s3://bucket/runs", Function(b"zip", "python3.13", "x86_64"), lambda _: None)
 
 
-def test_who_may_make_no_stack_is_told_the_right_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_stack_names_the_missing_right(monkeypatch: pytest.MonkeyPatch) -> None:
     def create_stack(**_: Any) -> None:
         raise refusal("AccessDenied", 403, DENIED.format("cloudformation:CreateStack"))
 
@@ -227,7 +227,7 @@ class Failing:
         ("Policy spotrun-runner does not exist", CloudError, "infra/aws/account.yaml"),
     ],
 )
-def test_a_stack_that_cannot_be_deployed_is_told_with_its_first_reason(
+def test_failed_stack_is_reported_with_its_first_reason(
     monkeypatch: pytest.MonkeyPatch, reason: str, kind: type[CloudError], hint: str
 ) -> None:
     failing = Failing(reason)
@@ -268,7 +268,7 @@ def test_code_of_another_digest_than_was_uploaded_is_refused(monkeypatch: pytest
         install(nights)
 
 
-def test_a_function_that_fails_is_told_with_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_function_is_reported_with_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
     def invoke(**_: Any) -> dict[str, Any]:
         said = rb'{"errorType": "StoreError", "errorMessage": "AccessDenied\n  try: call again"}'
         return {"FunctionError": "Unhandled", "Payload": SimpleNamespace(read=lambda: said)}
@@ -342,7 +342,7 @@ def test_a_night_that_is_removed_takes_archives_with_it_that_no_other_needs(kept
     assert kept.archives == {"a", "young"}
 
 
-def test_an_archive_stays_where_nobody_knows_whether_it_is_needed(kept: Kept) -> None:
+def test_archive_stays_where_its_use_is_unknown(kept: Kept) -> None:
     said: list[str] = []
     kept.denied = "spotrun-night-a"
     kept.nights.remove("b", "s3://bucket/runs", said.append)

@@ -128,13 +128,13 @@ def test_a_stack_that_another_installation_has_begun_meanwhile_is_waited_for(mon
     assert stacks.done == ["create", "update"]
 
 
-def test_a_stack_that_others_never_stop_changing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stack_that_never_settles_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CloudUnavailable, match="is still UPDATE_IN_PROGRESS"):
         deploy(monkeypatch, Stacks("UPDATE_IN_PROGRESS"))
 
 
 @pytest.mark.parametrize("part", ["function", "rule", "role", "begin", "begin-again", "tick"])
-def test_what_somebody_deletes_by_hand_is_told_and_made_anew(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+def test_part_deleted_by_hand_is_reported_and_made_again(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     stacks = Stacks("CREATE_COMPLETE", gone=(part,))
     wrong = reach(monkeypatch, stacks).wrong(NIGHT, STORE)
     assert part in wrong
@@ -158,13 +158,13 @@ def test_a_night_of_another_store_is_neither_taken_over_nor_removed(monkeypatch:
     assert stacks.done == ["delete"]
 
 
-def test_a_night_that_is_called_at_other_times_than_are_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_night_scheduled_at_other_times_than_recorded_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     stacks = Stacks("CREATE_COMPLETE")
     stacks.parameters["Zone"] = "Europe/Berlin"
     assert "at other times than it should" in reach(monkeypatch, stacks).wrong(NIGHT, STORE)
 
 
-def test_function_without_the_code_that_was_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_function_without_the_installed_code_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installation that was cut off before its upload, and another program that changed the function."""
     stacks = Stacks("CREATE_COMPLETE")
     stacks.parameters["Code"] = "a digest"

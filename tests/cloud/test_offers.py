@@ -118,7 +118,7 @@ def test_a_forecast_is_given_the_history_of_what_suits_its_job(account: Ec2Accou
     assert len(found["us-east-1a", SPOT].history) > 1
 
 
-def test_what_costs_more_may_be_cheaper_by_its_compute() -> None:
+def test_dearer_type_may_be_cheaper_for_its_compute() -> None:
     slow = replace(offering(price="1"), accelerators="T4:1", instance_type="slow")
     fast = replace(offering(price="2"), accelerators="L40S:1", instance_type="fast")
     none = replace(offering(price="0.1"), instance_type="none")
@@ -196,7 +196,7 @@ ADVICE = json.dumps(
 ).encode()
 
 
-def test_how_often_spot_is_taken_is_told_where_the_advisor_knows(account: Ec2Account, tmp_path: Path) -> None:
+def test_offers_show_interruption_bands_where_the_advisor_has_them(account: Ec2Account, tmp_path: Path) -> None:
     (tmp_path / "advice.json").write_bytes(ADVICE)
     asked = ("--advisor", str(tmp_path / "advice.json"), *(f"--instance-type={kind}" for kind in TYPES))
     bands = {(row["instance_type"], row["capacity_type"]): row["interruption_band"] for row in told(*asked)["offers"]}
@@ -206,7 +206,7 @@ def test_how_often_spot_is_taken_is_told_where_the_advisor_knows(account: Ec2Acc
     assert "taken" not in offers(*asked[2:])
 
 
-def test_an_advisor_far_away_is_asked_once_a_day(tmp_path: Path) -> None:
+def test_remote_advisor_is_requested_once_a_day(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def answer(request: Request) -> Reply:
@@ -236,7 +236,7 @@ def _rooms() -> dict[str, int]:
     return {row["capacity_type"]: row["quota_room"] for row in rows}
 
 
-def test_what_is_odd_or_refused_is_told_below(account: Ec2Account) -> None:
+def test_odd_or_refused_data_is_noted_below_the_table(account: Ec2Account) -> None:
     now = datetime.now(UTC)
     account.prices.rows.append(SpotRow("g5.xlarge", "us-east-1a", "1.006", now - timedelta(hours=1)))
     account.prices.rows.append(SpotRow("g5.xlarge", None, "0.4", now))
@@ -262,7 +262,7 @@ def test_offers_of_the_local_market_are_called_simulated() -> None:
 
 
 @pytest.mark.parametrize(("accelerators", "words"), [("K80:1", "there is A100:1 from"), ("A10G:x", "whole number")])
-def test_what_nobody_rents_out_is_an_error(accelerators: str, words: str) -> None:
+def test_unavailable_accelerator_is_an_error(accelerators: str, words: str) -> None:
     answer = CliRunner().invoke(app, ["offers", "--cloud", "local", "--accelerators", accelerators])
     assert answer.exit_code == 1
     assert words in str(answer.exception)

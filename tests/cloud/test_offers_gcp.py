@@ -79,9 +79,7 @@ def test_spot_has_a_year_of_prices_and_each_zone_the_same(gce: GoogleServer, clo
     assert all(not quote.history for quote in of(found, L4, ON_DEMAND))
 
 
-def test_each_type_is_asked_for_once_in_a_region_however_many_zones_it_has(
-    gce: GoogleServer, clock: ManualClock
-) -> None:
+def test_each_type_is_requested_once_for_all_zones_of_a_region(gce: GoogleServer, clock: ManualClock) -> None:
     read_quotes(NAMED, clock, ())
 
     assert asked(gce, HISTORY) == 4, "prices and preemptions of two types"
@@ -112,14 +110,14 @@ def test_parts_are_read_once_for_all_regions(gce: GoogleServer, clock: ManualClo
     assert asked(gce, SKUS) == 1
 
 
-def test_without_the_catalog_the_shipped_prices_are_told(gce: GoogleServer, clock: ManualClock) -> None:
+def test_shipped_prices_are_used_without_the_catalog(gce: GoogleServer, clock: ManualClock) -> None:
     found = read_quotes(NAMED, clock, ())
 
     assert any(note.startswith("prices of us-central1 are from the shipped table: ") for note in found.notes)
     assert {quote.on_demand_usd_per_hour for quote in of(found, A100, SPOT)} == {Decimal("3.673385")}
 
 
-def test_where_the_past_is_denied_spot_has_its_listed_price_and_the_reason_is_told(
+def test_spot_has_its_listed_price_and_a_note_where_the_history_is_denied(
     gce: GoogleServer, clock: ManualClock
 ) -> None:
     gce.fail(HISTORY, answers.forbidden("compute.advice.capacityHistory", "projects/acme-training"), times=None)

@@ -141,7 +141,7 @@ def test_of_two_runs_that_want_the_machine_at_one_moment_one_gets_it(sandbox: Sa
     assert len(here.offerings()) == 1
 
 
-def test_a_run_that_waits_for_a_taken_machine_is_told_by_whom(sandbox: Sandbox) -> None:
+def test_run_that_waits_for_a_taken_machine_says_which_run_has_it(sandbox: Sandbox) -> None:
     mine, other = machine(), holder()
     assert mine.instances("1111111111", None) == []
     assert mine.offerings() == []

@@ -179,7 +179,7 @@ def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(account: Guar
     assert {*RunRoles(Region(REGION, clock), clock).runs()} == {RUN, runs["changed"].created.uid}
 
 
-def test_who_may_not_list_roles_ends_instances_all_the_same(account: GuardedAccount, tmp_path: Path) -> None:
+def test_reap_without_the_right_to_list_roles_still_ends_instances(account: GuardedAccount, tmp_path: Path) -> None:
     account.refuse("ListRoles", "AccessDenied", 403)
     said = reap(str(tmp_path))
     assert "no instance is unwanted" in said
@@ -218,6 +218,6 @@ def test_the_roles_that_a_doctor_has_left_behind_are_removed_but_not_from_one_at
     assert {*RunRoles(Region(REGION, clock), clock).runs()} == {RUN, at_work}
 
 
-def test_roles_that_cannot_be_listed_are_said_and_stop_nothing(account: GuardedAccount, tmp_path: Path) -> None:
+def test_unlistable_roles_are_reported_and_stop_nothing(account: GuardedAccount, tmp_path: Path) -> None:
     account.refuse("ListRoles", "InternalFailure", 500, times=10)
     assert "cannot look for the role of each run" in reap(str(tmp_path))

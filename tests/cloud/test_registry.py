@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from spotrun.container import registry
-from spotrun.container.registry import Credentials, Found, ImageRefused, RegistryUnavailable, find
+from spotrun.container.registry import Credentials, ImageRefused, RegistryImage, RegistryUnavailable, find
 from spotrun.runs.container_image import with_image
 from spotrun.secrets.reference import SecretUnreadable
 from spotrun.spec.image import PASSWORD, USERNAME, Image, image_of
@@ -32,13 +32,13 @@ def image(server: RegistryServer, tag: str = "1", digest: str = "") -> Image:
 
 def test_a_tag_has_a_digest_and_a_size(server: RegistryServer) -> None:
     digest = server.put_image("team/image:1", 1_000, 24)
-    assert find(image(server), None) == Found(digest, 1_024)
+    assert find(image(server), None) == RegistryImage(digest, 1_024)
     assert find(image(server, "", digest), None).digest == digest
     assert find(image(server, "gone", digest), None).digest == digest  # what counts is the digest
 
 
 @pytest.mark.parametrize("server", ["basic", "bearer"], indirect=True)
-def test_who_logs_in_gets_what_is_not_for_everybody(server: RegistryServer) -> None:
+def test_login_gives_access_to_private_images(server: RegistryServer) -> None:
     digest = server.put_image("team/image:1", 1)
     assert find(image(server), ME).digest == digest
     with pytest.raises(ImageRefused, match="does not let the user me pull") as caught:
@@ -50,7 +50,7 @@ def test_who_logs_in_gets_what_is_not_for_everybody(server: RegistryServer) -> N
     assert "another word" not in repr(Credentials(USER, "another word"))
 
 
-def test_what_is_not_there_is_said_with_its_name(server: RegistryServer) -> None:
+def test_missing_image_is_reported_by_its_name(server: RegistryServer) -> None:
     with pytest.raises(ImageRefused, match=r"has no team/image with the tag 1"):
         find(image(server), None)
     with pytest.raises(ImageRefused, match=r"with the digest sha256:0{64}"):
@@ -59,7 +59,7 @@ def test_what_is_not_there_is_said_with_its_name(server: RegistryServer) -> None
 
 def test_an_index_is_for_some_processors(server: RegistryServer) -> None:
     digest = server.put_index("team/image:1", "arm64", "amd64")
-    assert find(image(server), None) == Found(digest, None)
+    assert find(image(server), None) == RegistryImage(digest, None)
     assert find(image(server), None, "aarch64").digest == digest
     server.put_index("team/image:1", "arm64")
     with pytest.raises(ImageRefused, match="is for arm64, and instances are amd64"):
@@ -67,7 +67,7 @@ def test_an_index_is_for_some_processors(server: RegistryServer) -> None:
 
 
 @pytest.mark.parametrize("content", [b"<html>", b"[]", b"{}", b'{"layers": [{}]}', b'{"manifests": [3]}'])
-def test_what_is_no_image_is_refused(server: RegistryServer, content: bytes) -> None:
+def test_answer_that_is_no_image_is_refused(server: RegistryServer, content: bytes) -> None:
     server.put("team/image:1", content, "text/html")
     with pytest.raises(ImageRefused, match="is no image of a container, but text/html"):
         find(image(server), None)
@@ -116,7 +116,7 @@ def test_a_launch_writes_the_digest_into_the_job(server: RegistryServer) -> None
     assert with_image(untouched, {}) == (untouched, [])
 
 
-def test_a_digest_that_nobody_can_look_at_is_taken_at_its_word_and_a_tag_is_not(server: RegistryServer) -> None:
+def test_unreachable_registry_leaves_a_digest_as_it_is_and_refuses_a_tag(server: RegistryServer) -> None:
     server.fails = 500
     pinned = spec(f"docker:{server.host}/team/image@sha256:{'0' * 64}")
     found, (note,) = with_image(pinned, {})

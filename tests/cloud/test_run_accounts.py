@@ -102,7 +102,7 @@ def test_a_run_gets_an_account_of_its_own_in_four_calls_and_it_is_made_once(
     assert google.counts[f"{FOLDERS}setIamPolicy"] == 1
 
 
-def test_what_a_run_changes_is_granted_under_a_condition_and_all_else_it_only_creates(
+def test_run_may_change_only_what_a_condition_names_and_only_create_the_rest(
     google: GoogleServer, accounts: RunAccounts
 ) -> None:
     accounts.make(UID, URI)
@@ -127,7 +127,7 @@ def test_the_roles_of_a_runner_allow_each_call(google: GoogleServer, accounts: R
 
 
 @pytest.mark.parametrize("method", MAKING)
-def test_what_a_lost_answer_has_made_is_taken_for_made(
+def test_object_made_by_a_call_with_a_lost_answer_is_adopted(
     google: GoogleServer, accounts: RunAccounts, method: str
 ) -> None:
     """Also a 409 or a 412 for one's own success."""
@@ -162,7 +162,7 @@ def test_a_runner_that_ends_before_a_step_is_followed_by_one_that_completes_it(
 
 
 @pytest.mark.parametrize("method", MAKING)
-def test_who_may_not_do_a_step_is_told_of_the_roles_and_of_one_account_for_all(
+def test_refused_step_names_the_roles_and_the_shared_account(
     google: GoogleServer, accounts: RunAccounts, method: str
 ) -> None:
     words = "does not have access"
@@ -184,9 +184,7 @@ def test_two_runners_at_once_make_one_account(google: GoogleServer, accounts: Ru
         accounts.remove(UID)
 
 
-def test_a_project_that_is_full_of_accounts_is_told_how_to_have_fewer(
-    google: GoogleServer, accounts: RunAccounts
-) -> None:
+def test_project_full_of_accounts_gets_the_reap_command(google: GoogleServer, accounts: RunAccounts) -> None:
     google.iam.accounts_max = 0
     with pytest.raises(QuotaExceeded) as raised:
         accounts.make(UID, URI)
@@ -196,7 +194,7 @@ def test_a_project_that_is_full_of_accounts_is_told_how_to_have_fewer(
 
 
 @pytest.mark.parametrize("details", [[], [{"violations": [{"type": "constraints/iam.disableServiceAccountCreation"}]}]])
-def test_g13_an_organization_that_forbids_accounts_is_told_of_one_for_all(
+def test_g13_an_organization_that_forbids_accounts_gets_the_shared_account_as_a_hint(
     google: GoogleServer, accounts: RunAccounts, details: list[Any]
 ) -> None:
     forbidden = rpc_refusal(400, "Service account creation is not allowed on this project.").body
@@ -228,9 +226,7 @@ def test_an_account_of_that_name_that_is_not_ours_is_neither_used_nor_removed(
     assert made(google) == before
 
 
-def test_an_account_that_iam_has_and_does_not_show_is_asked_for_again(
-    google: GoogleServer, accounts: RunAccounts
-) -> None:
+def test_account_that_iam_does_not_show_yet_is_requested_again(google: GoogleServer, accounts: RunAccounts) -> None:
     google.fail(f"{ACCOUNT}create", rpc_refusal(409, "it exists"))
     with pytest.raises(CloudUnavailable, match="does not show"):
         accounts.make(UID, URI)
@@ -248,9 +244,7 @@ def grant_theirs(google: GoogleServer) -> None:
     google.iam._set_policy(FOLDER, {**policy, "bindings": [*policy.get("bindings", ()), THEIRS]})
 
 
-def test_what_others_were_granted_stays_although_they_are_granted_it_at_the_same_time(
-    google: GoogleServer, accounts: RunAccounts
-) -> None:
+def test_concurrent_grants_of_others_stay(google: GoogleServer, accounts: RunAccounts) -> None:
     google.before(f"{FOLDERS}setIamPolicy", lambda: grant_theirs(google))
     accounts.make(UID, URI)
     assert google.counts[f"{FOLDERS}setIamPolicy"] == 2
@@ -261,7 +255,7 @@ def test_what_others_were_granted_stays_although_they_are_granted_it_at_the_same
     assert {member for each in bindings(google) for member in each["members"]} == set(THEIRS["members"])
 
 
-def test_an_account_that_was_deleted_by_hand_and_made_anew_has_its_grants_alone(
+def test_account_deleted_by_hand_and_made_again_has_only_its_own_grants(
     google: GoogleServer, accounts: RunAccounts
 ) -> None:
     accounts.make(UID, URI)
@@ -283,9 +277,7 @@ def test_a_role_that_was_granted_otherwise_is_granted_as_it_is_now(google: Googl
     assert "checkpoints/" in bindings(google)[1]["condition"]["expression"]
 
 
-def test_somebody_who_changes_the_policy_all_the_time_is_told_of_in_the_end(
-    google: GoogleServer, accounts: RunAccounts
-) -> None:
+def test_policy_that_changes_at_each_try_is_reported_in_the_end(google: GoogleServer, accounts: RunAccounts) -> None:
     conflict = Refusal(409, "conflict", "concurrent policy changes")
     google.fail(f"{FOLDERS}setIamPolicy", conflict, times=TRIES_MAX)
     with pytest.raises(CloudUnavailable, match="all the time"):
@@ -293,7 +285,7 @@ def test_somebody_who_changes_the_policy_all_the_time_is_told_of_in_the_end(
     assert google.counts[f"{FOLDERS}setIamPolicy"] == TRIES_MAX
 
 
-def test_a_policy_of_the_organization_has_the_status_of_a_race_and_is_told_in_its_own_words(
+def test_constraint_of_the_organization_is_reported_in_its_own_words(
     google: GoogleServer, accounts: RunAccounts
 ) -> None:
     words = "One or more users named in the policy do not belong to a permitted customer."
@@ -334,7 +326,7 @@ def test_a_run_that_just_got_its_grants_says_so_however_old_its_account_is(
 
 
 @pytest.mark.parametrize("status", [400, 412])
-def test_a_bucket_without_uniform_access_is_told_how_to_get_it(
+def test_bucket_without_uniform_access_gets_the_command_for_it(
     google: GoogleServer, accounts: RunAccounts, status: int
 ) -> None:
     google.iam.uniform = False
@@ -456,7 +448,7 @@ def test_an_account_goes_although_its_folder_and_its_bucket_are_gone(
     assert made(google)["describes"] is None
 
 
-def test_who_may_not_remove_it_is_told_and_it_is_still_listed(google: GoogleServer, accounts: RunAccounts) -> None:
+def test_refused_removal_is_reported_and_the_account_stays_listed(google: GoogleServer, accounts: RunAccounts) -> None:
     accounts.make(UID, URI)
     google.iam.of_bucket["bindings"] = []
     with pytest.raises(AccessDenied, match=r"storage\.managedFolders\.getIamPolicy") as raised:
@@ -465,7 +457,7 @@ def test_who_may_not_remove_it_is_told_and_it_is_still_listed(google: GoogleServ
     assert accounts.runs() == [UID]
 
 
-def test_what_a_trial_has_made_is_removed_too(google: GoogleServer, accounts: RunAccounts, clock: ManualClock) -> None:
+def test_account_of_a_trial_is_removed_too(google: GoogleServer, accounts: RunAccounts, clock: ManualClock) -> None:
     uid = trial_uid(clock.now())
     accounts.make(uid, f"gs://{BUCKET}/runs/{uid}")
     assert accounts.runs() == [uid]

@@ -120,7 +120,7 @@ def test_a_part_that_travels_in_an_upload_of_its_own_is_written_over_too(place: 
     assert place.ask("get", RUNNER_KEY) == "of the runner"
 
 
-def test_an_instance_adds_to_the_ledger_and_hears_that_an_entry_exists(place: Place) -> None:
+def test_instance_appends_to_the_ledger_and_is_refused_an_existing_entry(place: Place) -> None:
     assert place.ask("put_if_absent", key_of(1), "mine") is True
     assert place.ask("put_if_absent", key_of(1), "another") is False
     assert place.ask("put_if_absent", key_of(0), "another") is False

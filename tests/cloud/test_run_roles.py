@@ -96,7 +96,7 @@ def test_two_runners_at_once_make_one_role(run: Ec2Run) -> None:
 
 
 @pytest.mark.parametrize("action", MAKING)
-def test_what_a_lost_answer_has_made_is_taken_for_made(account: GuardedAccount, action: str) -> None:
+def test_object_made_by_a_call_with_a_lost_answer_is_adopted(account: GuardedAccount, action: str) -> None:
     account.lose_answer(action)
     roles().make(UID, URI)
     assert count(account, action) == 2
@@ -160,9 +160,7 @@ def test_a_role_that_reaches_another_folder_is_not_used(account: GuardedAccount)
         roles().make(UID, URI)
 
 
-def test_an_account_that_lets_nobody_make_roles_refuses_the_launch_and_says_what_to_do(
-    account: GuardedAccount, run: Ec2Run
-) -> None:
+def test_account_that_forbids_roles_fails_the_launch_with_a_fix(account: GuardedAccount, run: Ec2Run) -> None:
     account.policies = [without(policy, "MakeRolesOfRuns") for policy in account.policies or ()]
     run.ticks(run.runner())
     terminal = run.state.terminal
@@ -175,7 +173,7 @@ def test_an_account_that_lets_nobody_make_roles_refuses_the_launch_and_says_what
     account.denied.clear()
 
 
-def test_an_account_that_is_full_of_roles_is_told_how_to_have_fewer(account: GuardedAccount, run: Ec2Run) -> None:
+def test_account_full_of_roles_gets_the_reap_command(account: GuardedAccount, run: Ec2Run) -> None:
     account.refuse("CreateRole", "LimitExceeded", 409, times=2)
     with pytest.raises(QuotaExceeded) as raised:
         roles().make(UID, URI)
@@ -187,7 +185,7 @@ def test_an_account_that_is_full_of_roles_is_told_how_to_have_fewer(account: Gua
     assert "spotrun reap --cloud aws" in first.closed.detail
 
 
-def test_an_account_without_the_policy_is_told_to_make_it(account: GuardedAccount) -> None:
+def test_account_without_the_policy_gets_the_template_that_makes_it(account: GuardedAccount) -> None:
     with account.as_administrator():
         roles().remove("0123456789")
         boto3.client("iam").delete_policy(PolicyArn=WHOLE["boundary"])
@@ -299,7 +297,7 @@ def test_another_runner_waits_for_a_role_that_the_first_one_has_just_made(accoun
     assert "Invalid IAM Instance Profile" in (run.runner().tick().blind or "")
 
 
-def test_a_role_that_ec2_never_comes_to_know_is_told_in_the_end(account: GuardedAccount, run: Ec2Run) -> None:
+def test_role_that_ec2_never_sees_is_reported_in_the_end(account: GuardedAccount, run: Ec2Run) -> None:
     account.profiles_are_known = False
     runner = run.runner()
     run.ticks(runner)
@@ -312,7 +310,7 @@ def test_a_role_that_ec2_never_comes_to_know_is_told_in_the_end(account: Guarded
 
 
 @pytest.mark.parametrize("action", ["AttachRolePolicy", "AddRoleToInstanceProfile", "RunInstances"])
-def test_what_is_denied_to_a_new_role_is_waited_for_and_told_meanwhile(
+def test_denial_of_a_new_role_is_retried_and_reported_meanwhile(
     account: GuardedAccount, run: Ec2Run, action: str
 ) -> None:
     """What IAM has just made is not known everywhere, nor are its tags, on which policies depend."""
@@ -330,7 +328,7 @@ def test_what_is_denied_to_a_new_role_is_waited_for_and_told_meanwhile(
 
 
 @pytest.mark.parametrize("action", ["AttachRolePolicy", "RunInstances"])
-def test_what_is_still_denied_after_that_is_told_as_denied(account: GuardedAccount, run: Ec2Run, action: str) -> None:
+def test_denial_that_outlasts_the_wait_is_reported_as_denied(account: GuardedAccount, run: Ec2Run, action: str) -> None:
     account.refuse(action, "AccessDenied", 403, times=100)
     runner = run.runner()
     run.ticks(runner)
@@ -447,7 +445,7 @@ def test_a_role_that_cannot_be_removed_is_no_failure_of_the_run(account: Guarded
     assert UID in roles().runs()
 
 
-def test_half_of_a_role_is_completed_or_removed_whichever_is_asked_for(account: GuardedAccount) -> None:
+def test_incomplete_role_can_be_completed_or_removed(account: GuardedAccount) -> None:
     with account.as_administrator():
         boto3.client("iam").create_instance_profile(InstanceProfileName=NAME)
     roles().make(UID, URI)

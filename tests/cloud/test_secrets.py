@@ -82,7 +82,7 @@ def test_a_value_is_refused_and_not_shown(secrets: Any) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_list_of_free_names_is_refused_with_what_to_write(keys: dict[str, Any], words: str) -> None:
+def test_invalid_secret_names_are_refused_with_a_fix(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecInvalid, match=words):
         spec(**keys)
 
@@ -171,7 +171,7 @@ def test_an_instance_reads_no_secret_that_only_other_jobs_name(account: GuardedA
     assert [asked.resource.partition("parameter")[2] for asked in account.denied] == ["/spotrun/b", "/spotrun/a/deeper"]
 
 
-def test_what_is_no_secret_of_ours_is_not_for_an_instance(account: GuardedAccount) -> None:
+def test_instance_may_not_read_other_secrets(account: GuardedAccount) -> None:
     put(account, "/database/password")
     with pytest.raises(SecretUnreadable, match="AccessDenied") as refused:
         read(A="/database/password")
@@ -179,7 +179,7 @@ def test_what_is_no_secret_of_ours_is_not_for_an_instance(account: GuardedAccoun
     assert "/spotrun/" in str(refused.value.hint)
 
 
-def test_a_secret_that_is_missing_or_in_the_clear_is_told_with_the_command(account: GuardedAccount) -> None:
+def test_missing_or_unencrypted_secret_is_reported_with_the_command(account: GuardedAccount) -> None:
     put(account, "/spotrun/clear", kind="String")
     name(account, "/spotrun/clear", "/spotrun/b")
     with pytest.raises(SecretUnreadable, match="is not encrypted") as clear:
@@ -236,9 +236,7 @@ def test_a_role_that_is_not_known_everywhere_yet_is_waited_for(
     assert read(A="/spotrun/a") == {"A": CANARY}
 
 
-def test_who_has_had_its_rights_for_long_is_denied_at_once(
-    account: GuardedAccount, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_role_is_denied_at_once(account: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> None:
     put(account, "/spotrun/a")
     monkeypatch.setattr(parameter_store, "ASK_AGAIN_FOR_S", 60.0)
     with pytest.raises(SecretUnreadable, match="AccessDenied"):
@@ -263,9 +261,7 @@ def test_a_secret_that_cannot_be_read_ends_the_run_with_the_reason(account: Guar
 # -- on the local cloud ----------------------------------------------------------------------------------------------
 
 
-def test_on_the_local_cloud_they_are_variables_of_whoever_launches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_of_the_local_cloud_are_variables_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINE", CANARY)
     monkeypatch.setenv("B", "b-value-b")
     wanted = spec(secrets={"A": "env:MINE", "B": ""})
@@ -293,7 +289,7 @@ def test_a_secret_is_hidden_however_it_is_written_down() -> None:
         assert len(hidden) >= len(text)
 
 
-def test_what_was_printed_before_secrets_were_lost_is_not_shown_at_all(tmp_path: Path) -> None:
+def test_output_from_before_secrets_were_lost_is_starred(tmp_path: Path) -> None:
     first = Console(tmp_path, OutputRedaction([CANARY]))
     first.path.write_text(f"it is {CANARY}\n")
     lost = Secrets(failure="away").redaction(spec(secrets=["WORD"]), tmp_path)

@@ -70,7 +70,7 @@ def ended(driver: SlurmDriver, instance: Instance) -> Instance:
     return found
 
 
-def test_a_node_is_taken_with_a_notice_that_the_listener_alone_hears(on_it: Cluster, tmp_path: Path) -> None:
+def test_only_the_listener_step_gets_the_notice_of_a_taken_node(on_it: Cluster, tmp_path: Path) -> None:
     config = SlurmConfig(partitions=(CHEAP, SURE), scratch=str(tmp_path))
     driver = SlurmDriver(config, system_clock(), init=INIT)
     spot = driver.launch(request(driver, 0, 1))
@@ -132,7 +132,7 @@ def at_work(scratch: Path) -> ProcessMark:
 
 
 @pytest.mark.parametrize("why", ["PartitionDown", "JobHeldAdmin"])
-def test_what_slurm_does_not_even_consider_is_cancelled_when_its_wait_is_over(
+def test_job_that_slurm_cannot_schedule_is_cancelled_when_its_wait_is_over(
     on_it: Cluster, tmp_path: Path, why: str
 ) -> None:
     config = SlurmConfig(partitions=(CHEAP,), scratch=str(tmp_path), wait=timedelta(seconds=1))

@@ -68,7 +68,9 @@ def test_a_session_is_opened_where_the_run_trains(cloud: AwsDriver, run: OpenRun
     assert newest.instance_id in str(refused.value.hint)
 
 
-def test_no_instance_is_told_with_what_comes_next(account: Ec2Account, cloud: AwsDriver, run: OpenRun) -> None:
+def test_ssh_without_an_instance_says_how_to_see_what_comes_next(
+    account: Ec2Account, cloud: AwsDriver, run: OpenRun
+) -> None:
     account.identify("another")
     cloud.launch(replace(request(cloud), run_uid="another"))
     with pytest.raises(CloudError, match="no instance of demo-0123456789 lives") as refused:
@@ -97,9 +99,7 @@ def program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_a_program_that_is_missing_is_told_with_where_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_program_is_reported_with_its_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = OpenRun(made(tmp_path).store.uri, "test")
     shell = run.cloud.shell(run.spec, an_instance())
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -206,7 +206,7 @@ def spotrun(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_on_google_cloud_ports_are_led_by_ssh_beside_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_google_cloud_ports_are_forwarded_by_a_separate_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_in(monkeypatch, tmp_path / "login.json", token="t")
     job = read_spec(
         resources={"cloud": "gcp"}, gcp={"project": "acme-training"}, checkpoint={"uri": "gs://bucket/runs"}
@@ -217,7 +217,7 @@ def test_on_google_cloud_ports_are_led_by_ssh_beside_the_shell(tmp_path: Path, m
     assert command == (*alone, "--", "-L8889:localhost:8888", "-L6006:localhost:6006")
 
 
-def test_where_no_port_can_be_led_the_way_that_there_is_is_told() -> None:
+def test_refused_port_forwarding_names_another_way() -> None:
     ports = forwards_of(["8889:8888"])
     with pytest.raises(CloudError, match=r"this machine, where 127\.0\.0\.1:8888 can be reached") as refused:
         find_cloud("local").forwarding(read_spec(), an_instance(), ports)
@@ -231,7 +231,7 @@ def test_where_no_port_can_be_led_the_way_that_there_is_is_told() -> None:
 @pytest.mark.parametrize(
     "wrong", ["8888", "8889:localhost:8888", "0:8888", "8889:65536", "a:b", ":8888", "8889:", "-1:8888", "8889:8888 "]
 )
-def test_what_is_not_two_ports_is_refused_before_anything_is_asked(wrong: str) -> None:
+def test_malformed_port_pair_is_refused_before_any_call(wrong: str) -> None:
     with pytest.raises(SpecInvalid, match="is not HERE:THERE, two ports from 1 to 65535") as refused:
         forwards_of([wrong])
     assert "-L 8889:8888" in str(refused.value.hint)

@@ -67,7 +67,7 @@ def test_a_run_on_it_is_looked_at_and_ended(sandbox: Sandbox) -> None:
     assert sandbox.left_running() == []
 
 
-def test_an_instance_that_nobody_wants_is_reaped(sandbox: Sandbox) -> None:
+def test_unwanted_instance_is_reaped(sandbox: Sandbox) -> None:
     sandbox.call("launch", job(sandbox, "over"), "-y")
     run, driver = sandbox.run("over"), CLOUD.account(()).driver
     left = driver.launch(requested(driver.offerings()[0], 99, run.created.uid, run_uri=run.uri))
@@ -121,7 +121,7 @@ def test_a_job_that_names_it_is_read_and_one_that_it_refuses_is_not(sandbox: San
         load_spec(refused)
 
 
-def test_a_cloud_that_nobody_knows_is_told_with_those_that_are_known(sandbox: Sandbox) -> None:
+def test_unknown_cloud_is_refused_with_the_known_ones(sandbox: Sandbox) -> None:
     wrong = job(sandbox, "wrong")
     wrong.write_text(wrong.read_text().replace(f"cloud: {NAME}", "cloud: lego"))
     known = f"local, aws, gcp, slurm and {NAME}"

@@ -354,7 +354,7 @@ def test_instances_are_listed_by_run(account: Account) -> None:
     assert account.driver().instances("cccccccccc") == []
 
 
-def test_what_the_cloud_does_not_rent_out_is_refused_and_starts_nothing(account: Account) -> None:
+def test_unavailable_type_is_refused_and_starts_nothing(account: Account) -> None:
     driver = account.driver()
     unknown = msgspec.structs.replace(offering(driver), instance_type="x99.huge")
     with pytest.raises(CloudError):
@@ -452,7 +452,7 @@ def test_one_member_is_ended_alone_and_the_token_is_spent_with_the_last(of_gangs
         driver.launch(request)
 
 
-def test_what_is_not_rented_out_starts_no_member(of_gangs: Account) -> None:
+def test_unavailable_type_starts_no_member(of_gangs: Account) -> None:
     driver = of_gangs.driver()
     unknown = msgspec.structs.replace(offering(driver), instance_type="x99.huge")
     with pytest.raises(CloudError):
@@ -460,7 +460,7 @@ def test_what_is_not_rented_out_starts_no_member(of_gangs: Account) -> None:
     assert driver.instances() == []
 
 
-def test_what_is_well_is_seen_whole_and_without_a_remark(account: Account) -> None:
+def test_healthy_cloud_is_listed_whole_without_a_remark(account: Account) -> None:
     driver = account.driver()
     launched = driver.launch(requested(offering(driver)))
     for must_see in (None, (), (launched.offering.region,), (launched.offering.zone,)):

@@ -104,7 +104,7 @@ def test_an_image_is_the_frameworks_own_state_and_ours_with_optimizers_last(
     assert hello.framework.startswith(package.partition(".")[0])
 
 
-def test_the_agent_hears_of_each_epoch_and_of_the_end(zygote: Zygote, tmp_path: Path, package: str) -> None:
+def test_agent_receives_each_epoch_and_the_end(zygote: Zygote, tmp_path: Path, package: str) -> None:
     agent = Agent(zygote, job_of(package), tmp_path)
     agent.run()
     ends = [(each.epoch, each.step, each.batches, each.samples) for each in agent.told(EpochEnded)]
@@ -152,7 +152,7 @@ def test_a_loss_that_is_not_finite_is_noticed(zygote: Zygote, tmp_path: Path, pa
     assert not any(good for step, good in finite.items() if step > 12)
 
 
-def test_the_step_at_which_a_script_fails_is_told(zygote: Zygote, tmp_path: Path, package: str) -> None:
+def test_agent_receives_the_step_at_which_a_script_fails(zygote: Zygote, tmp_path: Path, package: str) -> None:
     agent = Agent(zygote, job_of(package), tmp_path, every_steps=1)
     assert agent.attempt(kill="error:1:2") == "failed"
     assert [each.step for each in agent.told(Progress)][-1] == 10

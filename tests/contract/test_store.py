@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store.asked import Asked, asked
+from spotrun.store.asked import RequestCounts, asked
 from spotrun.store.http import BucketStore, crc32c
 from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
@@ -47,7 +47,7 @@ def address(kind: str, tmp_path: Path, servers: Servers, monkeypatch: pytest.Mon
     return servers(kind).new_prefix()
 
 
-def test_what_was_put_is_read_back(store: Store) -> None:
+def test_stored_object_is_read_back(store: Store) -> None:
     store.put("a/b-1/c.json", b"one")
     assert store.get("a/b-1/c.json") == b"one"
     store.put("a/b-1/c.json", memoryview(b"another"))
@@ -57,7 +57,7 @@ def test_what_was_put_is_read_back(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["logs/a b", "logs/\x1b[2J", "logs/.a", "logs/ü"])
-def test_what_is_there_under_a_name_that_is_no_key_is_not_listed(store: Store, name: str) -> None:
+def test_object_whose_name_is_no_key_is_not_listed(store: Store, name: str) -> None:
     """Training code may put it there, and a command that reads or deletes all that is listed would fail of it."""
     store.put("logs/a", b"1")
     put_under_any_name(store, name)
@@ -167,8 +167,8 @@ def test_each_request_to_a_bucket_is_counted_as_its_owner_bills_it(
         store.delete("d")
         counted = asked().since(before)
     sent = Counter(_billed_as(request) for request, _ in line.seen)
-    assert counted == Asked(sent["read"], sent["write"])
-    assert counted == Asked(reads=2, writes=7)
+    assert counted == RequestCounts(sent["read"], sent["write"])
+    assert counted == RequestCounts(reads=2, writes=7)
 
 
 def _billed_as(request: Request) -> str:
@@ -190,7 +190,7 @@ def test_an_absent_object_is_missing_and_deleting_it_is_harmless(store: Store) -
         store.get("x")
 
 
-def test_the_folders_of_a_store_are_told(store: Store) -> None:
+def test_store_lists_its_folders(store: Store) -> None:
     assert store.folders() == ()
     for key in ("run-b/ledger/0", "run-a/x", "run-b/y", "plain"):
         store.put(key, b"")

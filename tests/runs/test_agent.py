@@ -534,7 +534,7 @@ def test_an_instance_that_cannot_install_pytorch_leaves_the_run_to_another(
     assert not run.state.attempts
 
 
-def test_a_setup_that_fails_is_told(start: Start):
+def test_failed_setup_is_reported(start: Start):
     run = start(setup="echo no such package; exit 4")
     run.launch().powers_off()
     ended = run.wait_for(ev.AttemptEnded)

@@ -165,7 +165,7 @@ def test_spawned_processes_have_numbers_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [("-I",), ("-E",), ("-S",)])
-def test_a_python_that_is_told_to_see_nothing_sees_nothing(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_python_in_isolated_mode_loads_nothing_of_spotrun(tmp_path: Path, flags: tuple[str, ...]) -> None:
     code = f"import sys\n{PURE}\nprint(any('spotrun' in str(each) for each in sys.meta_path))"
     first, second = (said(tmp_path, code, flags=flags) for _ in range(2))
     assert first != second
@@ -232,7 +232,7 @@ def test_entry_points_are_found_once_and_are_those_of_the_package(tmp_path: Path
     assert set(said(tmp_path, code, environment=variables()).splitlines()) == set(told), "as installed"
 
 
-def test_what_is_named_is_called_with_the_module_once_it_was_imported(tmp_path: Path) -> None:
+def test_install_function_is_called_with_its_module_after_the_import(tmp_path: Path) -> None:
     (tmp_path / "hydra" / "core").mkdir(parents=True)
     for name in ("", "core/"):
         (tmp_path / "hydra" / name / "__init__.py").touch()
@@ -253,7 +253,7 @@ def test_what_is_named_is_called_with_the_module_once_it_was_imported(tmp_path: 
     assert broken.startswith("9\nspotrun: hydra.core.utils is left as it is: AttributeError")
 
 
-def test_a_script_that_imports_a_framework_has_it_under_its_agent(tmp_path: Path) -> None:
+def test_script_that_imports_a_framework_gets_its_hooks(tmp_path: Path) -> None:
     code = """
         from accelerate import Accelerator
         from lightning_fabric import Fabric
@@ -268,13 +268,13 @@ def test_a_script_that_imports_a_framework_has_it_under_its_agent(tmp_path: Path
     assert said(tmp_path, code, environment=variables()).splitlines()[:2] == ["False False", "False"]
 
 
-def test_what_is_called_is_there() -> None:
+def test_each_install_function_exists() -> None:
     for function in sitecustomize().INSTALLS.values():
         place, _, name = function.partition(":")
         assert callable(getattr(importlib.import_module(place), name))
 
 
-def test_a_python_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_old_python_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     module = sitecustomize()
     monkeypatch.setattr(module, "OLDEST", (9, 1))
     module.loading()["pytorch_lightning"](sys)
@@ -319,13 +319,13 @@ def test_a_file_of_the_program_may_be_called_random(tmp_path: Path) -> None:
     assert said(tmp_path, "import random; print(random.choose())") == "mine\n"
 
 
-def test_what_goes_wrong_is_said_in_a_line_and_the_program_goes_on(tmp_path: Path) -> None:
+def test_failing_hook_prints_one_line_and_the_program_goes_on(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("def manual_seed(seed): raise RuntimeError('not today')\nVERSION = 3\n")
     seen = said(tmp_path, "import torch; print(torch.VERSION)")
     assert sorted(seen.splitlines()) == ["3", "spotrun: generators are not seeded: RuntimeError: not today"]
 
 
-def test_what_asks_for_a_module_s_source_or_files_gets_them(tmp_path: Path) -> None:
+def test_source_and_files_of_a_hooked_module_can_be_read(tmp_path: Path) -> None:
     code = """
         import importlib, importlib.util, inspect, pickle, pkgutil, random
         assert importlib.util.find_spec("numpy.random").loader is not None

@@ -102,7 +102,7 @@ def two_instances(sandbox: Sandbox, bench: subprocess.Popen[str]) -> list[OpenRu
 
 
 def test_two_are_measured_at_once_within_one_budget_and_shown_as_they_were_asked_for(toys: Sandbox):
-    bench = ("bench", on_toys(toys), "--batch", "4,2000", "--at-once", 2, "--steps", 30, "--budget", 4, "--yes")
+    bench = ("bench", on_toys(toys), "--batch", "4,2000", "--max-parallel", 2, "--steps", 30, "--budget", 4, "--yes")
     output = toys.call(*bench, "--json")
     assert "2 at once share this machine" in output
     small, large = rows_of(output)
@@ -118,7 +118,7 @@ def test_two_are_measured_at_once_within_one_budget_and_shown_as_they_were_asked
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_all_that_are_measured_at_once(toys: Sandbox, number: signal.Signals):
-    bench = toys.start("bench", on_toys(toys), "--batch", "4,8", "--at-once", 2, "--steps", 100_000, "--yes")
+    bench = toys.start("bench", on_toys(toys), "--batch", "4,8", "--max-parallel", 2, "--steps", 100_000, "--yes")
     runs = two_instances(toys, bench)
     bench.send_signal(number)
     output, _ = bench.communicate(timeout=120)
@@ -129,8 +129,8 @@ def test_a_signal_ends_all_that_are_measured_at_once(toys: Sandbox, number: sign
     assert list((toys.folder / "box" / "guards").iterdir()) == []
 
 
-def test_what_a_killed_bench_has_rented_ends_soon_by_itself_and_at_once_by_down(toys: Sandbox):
-    bench = toys.start("bench", on_toys(toys), "--batch", "4,8", "--at-once", 2, "--within", "2m", "--yes")
+def test_instances_of_a_killed_bench_end_soon_by_themselves_and_at_once_by_down(toys: Sandbox):
+    bench = toys.start("bench", on_toys(toys), "--batch", "4,8", "--max-parallel", 2, "--trial-timeout", "2m", "--yes")
     runs = two_instances(toys, bench)
     bench.kill()
     bench.communicate()

@@ -63,7 +63,7 @@ def test_nothing_begins_once_the_battery_was_left(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"0", "1"}
 
 
-def test_what_a_killed_agent_said_last_is_no_upload(sandbox: Sandbox) -> None:
+def test_last_status_of_a_killed_agent_is_no_upload_under_way(sandbox: Sandbox) -> None:
     uploads = Uploads(sandbox)
     assert not uploads.under_way()
     disk = sandbox.folder / "cloud" / "instances" / "i-1"

@@ -127,7 +127,7 @@ class Mischief:
     ],
     ids=["other keys", "code", "text", "empty", "absent"],
 )
-def test_what_is_no_lightning_checkpoint_is_refused_and_not_run(
+def test_file_that_is_no_lightning_checkpoint_is_refused_and_not_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], content: object, word: str
 ) -> None:
     path = tmp_path / "bad.ckpt"
@@ -159,7 +159,7 @@ def test_a_bad_start_starts_no_run(sandbox: Sandbox) -> None:
     path = sandbox.folder / "bad.ckpt"
     path.write_text("not a checkpoint")
     assert "no file of torch.save" in sandbox.call("checkpoints", "import", path, job(sandbox, "never"), code=2)
-    assert "no file of torch.save" in sandbox.call("launch", job(sandbox, "never"), "-y", "--from", path, code=2)
+    assert "no file of torch.save" in sandbox.call("launch", job(sandbox, "never"), "-y", "--init-from", path, code=2)
     assert not sandbox.store.exists()
 
 

@@ -48,7 +48,7 @@ def test_a_bad_file_gives_every_problem_with_its_line_and_starts_nothing(sandbox
     assert not sandbox.store.exists()
 
 
-def test_what_the_first_decision_asks_for_is_ticked_before_anything_is_rented(sandbox: Sandbox) -> None:
+def test_dry_run_ticks_what_the_first_decision_requests(sandbox: Sandbox) -> None:
     def ticked(*options: str) -> str:
         output = sandbox.call("launch", sandbox.job("dry"), "--dry-run", *options)
         return next(line for line in output.splitlines() if line.startswith("✓"))
@@ -93,7 +93,7 @@ def test_without_a_terminal_launch_asks_for_the_flag_instead_of_hanging(sandbox:
     assert "add -y" in sandbox.call("launch", sandbox.job("ask"), code=2)
 
 
-def test_an_accelerator_that_nobody_offers_is_refused_before_anything_starts(sandbox: Sandbox) -> None:
+def test_unavailable_accelerator_is_refused_before_anything_starts(sandbox: Sandbox) -> None:
     path = sandbox.job("none")
     path.write_text(path.read_text().replace("V100:1", "TPU9:8"))
     assert "V100:1" in sandbox.call("launch", path, "-y", code=2)
@@ -117,7 +117,7 @@ def test_the_doctor_finds_this_machine_well(sandbox: Sandbox) -> None:
     assert "FAILED" not in output
 
 
-def test_a_run_of_another_version_is_told_as_such_and_hides_no_other(sandbox: Sandbox) -> None:
+def test_run_of_another_version_is_shown_as_such_and_hides_no_other(sandbox: Sandbox) -> None:
     for version, uid in ((max(ev.READABLE_VERSIONS) + 1, "0123456789"), (ev.LEDGER_VERSION, "9876543210")):
         (entry,) = History(uid=uid, spec=spec().to_dict()).entries
         written = replace(entry, event=replace(entry.event, ledger_version=version))
@@ -256,9 +256,7 @@ def test_a_resume_says_that_it_trains_the_script_of_the_launch(sandbox: Sandbox)
     assert changed_script(run) is None
 
 
-def test_a_background_runner_that_cannot_begin_is_told_as_such(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_background_runner_that_cannot_begin_is_reported(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     run = open_run(create_run(load_spec(sandbox.job("mute"), {}, ""), "test"), None)
     monkeypatch.setenv("PYTHONHASHSEED", "x")  # no Python begins with this one
     with pytest.raises(SpotrunError, match="ended at once; it said: Fatal Python error") as told:

@@ -73,7 +73,7 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
-def test_an_engine_is_asked_for_gpus_in_its_own_words(tmp_path: Path) -> None:
+def test_engine_gets_its_own_arguments_for_gpus(tmp_path: Path) -> None:
     docker, podman = engines.Engine("docker", "/usr/bin/docker"), engines.Engine("podman", "/usr/bin/podman")
     arguments = docker.run_arguments(image_of(IMAGE), "n", UID, {"/disk": "rw", "/package": "ro"}, gpus=True)
     assert arguments == [
@@ -87,7 +87,7 @@ def test_an_engine_is_asked_for_gpus_in_its_own_words(tmp_path: Path) -> None:
     assert not {"--gpus", "--device"} & {*podman.run_arguments(image_of(IMAGE), "n", UID, {}, gpus=False)}
 
 
-def test_a_machine_without_an_engine_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_an_engine_gets_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NotInstalled, match="neither docker nor podman"):
         find_engine()
@@ -131,7 +131,7 @@ def test_a_login_reaches_the_engine_and_no_file(
 
 
 @as_root
-def test_an_identity_whose_rights_are_not_known_yet_is_tried_again_with_a_login_made_anew(
+def test_identity_with_rights_still_unknown_is_retried_with_a_new_login(
     stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As that of a run on AWS, whose role is a minute old."""
@@ -168,7 +168,7 @@ def test_an_identity_whose_rights_are_not_known_yet_is_tried_again_with_a_login_
 
 
 @as_root
-def test_what_runs_in_a_container_has_the_variables_of_its_image(
+def test_containerised_program_has_the_variables_of_its_image(
     stand_in: StandIn, machines: Callable[..., Machines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OF_THE_RUNNER", "yes")
@@ -207,7 +207,7 @@ def test_a_set_up_in_a_container_is_packed_unless_it_has_changed_that(
 
 
 @as_root
-def test_what_set_up_has_put_into_a_container_is_put_into_the_next_one(
+def test_files_that_setup_adds_to_a_container_are_added_to_the_next_one(
     stand_in: StandIn, machines: Callable[..., Machines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = machines(setup=f"echo once >> $COUNTER; touch x; echo 'A /usr/bin/tool' > {stand_in.folder}/diff")
@@ -246,7 +246,7 @@ def test_an_image_that_is_not_there_fails_the_run_and_a_registry_that_is_away_do
 
 
 @as_root
-def test_what_an_engine_cannot_start_is_said_with_what_to_install(
+def test_container_that_cannot_start_is_reported_with_what_to_install(
     stand_in: StandIn, machines: Callable[..., Machines]
 ) -> None:
     stand_in.say("fails", 'could not select device driver "" with capabilities: [[gpu]]')
@@ -423,7 +423,7 @@ def test_a_killed_agent_and_a_killed_trainer_leave_no_container_and_lose_no_comm
 
 @pytest.mark.timeout(1800)
 @as_root
-def test_a_notice_is_heard_in_a_container(run: tuple[AgentRun, Engine]) -> None:
+def test_notice_reaches_a_training_in_a_container(run: tuple[AgentRun, Engine]) -> None:
     made, engine = run
     node = made.launch()
     made.wait_for(ev.TrainingStarted, within_s=WITHIN_S)

@@ -89,7 +89,7 @@ def test_a_checkout_names_its_commit_and_says_if_files_differ(tmp_path: Path, mo
     assert commit_of(package) == "0123456789ab"
 
 
-def test_what_pip_was_told_is_the_commit_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_shows_the_commit_that_pip_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "spotrun-9.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(

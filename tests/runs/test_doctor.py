@@ -113,7 +113,7 @@ class Away(MemoryStore):
         raise StoreUnavailable("503 SlowDown", hint="wait")
 
 
-def test_a_store_that_answers_nobody_is_refused_with_its_own_reason(clock: ManualClock) -> None:
+def test_store_that_answers_no_writer_is_refused_with_its_own_reason(clock: ManualClock) -> None:
     with pytest.raises(StoreUnavailable, match="answered none of 16 writers: 503 SlowDown") as refused:
         race(Away(clock), "trial")
     assert refused.value.hint == "wait"
@@ -192,7 +192,7 @@ def test_passing_faults_are_no_finding(clock: ManualClock) -> None:
     ],
     ids=str,
 )
-def test_a_clock_that_is_wrong_is_told(ahead: timedelta, verdict: Verdict) -> None:
+def test_wrong_clock_is_reported(ahead: timedelta, verdict: Verdict) -> None:
     theirs = ManualClock()
     found = tried(MemoryStore(theirs), ManualClock(theirs.now() + ahead))
     told = found["store" if verdict is Verdict.FAILED else "clock"]
@@ -253,7 +253,9 @@ def told(facts: StoreFacts, region: str | None = "eu-west-1") -> dict[str, Findi
     ],
     ids=str,
 )
-def test_what_a_store_tells_is_judged(changes: dict[str, object], name: str, verdict: Verdict, words: str) -> None:
+def test_doctor_judges_the_facts_of_a_store(
+    changes: dict[str, object], name: str, verdict: Verdict, words: str
+) -> None:
     finding = told(replace(FINE, **changes))[name]
     assert finding.verdict is verdict
     assert re.search(rf"{words}\b", finding.detail)

@@ -148,7 +148,7 @@ def test_a_bucket_that_is_not_there_is_refused(servers: Servers, monkeypatch: py
     assert "make the bucket" in found["store"].hint
 
 
-def test_rules_of_a_real_bucket_that_delete_are_refused_and_versions_are_told(
+def test_bucket_rules_that_delete_are_refused_and_versioning_is_reported(
     s3: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.reach(monkeypatch)
@@ -164,7 +164,7 @@ def test_rules_of_a_real_bucket_that_delete_are_refused_and_versions_are_told(
     assert beside["expiry"].verdict is Verdict.OK
 
 
-def test_what_may_not_be_asked_is_unknown_and_no_failure(
+def test_facts_that_may_not_be_read_are_unknown_and_no_failure(
     bucket: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fate(request: Request) -> faults.Fault:

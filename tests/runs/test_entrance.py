@@ -139,7 +139,7 @@ def test_a_folder_may_have_a_long_name_with_spaces(start: Any, tmp_path: Path) -
     assert steps(begun.end()) == [1], begun.said()
 
 
-def test_what_it_was_told_before_it_came_is_what_it_hears_first(start: Any) -> None:
+def test_trainer_first_receives_messages_sent_before_it_connected(start: Any) -> None:
     code = "import comes; link = comes.come(); got = [link.receive(9) for _ in range(2)]; print(got)"
     begun = start([sys.executable, "-c", f"import time; time.sleep(0.3); {code}"])
     with open(begun.folder / "file", "w+") as file:
@@ -150,7 +150,7 @@ def test_what_it_was_told_before_it_came_is_what_it_hears_first(start: Any) -> N
     assert "[]" not in begun.said().partition("'second'")[0]
 
 
-def test_what_a_training_starts_has_no_agent(start: Any) -> None:
+def test_child_process_of_a_training_has_no_agent(start: Any) -> None:
     child = "subprocess.run([sys.executable, '-c', 'import comes; comes.come(2)'])"
     code = f"import comes, subprocess, sys; comes.come(1); {child}"
     begun = start([sys.executable, "-c", code])
@@ -198,7 +198,7 @@ def test_a_child_may_come_before_its_parent_which_is_then_late(start: Any) -> No
     assert len([each for each in letters if isinstance(each, CameTooLate)]) == 1
 
 
-def test_a_process_of_somebody_else_is_a_stranger(start: Any) -> None:
+def test_unrelated_process_of_the_same_user_is_refused(start: Any) -> None:
     """Of the same user, at the right path: it does not descend from the trainer, nor has its environment."""
     begun = start("\"$PY\" -c \"import comes; comes.come(1); open('one', 'w')\"; sleep 30")
     eventually(lambda: (begun.folder / "work" / "one").exists(), 20)
@@ -218,7 +218,7 @@ def test_a_process_of_somebody_else_is_a_stranger(start: Any) -> None:
     assert len([each for each in letters if isinstance(each, Stranger)]) == 1
 
 
-def test_what_an_earlier_trainer_left_finds_no_socket(start: Any, tmp_path: Path) -> None:
+def test_leftover_process_of_an_earlier_trainer_finds_no_socket(start: Any, tmp_path: Path) -> None:
     first = start("true")
     old = Path(first.process._entrance.address)  # type: ignore[union-attr]
     first.end()
@@ -296,7 +296,7 @@ def test_a_crowd_of_strangers_keeps_no_training_out_and_fills_no_log(start: Any)
     assert len([each for each in letters if isinstance(each, Stranger)]) == STRANGERS_MAX
 
 
-def test_who_is_another_user_is_a_stranger_whatever_else(start: Any) -> None:
+def test_process_of_another_user_is_always_refused(start: Any) -> None:
     begun = start("sleep 30")
     trainer = Path(f"/proc/{begun.process._process.pid}")  # type: ignore[union-attr]
     assert trainer.exists()

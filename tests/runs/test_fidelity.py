@@ -80,7 +80,7 @@ def test_jobs_are_spread_over_a_record_and_repeat(traces: Path) -> None:
     assert all(each.runner_late == 0 for each in first)
 
 
-def test_the_command_shows_the_runner_beside_the_ticks(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_shows_the_runner_next_to_the_ticks(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("study", "--traces", traces, "--work", "1h", "--deadline", "2h", "--jobs", "1")
     said = called(capsys, *words)
     assert said.count("1h of work due in 2h, starts take 6m, one zone") == 1

@@ -364,7 +364,7 @@ def test_the_demo_survives_four_interruptions_and_each_notice_has_its_standby(sa
 FULL_DISK = 'mount -t tmpfs -o size=40m none "$1" && head -c 39500000 /dev/zero >"$1/other" && shift && exec "$@"'
 
 
-def test_a_full_disk_is_told_at_once_and_the_training_goes_on_when_there_is_room(sandbox: Sandbox) -> None:
+def test_full_disk_is_reported_at_once_and_training_goes_on_when_there_is_room(sandbox: Sandbox) -> None:
     """A checkpoint of 5 MB does not fit; the entries of the ledger do."""
     job = sandbox.job("full", args="--epochs, '2', --step-s, '0.1'")
     sandbox.store.mkdir()

@@ -124,7 +124,7 @@ def test_a_notice_costs_no_step(start: Start, victim: int):
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_who_is_left_trains_on_with_another_member(start: Start, victim: int):
+def test_remaining_member_trains_on_with_a_new_member(start: Start, victim: int):
     run = start()
     nodes = run.launch_members(2)
     reaches(run, 12)
@@ -191,7 +191,7 @@ def arenas_of(node: Node) -> set[int]:
     return {each.stat().st_ino for each in found}
 
 
-def test_a_member_is_told_once_that_only_the_files_of_the_lead_are_kept(start: Start):
+def test_member_reports_once_that_only_the_files_of_the_lead_are_kept(start: Start):
     run = start(writes=True, step_s=0.1)
     nodes = run.launch_members(2)
     reaches(run, 12)
@@ -284,7 +284,7 @@ def test_a_member_that_the_others_do_not_reach_is_named_although_it_reaches_the_
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_mistake_of_a_script_is_told_with_its_member(start: Start, rank: int):
+def test_mistake_of_a_script_is_reported_with_its_member(start: Start, rank: int):
     run = start(fail_at={str(rank): 8})
     nodes = run.launch_members(2)
     ended = run.wait_for(ev.AttemptEnded, within_s=WITHIN_S)
@@ -295,7 +295,7 @@ def test_the_mistake_of_a_script_is_told_with_its_member(start: Start, rank: int
         node.powers_off(WITHIN_S)
 
 
-def test_a_member_that_has_nothing_to_do_ends_nobody(start: Start):
+def test_member_without_work_ends_no_other(start: Start):
     """Whatever else ends well beside the lead has done its part."""
     run = start(alone=True, scale=60.0, step_s=0.2)
     for node in run.launch_members(2):
@@ -342,7 +342,7 @@ def test_a_gang_of_commands_goes_on_with_the_state_of_its_lead(tmp_path: Path):
         run.close()
 
 
-def test_nobody_trains_before_all_are_ready(start: Start):
+def test_no_member_trains_before_all_are_ready(start: Start):
     run = start()
     (first,) = run.launch_members(1)
     run.wait_for(ev.MemberReady)

@@ -71,7 +71,7 @@ def house(tmp_path: Path) -> House:
     return House(tmp_path)
 
 
-def test_what_the_lock_names_is_installed_and_cuda_where_torch_asks_for_it(house: House) -> None:
+def test_locked_packages_are_installed_and_cuda_where_torch_requires_it(house: House) -> None:
     brick, cuda = small_wheel(house.wheels, "brick"), small_wheel(house.wheels, "cuda_toolkit")
     torch = small_wheel(house.wheels, "torch", needs="cuda-toolkit==1.0")
     house.lock(BOOT, f"brick==1.0 --hash=sha256:{brick}")
@@ -108,7 +108,7 @@ def test_a_wheel_with_another_digest_or_none_is_refused(house: House, digest: st
     assert not (house.site / "brick.py").exists()
 
 
-def test_what_the_lock_lacks_is_not_looked_for(house: House) -> None:
+def test_package_that_the_lock_lacks_is_not_searched_for(house: House) -> None:
     small_wheel(house.wheels, "brick")
     house.needs("brick")
     done = house.make()

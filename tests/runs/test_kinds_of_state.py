@@ -226,7 +226,7 @@ pl.Trainer(max_steps=2, limit_val_batches=0, accelerator="cpu", logger=False, en
 
 
 @pytest.mark.parametrize("name", NO_PLACE)
-def test_what_has_no_exact_form_is_refused_before_the_first_step(zygote, tmp_path, name):
+def test_state_without_an_exact_form_is_refused_before_the_first_step(zygote, tmp_path, name):
     value, words = NO_PLACE[name]
     (tmp_path / "script.py").write_text(REFUSED.replace("VALUE", value))
     agent = Agent(zygote, {"script": str(tmp_path / "script.py")}, tmp_path)

@@ -61,7 +61,7 @@ def test_no_verb_ends_in_a_traceback(without_extras: Any) -> None:
         assert "Traceback" not in said, words
 
 
-def test_what_is_missing_is_one_line_that_can_be_typed(without_extras: Any) -> None:
+def test_missing_package_is_reported_by_one_command_to_type(without_extras: Any) -> None:
     lacking = [call for call in without_extras["calls"] if "needs the Python package" in call[2]]
     for words, code, said in lacking:
         hint = said.partition("  try: ")[2]

@@ -272,7 +272,7 @@ def test_a_killed_training_ends_bit_identical(zygote, tmp_path, name):
             assert whole or epoch == result["epoch"] - 1, "only the last epoch may be cut short"
 
 
-def test_an_exception_is_survived_beside_the_users_own_checkpoint_of_it(zygote, tmp_path):
+def test_training_survives_an_exception_and_keeps_the_users_own_checkpoint_of_it(zygote, tmp_path):
     job = {"exception_checkpoint": True, "patient": True}
     straight = Agent(zygote, job, tmp_path / "straight").run()
     agent = Agent(zygote, job, tmp_path / "failed", every_steps=1)
@@ -620,7 +620,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_exact_is_refused_before_the_first_step(zygote, tmp_path, name):
+def test_training_that_cannot_be_exact_is_refused_before_the_first_step(zygote, tmp_path, name):
     job, reason = REFUSED[name]
     agent = Agent(zygote, job, tmp_path)
     assert agent.attempt() == "refused", agent.log.read_text()[-3000:]
@@ -631,7 +631,7 @@ def test_what_cannot_be_exact_is_refused_before_the_first_step(zygote, tmp_path,
     assert "spotrun cannot resume this training exactly" in agent.log.read_text()
 
 
-def test_another_machine_is_said_in_a_line(zygote, tmp_path):
+def test_resume_on_another_machine_prints_one_line(zygote, tmp_path):
     agent = Agent(zygote, {}, tmp_path, every_steps=1)
     assert agent.attempt(kill="batch:2:4") == "killed"
     state, meta = read_image(bytearray(agent.image))
@@ -644,7 +644,7 @@ def test_another_machine_is_said_in_a_line(zygote, tmp_path):
     assert "thread count (64, then 1); python (3.11.0, then " in lines[0]
 
 
-def test_a_stream_without_a_state_is_said_to_be_read_again(zygote, tmp_path):
+def test_stream_without_a_state_is_reported_as_read_again(zygote, tmp_path):
     agent = Agent(zygote, {"loader": "stream", "scheduler": "epoch", "trainer": {"max_epochs": 1}}, tmp_path)
     agent.run()
     assert "spotrun: Stream has no state_dict, so a resume within an epoch reads" in agent.log.read_text()

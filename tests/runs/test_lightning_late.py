@@ -25,7 +25,7 @@ COME_OR_GO = {
 
 
 @pytest.mark.parametrize("variant", [name for name in LATE if name not in CANNOT | COME_OR_GO and name != AT_THE_END])
-def test_what_is_built_late_is_there_after_a_resume(zygote, tmp_path, variant):
+def test_late_built_modules_are_there_after_a_resume(zygote, tmp_path, variant):
     job = {"variant": variant, "patient": True, "scheduler": "epoch"}
     straight = Agent(zygote, job, tmp_path / "straight").run()
     agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
@@ -45,7 +45,7 @@ def test_a_state_that_does_not_load_is_refused_in_a_line(zygote, tmp_path, varia
 
 
 @pytest.mark.parametrize("variant", COME_OR_GO)
-def test_what_no_resume_could_make_is_refused_as_soon_as_it_is_there(zygote, tmp_path, variant):
+def test_module_that_no_resume_could_make_is_refused_when_it_appears(zygote, tmp_path, variant):
     agent = Agent(zygote, {"variant": variant, "patient": True, "scheduler": "epoch"}, tmp_path, every_steps=1)
     assert agent.attempt() == "refused", agent.log.read_text()[-3000:]
     (refused,) = agent.told(Refused)
@@ -54,6 +54,6 @@ def test_what_no_resume_could_make_is_refused_as_soon_as_it_is_there(zygote, tmp
     assert not [taken for taken in agent.told(SnapshotTaken) if taken.step > 8], "no checkpoint has it"
 
 
-def test_what_comes_when_all_is_trained_is_not_refused(zygote, tmp_path):
+def test_module_that_appears_after_training_is_not_refused(zygote, tmp_path):
     job = {"variant": AT_THE_END, "patient": True, "scheduler": "epoch"}
     assert Agent(zygote, job, tmp_path, every_steps=1).attempt() == "finished"

@@ -79,7 +79,9 @@ def test_an_exception_is_no_end(zygote: Zygote, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("by", "name"), [("accelerate", "accelerate"), ("fabric", "Fabric")])
-def test_a_script_without_a_loop_is_told_what_it_would_lose(zygote: Zygote, tmp_path: Path, by: str, name: str) -> None:
+def test_script_without_a_loop_gets_a_list_of_what_it_would_lose(
+    zygote: Zygote, tmp_path: Path, by: str, name: str
+) -> None:
     script = str(ROOT / "tests/support/trainings/without_loop.py")
     agent = Agent(zygote, {"script": script, "by": by, "loop": False}, tmp_path / "without")
     agent.attempt()

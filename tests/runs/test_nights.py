@@ -122,9 +122,7 @@ def plain(job: Path) -> None:
     job.write_text(re.sub(r"  args: .*\n", "", job.read_text()).replace("script: gated.py", "run: 'true'"))
 
 
-def test_a_night_over_its_limit_ends_with_10_and_what_nobody_would_attend_to_is_refused(
-    sandbox: Sandbox, job: Path
-) -> None:
+def test_night_over_its_limit_exits_with_10_and_a_detached_night_is_refused(sandbox: Sandbox, job: Path) -> None:
     plain(job)
     job.write_text(job.read_text().replace("usd_per_epoch > 2", "cost_usd > 0"))
     assert "leave --detach out" in sandbox.call("launch", job, "--nightly", "-d", code=2)

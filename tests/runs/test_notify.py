@@ -69,7 +69,7 @@ def restless() -> History:
 # -- what is told ----------------------------------------------------------------------------------------------------
 
 
-def test_each_turn_of_a_run_is_told_once() -> None:
+def test_each_turn_of_a_run_is_sent_once() -> None:
     news = list(news_of(restless().entries))
     assert [each.kind for each in news] == ["started", "interrupted", "fallback", "returned", "done"]
     assert news[0].sentence == "training began on spot in local-a (sim-gpu) at $0.36/h"
@@ -79,7 +79,7 @@ def test_each_turn_of_a_run_is_told_once() -> None:
     assert float(news[4].facts["cost_usd"]) > 0
 
 
-def test_a_loss_without_a_notice_is_told_and_one_with_a_notice_not_twice() -> None:
+def test_loss_is_sent_once_with_or_without_a_notice() -> None:
     history = History()
     history.gone(history.running())
     launch = history.running()
@@ -102,7 +102,7 @@ def test_each_end_has_its_word(end: ev.AnyEvent, kind: str) -> None:
     assert kinds(history) == [kind]
 
 
-def test_a_deadline_that_is_lost_is_told() -> None:
+def test_lost_deadline_is_sent() -> None:
     history = History(deadline_at=START)
     history.after(60).write(ev.DeadlineOutOfReach(deadline_at=START, expected_at=history.now, work_left_s=60))
     assert [news.sentence for news in news_of(history.entries)] == [
@@ -110,7 +110,7 @@ def test_a_deadline_that_is_lost_is_told() -> None:
     ]
 
 
-def test_a_budget_that_is_nearly_spent_is_told_before_its_end() -> None:
+def test_nearly_spent_budget_is_sent_before_its_end() -> None:
     history = History(budget_usd=Decimal(1000))
     history.running()
     history.write(ev.BudgetNearlySpent(spent_usd=Decimal(8)))
@@ -118,7 +118,7 @@ def test_a_budget_that_is_nearly_spent_is_told_before_its_end() -> None:
     assert [each.kind for each in decisions(history.entries, spec())][-1] == "budget"
 
 
-def test_standbys_that_fail_beside_a_living_training_are_told_once() -> None:
+def test_failing_standbys_of_a_living_training_are_sent_once() -> None:
     history = History()
     history.running()
     history.failed_standbys(5)
@@ -146,7 +146,7 @@ def test_the_summary_of_a_night_has_the_figures_of_its_report() -> None:
     assert news.facts["cost_usd"] == f"{summary.total.cost_usd:.9f}"
 
 
-def test_the_json_has_an_id_and_a_text_in_which_slack_finds_nobody_to_shout_at() -> None:
+def test_json_has_an_id_and_a_text_without_slack_mentions() -> None:
     news = News(7, "failed", START, "demo-1", "ended: <!channel> & <https://x|y>", {"cost_usd": "1.5"})
     body = json.loads(letter(news, Redactor(())))
     assert body["text"] == "demo-1: ended: &lt;!channel&gt; &amp; &lt;https://x|y&gt;"
@@ -190,7 +190,7 @@ def test_no_server_holds_a_try_longer_than_it_may_last(answer: Answer) -> None:
         assert time.monotonic() - began < 3
 
 
-def test_a_refused_connection_is_told_without_the_address() -> None:
+def test_refused_connection_is_reported_without_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(Undelivered) as told:
@@ -247,7 +247,7 @@ def test_a_command_that_fails_says_how() -> None:
         "https://me:cNry@a/b",
     ],
 )
-def test_what_is_no_safe_address_is_refused_without_being_shown(address: str) -> None:
+def test_unsafe_webhook_address_is_refused_and_not_shown(address: str) -> None:
     wanted = spec(notify=[{"webhook": "$HOOK"}]).notify[0]
     with pytest.raises(SpecInvalid) as told:
         open_sink(wanted, 0, {"HOOK": address})
@@ -281,14 +281,14 @@ def tell(history: History, hook: WebhookServer, store: MemoryStore, job: RunSpec
     return notifier.failures
 
 
-def test_what_fails_is_tried_again_under_the_same_id() -> None:
+def test_failed_delivery_is_retried_under_the_same_id() -> None:
     with WebhookServer(Fate(500, 503, 200)) as hook:
         assert tell(restless(), hook, MemoryStore()) == []
     assert hook.events == ["started", "started", "started", "interrupted", "fallback", "returned", "done"]
     assert len({posted.json["id"] for posted in hook.posted}) == 5
 
 
-def test_only_what_was_asked_for_is_told() -> None:
+def test_only_subscribed_events_are_sent() -> None:
     with WebhookServer() as hook:
         tell(restless(), hook, MemoryStore(), wanted(on=["done", "failed"]))
     assert hook.events == ["done"]
@@ -331,7 +331,7 @@ def test_a_sink_that_never_takes_anything_is_given_up_after_a_number_of_tries() 
         assert len([each for each in hook.events if each == "started"]) == TRIES_EVER
 
 
-def test_what_is_refused_is_not_tried_again() -> None:
+def test_refused_delivery_is_not_retried() -> None:
     store = MemoryStore()
     with WebhookServer(Fate(404)) as hook:
         for _ in range(3):
@@ -339,7 +339,7 @@ def test_what_is_refused_is_not_tried_again() -> None:
     assert len(hook.posted) == 1
 
 
-def test_showing_an_entry_waits_for_nobody() -> None:
+def test_showing_an_entry_does_not_wait_for_webhooks() -> None:
     history = restless()
     with WebhookServer(hanging) as hook:
         notifier = Notifier(wanted(), MemoryStore(), {"HOOK": hook.url})
@@ -435,7 +435,7 @@ def test_the_training_does_not_see_the_address(tmp_path: Path, monkeypatch: pyte
 NAMES_FOR_LOGGERS = ("WANDB_RUN_ID", "WANDB_RESUME", "COMET_EXPERIMENT_KEY")
 
 
-def test_loggers_are_told_of_one_run_through_all_attempts_unless_the_user_says_which(
+def test_loggers_see_one_run_across_attempts_unless_the_user_names_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def seen() -> list[str]:

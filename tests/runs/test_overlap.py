@@ -42,7 +42,7 @@ GAVE_UP = "something writes to weights between optimizer steps"
     ],
     ids=["overlaps", "small", "small pieces", "manual", "writes", "writes through .data", "writes once"],
 )
-def test_a_snapshot_counts_once_nobody_can_have_written_to_it(
+def test_snapshot_counts_once_no_write_can_have_reached_it(
     zygote: Zygote, tmp_path: Path, job: dict[str, object], overlaps: bool, gives_up: bool
 ) -> None:
     """Killed at the start of the fifth batch: the fourth's snapshot is being copied then, or was copied at once."""
@@ -56,7 +56,7 @@ def test_a_snapshot_counts_once_nobody_can_have_written_to_it(
     assert agent.run() == straight
 
 
-def test_a_snapshot_that_somebody_wrote_to_is_taken_again(zygote: Zygote, tmp_path: Path) -> None:
+def test_overwritten_snapshot_is_taken_again(zygote: Zygote, tmp_path: Path) -> None:
     job = PATIENT | {"writes": "counted", "writes_in": [5]}
     agent = Agent(zygote, job, tmp_path, every_steps=1, arenas=8)
     assert agent.attempt(kill="start:0:7") == "killed"
@@ -89,7 +89,7 @@ def _framework(module: nn.Module) -> SimpleNamespace:
     return SimpleNamespace(steps_optimizers=True, optimizers=[optimizer])
 
 
-def test_what_optimizers_own_is_copied_later_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_optimizer_state_is_copied_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "FROM_BYTES", 0)
     monkeypatch.setattr(overlap, "PIECE_FROM_BYTES", 1000)
     module = nn.Sequential(nn.Linear(30, 30), nn.BatchNorm1d(300))
@@ -163,7 +163,7 @@ def test_memory_that_an_arena_may_grow_by_is_none_until_it_does() -> None:
         os.close(fd)
 
 
-def test_what_is_left_for_later_is_there_after_the_wait(stager: Stager) -> None:
+def test_deferred_copies_are_there_after_the_wait(stager: Stager) -> None:
     tensor, may_copy = torch.randn(5000), threading.Event()
     plan, later = _planned(tensor)
     stager._copier.submit(may_copy.wait, 60)  # the thread is busy for as long as we like

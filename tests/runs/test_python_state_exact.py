@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spotrun.training.data.in_workers import KEPT_THERE
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from tests.support.trainings import state_script
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
@@ -32,7 +32,7 @@ KILLS = [
     ],
     ids=["as it is", "a worker", "two processes"],
 )
-def test_what_a_script_keeps_in_python_objects_is_carried(
+def test_python_objects_of_a_script_are_carried(
     zygote: Zygote, tmp_path: Path, job: dict[str, Any], kills: list[str]
 ) -> None:
     job = {"script": SCRIPT} | job
@@ -41,5 +41,5 @@ def test_what_a_script_keeps_in_python_objects_is_carried(
     killed = agent.run(kills)
     assert_same(straight, killed)
     said = {line for line in agent.log.read_text().splitlines() if line.startswith("spotrun: ")}
-    in_worker = {f"spotrun: {Lost('Rated.read', KEPT_THERE)}"} if "workers" in job else set()
+    in_worker = {f"spotrun: {UntrackedChange('Rated.read', KEPT_THERE)}"} if "workers" in job else set()
     assert said <= in_worker, "what a worker counts is not what the training process has"

@@ -112,7 +112,7 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("which", ["json", "000000"])
 @pytest.mark.parametrize("damage", [truncate, flip, Path.unlink], ids=["truncated", "flipped", "missing"])
-def test_a_damaged_pack_is_told_and_replaced_and_never_half_used(
+def test_damaged_pack_is_reported_and_replaced_and_never_half_used(
     machines: Callable[..., Machines], which: str, damage: Callable[[Path], None]
 ) -> None:
     run = machines()
@@ -167,7 +167,7 @@ def tar_of(members: list[tuple[str, bytes]]) -> bytes:
     ],
     ids=lambda value: str(value)[-40:],
 )
-def test_what_a_pack_cannot_hold_is_done_on_each_instance(
+def test_setup_that_cannot_be_packed_runs_on_each_instance(
     machines: Callable[..., Machines], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any], why: str
 ) -> None:
     home = tmp_path / "home"
@@ -193,7 +193,7 @@ def test_caches_may_be_left_outside(tmp_path: Path) -> None:
     assert surroundings.since() == [str(tmp_path / "usr"), str(tmp_path / "usr/new")]
 
 
-def test_what_is_mounted_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_mount_is_a_side_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text("overlay / overlay rw 0 0\n")
     monkeypatch.setattr(side_effects, "MOUNTS", mounts)
@@ -232,7 +232,7 @@ def key_of(facts: Mapping[str, Any]) -> str:
     return environment.key_of(RunSpec.from_dict(keys), facts["workdir"], facts["accelerators"])
 
 
-def test_another_accelerator_sets_up_anew(machines: Callable[..., Machines]) -> None:
+def test_another_accelerator_runs_the_setup_again(machines: Callable[..., Machines]) -> None:
     run = machines()
     run.one_that_packs(accelerators="A10G:1")
     assert prepare(run.another(accelerators="T4:1")).how == "run"

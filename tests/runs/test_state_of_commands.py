@@ -136,7 +136,7 @@ def test_a_notice_is_used_to_the_last_and_what_is_saved_after_sigterm_is_kept(st
 
 
 @pytest.mark.parametrize("answer", ["ignore", "crash", "none"])
-def test_what_a_command_leaves_that_is_killed_or_crashes_at_sigterm_is_in_no_checkpoint(start: Start, answer: str):
+def test_files_of_a_command_that_dies_at_sigterm_are_in_no_checkpoint(start: Start, answer: str):
     run = start(**pairs(f"term={answer}", "rests=0.8"))
     first = run.launch()
     run.wait_for(ev.CheckpointCommitted)
@@ -196,7 +196,7 @@ def test_a_command_that_is_killed_goes_on_with_its_newest_checkpoint(start: Star
     eventually(lambda: begins(run, node)[1:] == [count_in(run, resumed.commit)])
 
 
-def test_a_state_that_never_rests_is_told_of_once(start: Start):
+def test_state_that_never_rests_is_reported_once(start: Start):
     line = "while :; do date >> out/log; sleep 0.05; done"
     run = start(**command(f"mkdir -p out; {line}"))
     node = run.launch()
@@ -207,7 +207,7 @@ def test_a_state_that_never_rests_is_told_of_once(start: Start):
     assert not run.state.commits
 
 
-def test_a_file_that_is_open_for_writing_is_named_with_who_has_it(start: Start):
+def test_file_open_for_writing_is_named_with_its_process(start: Start):
     held = "import time; f = open('out/held', 'w'); f.write('half'); f.flush(); time.sleep(999)"
     run = start(**command(f'mkdir -p out; exec {PYTHON} -S -c "{held}"'))
     run.launch()

@@ -57,7 +57,7 @@ HOLDS = {
 
 
 @pytest.mark.parametrize("how", HOLDS)
-def test_who_may_write_to_the_state_is_found(tmp_path: Path, how: str) -> None:
+def test_process_that_may_write_to_the_state_is_found(tmp_path: Path, how: str) -> None:
     held, told = HOLDS[how]
     instance = StateRun(tmp_path, MemoryStore()).instance()
     (instance.work / "out/a").write_bytes(bytes(8192))
@@ -115,7 +115,7 @@ def test_the_command_line_knows_what_has_no_steps(sandbox: Sandbox) -> None:
     assert sandbox.call_json("status", "simulate")[0]["keeps_nothing"] is False
 
 
-def test_a_command_that_names_no_state_is_told_what_it_would_repeat(sandbox: Sandbox) -> None:
+def test_command_without_a_state_gets_a_forecast_of_repeated_work(sandbox: Sandbox) -> None:
     job = sandbox.folder / "plain.yaml"
     job.write_text(f"name: plain\nrun: sleep 1\ncheckpoint: {{uri: '{sandbox.store}'}}\n")
     assert "train: {state: [out/]}" in sandbox.call("launch", job, "--dry-run")

@@ -177,7 +177,7 @@ def test_a_checkpoint_is_saved_and_restored_through_any_fault_that_passes(
 
 
 @pytest.mark.parametrize("scheme", ["s3"])
-def test_what_was_corrupted_on_its_way_is_never_called_saved(bench: Bench) -> None:
+def test_checkpoint_corrupted_in_transit_is_never_committed(bench: Bench) -> None:
     bench.line.fate = lambda request: faults.corrupted_request if writes(request) else faults.none
     with pytest.raises(StoreError):
         upload(bench.far, "checkpoints/1-0-1", memoryview(IMAGE), {}, retry_for_s=0.2)
@@ -230,7 +230,7 @@ FULL = ("InsufficientStorage", "QuotaExceeded")
 
 
 @each_of(FATAL)
-def test_a_fault_that_does_not_pass_is_told_at_once_with_a_way_out(name: str, bench: Bench) -> None:
+def test_permanent_store_fault_is_reported_at_once_with_a_hint(name: str, bench: Bench) -> None:
     fault = FATAL[bench.scheme][name]
     ledger = bench.ledger()
     ledger.refresh()
@@ -260,7 +260,7 @@ def test_a_fault_that_does_not_pass_is_told_at_once_with_a_way_out(name: str, be
     assert ledger.append(notice) in bench.there().entries
 
 
-def test_an_expired_login_is_told_at_once_and_a_new_one_is_used(
+def test_expired_login_is_reported_at_once_and_a_new_one_is_used(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, line = start("s3")
@@ -288,7 +288,7 @@ def test_an_expired_login_is_told_at_once_and_a_new_one_is_used(
 
 
 @each_of(FATAL)
-def test_a_write_that_is_refused_while_reading_works_is_told_at_once(name: str, bench: Bench) -> None:
+def test_refused_write_is_reported_at_once_while_reads_work(name: str, bench: Bench) -> None:
     """A key that may only read, or a store that is full: what is there does not make a refusal a success."""
     fault = FATAL[bench.scheme][name]
     bench.line.fate = lambda request: fault if writes(request) else faults.none
@@ -342,7 +342,7 @@ class SmallSeaweedFS(SeaweedFS):
         return [*words, "-volume.max=8", "-master.volumeSizeLimitMB=1"]
 
 
-def test_what_was_saved_before_a_store_was_full_is_whole_and_nothing_more_is_claimed(
+def test_checkpoints_from_before_a_full_store_are_whole_and_no_others_are_claimed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with running(SmallSeaweedFS()) as server:

@@ -35,10 +35,10 @@ def epochs(sandbox: Sandbox, name: str) -> int:
 @pytest.mark.timeout(600)
 def test_a_sweep_through_kills_gives_each_trial_the_bits_of_an_undisturbed_one(sandbox: Sandbox) -> None:
     calm = sandbox.job("calm", args="--epochs, '3', --step-s, '0'", extra=KNOWN)
-    sandbox.call("sweep", calm, *TWO, "--budget", BUDGET, "--stop-worst", 0, "-y")
+    sandbox.call("sweep", calm, *TWO, "--budget", BUDGET, "--reduction-factor", 0, "-y")
 
     job = sandbox.job("rough", args="--epochs, '3', --step-s, '0.4'", extra=f"retry: {{max_restarts: 20}}\n{KNOWN}")
-    command = ("sweep", job, *TWO, "--budget", BUDGET, "--stop-worst", 0, "-y")
+    command = ("sweep", job, *TWO, "--budget", BUDGET, "--reduction-factor", 0, "-y")
     first = sandbox.start(*command)
     eventually(lambda: epochs(sandbox, "rough-sweep") >= 1, within_s=200)
     first.send_signal(signal.SIGKILL)
@@ -63,7 +63,7 @@ def test_a_sweep_through_kills_gives_each_trial_the_bits_of_an_undisturbed_one(s
 def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> None:
     job = sandbox.job("many", args="--epochs, '80', --step-s, '0.05'", extra=KNOWN)
     budget = 10 * BUDGET  # a first epoch that a busy machine held up says that each of 80 takes as long
-    command = ("sweep", job, *THREE, "--budget", budget, "--at-once", 2, "--stop-worst", 0, "-y")
+    command = ("sweep", job, *THREE, "--budget", budget, "--max-parallel", 2, "--reduction-factor", 0, "-y")
     attending = sandbox.start(*command)
     eventually(lambda: epochs(sandbox, "many-sweep") >= 1, within_s=200)
     eventually(lambda: len(the_sweep(sandbox, "many-sweep").runs()) == 2, within_s=120)
@@ -86,11 +86,11 @@ def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> Non
 
 
 @pytest.mark.timeout(600)
-def test_a_metric_that_nobody_logs_ends_a_sweep_which_goes_on_with_the_right_one_until_it_is_told_to_go(
+def test_sweep_ends_at_an_unlogged_metric_and_goes_on_with_the_right_one_until_sigterm(
     sandbox: Sandbox,
 ) -> None:
     job = sandbox.job("told", args="--epochs, '80', --step-s, '0.05'", extra=KNOWN)
-    command = ("sweep", job, *TWO, "--budget", BUDGET, "--at-once", 1, "-y")
+    command = ("sweep", job, *TWO, "--budget", BUDGET, "--max-parallel", 1, "-y")
     mistaken = sandbox.call(*command, "--metric", "val_los", code=2)
     assert "no trial has logged the metric 'val_los' by the end of epoch 1" in " ".join(mistaken.split())
     assert "--metric val_loss" in mistaken

@@ -136,7 +136,7 @@ def test_the_trace_shows_the_first_thing_that_differs(zygote: Zygote, tmp_path: 
     assert {DifferenceKind.LOSS, DifferenceKind.VALIDATION, DifferenceKind.WEIGHTS} <= found.counts.keys()
 
 
-def test_what_a_librarys_trainer_has_yet_to_log_is_carried(zygote: Zygote, tmp_path: Path) -> None:
+def test_unlogged_values_of_a_library_trainer_are_carried(zygote: Zygote, tmp_path: Path) -> None:
     """The work folder is another one, so that its class is none of the script's."""
     arguments = {"logging_steps": 5, "eval_steps": 7}
     job = job_of(own_data=True, of_a_library=True, folder=str(tmp_path), arguments=arguments)
@@ -174,7 +174,7 @@ def test_a_script_that_resumes_by_itself_does_so_on_a_fresh_start_alone(zygote: 
         ({"optim": "galore_adamw_layerwise"}, "inside of the backward pass", "adamw_torch"),
     ],
 )
-def test_what_cannot_be_exact_is_refused_before_the_first_step(
+def test_training_that_cannot_be_exact_is_refused_before_the_first_step(
     zygote: Zygote, tmp_path: Path, arguments: dict[str, Any], said: str, advice: str
 ) -> None:
     agent = Agent(zygote, job_of(arguments=arguments), tmp_path)

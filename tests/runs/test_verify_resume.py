@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from spotrun.errors import SpecInvalid
 from spotrun.exactness.difference import NAMED_MAX, Difference, DifferenceKind, Differences, gathered
-from spotrun.exactness.scope import Compared, NotCompared
+from spotrun.exactness.scope import ComparedCount, NotCompared
 from spotrun.exactness.trace_file import TraceFile
 from spotrun.run.events import Uncarried
 from spotrun.verify.kills import Killed, KillPlan, checkpoint_every, kill_steps, planned
@@ -132,7 +132,7 @@ def test_a_script_that_owns_its_loop_is_compared_alike() -> None:
     assert "metrics" in {one["what"] for one in found["compared"]}
 
 
-def test_a_loop_that_goes_on_with_a_local_variable_differs_and_its_name_is_told() -> None:
+def test_loop_that_uses_a_local_variable_differs_and_names_it() -> None:
     found = verify_json(JOBS / "own_loop.py", "--kills", 1, "--", "--local", code=NOT_IDENTICAL)
     assert [one["place"] for one in found["not_carried"]] == ["main().total"]
 
@@ -149,7 +149,7 @@ def test_a_script_that_ran_straight_is_not_told_to_train_to_its_end_first() -> N
     )
 
 
-def test_what_spotrun_refuses_is_said_to_be_refused_with_its_own_advice_alone() -> None:
+def test_refused_training_is_reported_with_its_own_advice_alone() -> None:
     told = "a tuner callback runs trainings of its own inside fit(); try: run the tuner once"
     refused = failure("straight", [], "failed", told)
     assert str(refused) == (
@@ -187,7 +187,7 @@ def test_an_order_from_the_clock_is_found_and_named_for_people() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_what_no_checkpoint_holds_differs_only_after_a_resume() -> None:
+def test_state_that_no_checkpoint_holds_differs_only_after_a_resume() -> None:
     seen = verify_json(JOBS / "wayward.py", "--at", 16, "--", "--how", "counter", code=NOT_IDENTICAL)
     found = seen["first_difference"]
     assert (found["kind"], found["resumed"]) == ("loss", True)
@@ -199,7 +199,7 @@ def test_what_no_checkpoint_holds_differs_only_after_a_resume() -> None:
     assert named["what"] in found["likely_cause"]
 
 
-def test_files_outside_of_the_work_folder_are_named_beside_a_difference(tmp_path: Path) -> None:
+def test_files_outside_of_the_work_folder_are_named_with_a_difference(tmp_path: Path) -> None:
     outside = tmp_path / "outside.txt"
     seen = verify_json(
         JOBS / "wayward.py", "--at", 16, "--", "--how", "outside", "--outside", outside, code=NOT_IDENTICAL
@@ -210,7 +210,7 @@ def test_files_outside_of_the_work_folder_are_named_beside_a_difference(tmp_path
     assert f"which no checkpoint carries: {one}, {other}" in seen["first_difference"]["likely_cause"]
 
 
-def test_a_training_without_a_step_is_told_as_that() -> None:
+def test_training_without_a_step_is_reported_as_such() -> None:
     done = verify(JOBS / "wayward.py", "--", "--how", "counter", "--epochs", 0, code=1)
     assert "the straight training came to its end without a step" in done.stderr
     assert done.stderr.count("try:") == 1
@@ -225,7 +225,7 @@ def test_a_script_that_fails_is_no_difference(tmp_path: Path) -> None:
     assert left_over(tmp_path) == []
 
 
-def test_what_is_no_training_of_lightnings_is_refused(tmp_path: Path) -> None:
+def test_script_without_a_trainer_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "hello.py"
     script.write_text("print('hello')")
     assert "no Trainer of Lightning or transformers and no Loop" in verify(script, code=1).stderr
@@ -336,14 +336,14 @@ def test_checkpoints_are_seldom_enough_to_lose_steps_and_often_enough_to_lose_fe
         (DifferenceKind.STEPS, "trained", "not trained", "the steps at epoch 2, batch 1 (step 13): trained straight"),
     ],
 )
-def test_a_difference_is_told_in_numbers_that_people_read(
+def test_difference_is_described_in_decimal_numbers(
     kind: DifferenceKind, straight: str, interrupted: str, told: str
 ) -> None:
     found = Difference(kind=kind, straight=straight, interrupted=interrupted, epoch=1, batch=0, step=13)
     assert told in describe(found)
 
 
-def test_an_object_and_a_file_are_told_with_where_they_are() -> None:
+def test_differing_object_and_file_are_described_with_their_place() -> None:
     there = {"straight": "3", "interrupted": "4"}
     state = Difference(kind=DifferenceKind.STATE, name="callbacks[0].meters[3].total", rank=1, **there)
     told = "the first difference is in what is at callbacks[0].meters[3].total of rank 1: 3 straight, 4 interrupted"
@@ -352,9 +352,9 @@ def test_an_object_and_a_file_are_told_with_where_they_are() -> None:
     assert describe(file) == "the first difference is in the file own.log (line 2): 3 straight, 4 interrupted"
 
 
-def test_it_is_told_of_what_two_trainings_are_identical() -> None:
+def test_report_lists_what_was_compared_in_identical_trainings() -> None:
     seen = verification(
-        compared=(Compared("ranks", 2), Compared("steps", 36), Compared("files", 1)),
+        compared=(ComparedCount("ranks", 2), ComparedCount("steps", 36), ComparedCount("files", 1)),
         not_compared=tuple(NotCompared(f"file {name}", "W&B's files name each run") for name in "abcdefg"),
     )
     lines = text(seen).splitlines()
@@ -364,7 +364,7 @@ def test_it_is_told_of_what_two_trainings_are_identical() -> None:
     assert lines[2] == f"  not compared: {names}, as W&B's files name each run"
 
 
-def test_what_the_run_named_stands_beside_the_first_difference() -> None:
+def test_state_that_the_run_named_is_shown_with_the_first_difference() -> None:
     gap = Uncarried(place="module.env", what="gymnasium.Env")
     found = gathered(Difference(kind=DifferenceKind.LOSS, straight="1", interrupted="2") for _ in range(2))
     lines = text(verification(found, not_carried=(gap,))).splitlines()
@@ -396,7 +396,7 @@ def verification(found: Differences | None = None, **changes: Any) -> Verificati
     return replace(seen, **changes)
 
 
-def test_progress_is_told_in_a_line() -> None:
+def test_progress_is_one_line() -> None:
     begun = RehearsalProgress(name="straight", step=0, kills=0, kills_planned=0, elapsed_s=0.2)
     assert progress_line(begun) == "straight training, step 0"
     later = RehearsalProgress(

@@ -27,7 +27,7 @@ def _one_thread_and_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
-def test_everything_that_a_checkpoint_carries_is_identical_and_it_is_said_of_what() -> None:
+def test_all_carried_state_is_identical_and_listed() -> None:
     said, records = verify(CARRIED)
     assert said["first_difference"] is None
     assert said["identical"] is True

@@ -116,7 +116,7 @@ def check(run: AgentRun) -> Node:
     return node
 
 
-def test_a_script_that_nobody_disturbs(begin: Any) -> None:
+def test_undisturbed_script_completes(begin: Any) -> None:
     run = begin({"script": "fitted.py"}, fitted__py=WHOLE)
     run.launch().powers_off(120)
     EXPECTED.add(result(run))
@@ -174,7 +174,7 @@ def test_two_trainings_in_a_command_are_refused(begin: Any) -> None:
     assert "a job of its own" in ended.detail
 
 
-def test_a_python_that_sees_nothing_is_told_to_have_no_agent(begin: Any) -> None:
+def test_isolated_python_trains_by_the_socket_path_alone(begin: Any) -> None:
     """Lightning's entry point does not need the shim, and the path of the socket is enough."""
     run = begin({"run": "python -I -c \"import sys; sys.path.insert(0, '.'); import fitted; fitted.train()\""})
     killed_once(run)
@@ -251,7 +251,9 @@ def test_a_python_that_finds_no_agent_is_unprotected_and_said_to_be(begin: Any, 
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("train", [{"run": "sleep 1000"}, {"run": "python ignores.py", "state": ["out/"]}])
-def test_what_is_no_python_or_keeps_a_state_is_not_called_unprotected(begin: Any, train: dict[str, Any]) -> None:
+def test_command_that_is_no_python_or_keeps_a_state_is_not_called_unprotected(
+    begin: Any, train: dict[str, Any]
+) -> None:
     run = begin(train, ignores__py=IGNORES_US)
     run.launch()
     assert not run.wait_for(ev.TrainingStarted).unprotected

@@ -79,7 +79,7 @@ MORE = (
     "launch script.yaml -y",
     "launch train.py -y",
     "verify-resume train.py",
-    "launch plain.yaml --from weights.ckpt -y",
+    "launch plain.yaml --init-from weights.ckpt -y",
     "verify-resume script.yaml",
     "launch plain.yaml --store s3://bucket/runs -y",
     "bill demo --cur bill.parquet",

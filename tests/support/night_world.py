@@ -42,7 +42,7 @@ from spotrun.runner import creation
 from spotrun.runs import open_run as runs
 from spotrun.spec.model import RunSpec
 from spotrun.store import opening
-from spotrun.store.asked import Asked
+from spotrun.store.asked import RequestCounts
 from spotrun.store.port import StoredObject
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_aws import REGION, TYPE, PlainAws, refusal
@@ -417,9 +417,9 @@ class NightWorld:
     def _new_attendant(self) -> Attendant:
         return Attendant(self.store, NAME, self.pin, self.new_alarm(), self.clock)
 
-    def _asked_so_far(self) -> Asked:
+    def _asked_so_far(self) -> RequestCounts:
         asked = self.asked
-        return Asked(asked["get"], sum(asked[each] for each in ("list", "put", "put_if_absent", "put_status")))
+        return RequestCounts(asked["get"], sum(asked[each] for each in ("list", "put", "put_if_absent", "put_status")))
 
     def calls(self, uid: str) -> Calls:
         """What the function has counted for a run."""

@@ -25,7 +25,7 @@ from spotrun.checkpoint.snapshot import plan_image
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.errors import SpotrunError
 from spotrun.trainer_link import AGENT, GANG, RANKS_SECRET, FilesRule, Resume
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.ranks import Ranks
 
 WITHIN = timedelta(seconds=60)
@@ -126,7 +126,7 @@ def together(rank: int, folder: Path) -> dict[str, Any]:
     found = {
         "resume": ranks.share(Resume, RESUME if rank == 0 else None) == RESUME,
         "nothing": ranks.share(str, None),
-        "gathered": ranks.gather([Lost("a", "b"), rank]),
+        "gathered": ranks.gather([UntrackedChange("a", "b"), rank]),
         "states": [repr(state) for state in states],
         "unsavable": error_of(lambda: ranks.gather_states({"of": {"mine": object()}})),
         "agreed": ranks.agree(5 - rank),

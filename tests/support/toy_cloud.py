@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from spotrun.clock import Clock, ScaledClock, system_clock
-from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, refuse_regions
+from spotrun.clouds.cloud import Account, Cloud, RentalFlags, Shell, refuse_regions
 from spotrun.clouds.driver import WrappedDriver
 from spotrun.clouds.guards import Guard
 from spotrun.clouds.local.catalog import InstanceType, Zone
@@ -67,7 +67,7 @@ class ToyDriver(WrappedDriver):
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         return [replace(each, cloud=NAME, simulated=False) for each in super().offerings(must_see)]
 
-    def quotes(self, wish: Wish) -> Quotes:
+    def quotes(self, wish: RentalFlags) -> Quotes:
         found = self._local.quotes(wish.accelerators, wish.instance_types, wish.regions)
         named = (replace(each, offering=replace(each.offering, cloud=NAME, simulated=False)) for each in found.quotes)
         return replace(found, quotes=tuple(named))
@@ -183,13 +183,13 @@ class Toy(Cloud):
         refuse_regions(self, regions)
         return Account(self._everything(), ToyGuards(), ToyIdentities())
 
-    def offers(self, wish: Wish) -> Quotes:
+    def offers(self, wish: RentalFlags) -> Quotes:
         return self._everything().quotes(wish)
 
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
-        return self._everything().quotes(Wish(instance_types=tuple(types)))
+        return self._everything().quotes(RentalFlags(instance_types=tuple(types)))
 
-    def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
+    def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
         yield ok("toys", f"{len(self._everything().instances())} in the box")
 
     def _everything(self) -> ToyDriver:

@@ -24,8 +24,8 @@ from torch.utils.data import IterableDataset
 from spotrun.training.fit import Fit
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
 from spotrun.training.optimizer_states import OptimizerStates
-from spotrun.training.place import Place
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.place import Boundary
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.weights import Weights
 from tests.support.trainings.comparison import sha256
 from tests.support.trainings.datasets import WIDTH
@@ -74,7 +74,7 @@ class Toy:
         self.loss: Any = None
         self.metrics: dict[str, float] = {}
         self.ends_epoch = False
-        self.entering: Place | None = None
+        self.entering: Boundary | None = None
         self.ahead: Ahead | None = None
 
     def fit(self) -> None:
@@ -183,7 +183,7 @@ class ToyFramework:
 
     def __init__(self, toy: Toy) -> None:
         self._toy = toy
-        self._saved: tuple[State, Place, OptimizerStates] | None = None
+        self._saved: tuple[State, Boundary, OptimizerStates] | None = None
         self.module: nn.Module = toy.net
         self.optimizers = [toy.optimizer]
         self.seed: int = toy.job.get("seed", 1)
@@ -195,7 +195,7 @@ class ToyFramework:
     def roots(self) -> Mapping[str, object]:
         return {}
 
-    def lost(self) -> Sequence[Lost]:
+    def lost(self) -> Sequence[UntrackedChange]:
         return ()
 
     # --- where it is
@@ -260,7 +260,7 @@ class ToyFramework:
         return dict(self._toy.metrics)
 
     def load(
-        self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
+        self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
         self._saved = state, place, optimizers
 

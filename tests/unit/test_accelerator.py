@@ -72,7 +72,7 @@ def read(stager: Stager, arena: int) -> dict[str, Tensor]:
     return dict(state)
 
 
-def test_a_copy_is_of_the_boundary_and_runs_beside_what_is_computed_next() -> None:
+def test_copy_has_the_state_of_the_boundary_and_overlaps_the_next_step() -> None:
     lanes, weights = Lanes(), torch.randn(1000)
     with stager_of(lanes) as stager:
         plan, later = planned(weights)
@@ -85,7 +85,7 @@ def test_a_copy_is_of_the_boundary_and_runs_beside_what_is_computed_next() -> No
         assert torch.equal(read(stager, staged.arena)["weights"], weights)
 
 
-def test_numbers_are_looked_at_beside_the_training_too() -> None:
+def test_finiteness_check_overlaps_the_training() -> None:
     lanes, weights = Lanes(), torch.randn(10)
     with stager_of(lanes) as stager:
         work = stager.aside(lambda: bool(torch.isfinite(weights).all()), [weights])
@@ -94,7 +94,7 @@ def test_numbers_are_looked_at_beside_the_training_too() -> None:
         assert lanes.asked[1:] == [("after 1", False), ("synchronize", False)]
 
 
-def test_on_the_processor_no_device_is_asked_for_anything() -> None:
+def test_training_on_the_processor_calls_no_device() -> None:
     weights = torch.randn(1000)
     with stager_of(None) as stager:
         plan, later = planned(weights)

@@ -97,7 +97,7 @@ def test_a_baseline_of_the_job_takes_the_place_of_the_on_demand_price():
     assert "at $1.8 an hour (report.baseline)" in summary.assumptions
 
 
-def test_what_a_command_without_checkpoints_repeats_is_rework_and_nothing_of_it_is_restore():
+def test_repeated_work_of_a_command_without_checkpoints_is_rework_and_not_restore():
     history = History(FREE_STORAGE, spec={"train": {"run": "make model"}})
     launch = history.launch()
     history.record(launch)
@@ -156,7 +156,7 @@ def test_an_interruption_without_notice_costs_detection_a_new_start_and_rework()
     assert summary.total.spot_usd == Decimal("0.0001") * (240 + 190)
 
 
-def test_the_time_in_which_a_machine_was_off_and_nobody_looked_is_detection_and_no_rework():
+def test_unobserved_time_of_a_machine_that_was_off_is_detection_and_no_rework():
     """It was taken, its disk is left, and the runner was dead: it comes back ten minutes later."""
     history = History(FREE_STORAGE)
     first = history.running()  # trains from 100
@@ -176,7 +176,7 @@ def test_the_time_in_which_a_machine_was_off_and_nobody_looked_is_detection_and_
     assert (lost.at, lost.detection) == (at(250), timedelta(minutes=10))
 
 
-def test_the_time_between_the_last_heartbeat_and_an_end_that_nobody_saw_is_detection():
+def test_time_from_the_last_heartbeat_to_an_unobserved_end_is_detection():
     history = History(FREE_STORAGE)
     first = history.running()  # trains from 100
     history.after(100).commit(taken_s_ago=30, stall_s=1)  # taken at 170
@@ -188,7 +188,7 @@ def test_the_time_between_the_last_heartbeat_and_an_end_that_nobody_saw_is_detec
     assert (spans["rework"], spans["stall"], spans["detect"]) == (80, 1, 3600)
 
 
-def test_what_was_trained_after_the_last_checkpoint_is_lost_as_soon_as_its_attempt_is_over():
+def test_training_after_the_last_checkpoint_is_rework_once_its_attempt_is_over():
     history = History(FREE_STORAGE)
     launch = history.running()
     history.after(100).commit(taken_s_ago=40)
@@ -463,7 +463,7 @@ def test_a_packed_set_up_is_stored_once_and_read_by_those_that_unpack_it():
     assert total.requests_usd == puts * Decimal("0.000005") + gets * Decimal("0.0000004")
 
 
-def test_on_demand_and_spot_dollars_are_told_apart():
+def test_on_demand_and_spot_dollars_are_separate():
     history = History(FREE_STORAGE)
     first = history.running()
     history.after(100).gone(first, EndedBy.CLOUD)
@@ -483,7 +483,7 @@ def test_an_attempt_that_gives_up_ends_in_a_run_that_failed():
     assert summary_of(history).total.interruptions == 0
 
 
-def test_an_instance_whose_price_nobody_knows_is_said_to_be_missing_from_the_bill():
+def test_instance_with_an_unknown_price_is_reported_as_missing_from_the_bill():
     history = History()
     history.running()
     assert "UNKNOWN PRICE" not in summary_of(history).assumptions

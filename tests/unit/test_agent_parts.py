@@ -219,7 +219,7 @@ def failing_history(*steps: int) -> tuple[History, ev.TrainerExited]:
     ("steps", "max_restarts", "gives_up"),
     [((5,), 2, False), ((5,), 0, True), ((5, 7), 2, False), ((5, 5), 9, True), ((5, 7, 9), 2, True)],
 )
-def test_how_often_a_failing_script_is_started_again(steps, max_restarts, gives_up):
+def test_failing_script_is_restarted_a_limited_number_of_times(steps, max_restarts, gives_up):
     history, exited = failing_history(*steps)
     assert (decisions.why_give_up(history.state, exited, max_restarts) is not None) == gives_up
 
@@ -276,7 +276,7 @@ def read(fd: int) -> bytes:
     return os.pread(fd, os.fstat(fd).st_size, 0)
 
 
-def test_what_is_restored_is_what_was_saved(store: Shaky):
+def test_restored_image_has_the_saved_bytes(store: Shaky):
     commit = saved(store, 1, IMAGE)
     image = fetch(store, commit)
     assert hashlib.sha256(read(image.fd)).digest() == hashlib.sha256(IMAGE).digest()
@@ -482,7 +482,7 @@ def test_which_checkpoints_are_retired(usable, keep_last, source, retired):
     assert retention.to_retire(state, CheckpointSpec(keep_last=keep_last), source) == retired
 
 
-def test_what_each_fit_has_ended_with_stays_until_the_run_is_complete():
+def test_last_checkpoint_of_each_fit_stays_until_the_run_is_complete():
     state = run_with(*({"fit": fit} for fit in (1, 1, 2, 2, 3, 3)))
     assert retention.to_retire(state, CheckpointSpec(keep_last=1), None) == [0, 2, 4]
     assert [end.number for end in state.ends_before(state.commits[-1])] == [1, 3]
@@ -511,7 +511,7 @@ def test_the_best_stay_each_as_the_first_with_its_value(mode, count, kept):
     assert gone == [number for number in range(7) if number not in kept]
 
 
-def test_one_checkpoint_stays_of_each_so_many_steps():
+def test_one_checkpoint_stays_for_each_keep_every_steps():
     steps = [40, 90, 110, 150, 205, 390, 401, 460]
     rule = CheckpointSpec(keep_last=1, keep_every=Steps(100))
     gone = retention.to_retire(run_with(*({"step": step} for step in steps)), rule, None)
@@ -563,7 +563,7 @@ def test_the_disk_gets_back_what_was_shipped_and_nothing_else_changes(tmp_path: 
     assert console.read(len(written) - kept, kept) == written[-kept:]
 
 
-def test_what_was_not_shipped_stays_on_the_disk(tmp_path: Path):
+def test_unshipped_output_stays_on_the_disk(tmp_path: Path):
     console = Console(tmp_path, kept_bytes=1 << 20)
     written = bytes(range(1, 201)) * 20_000
     console.path.write_bytes(written)

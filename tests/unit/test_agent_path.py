@@ -45,7 +45,7 @@ def test_the_first_who_asks_gets_the_link(monkeypatch: pytest.MonkeyPatch, tmp_p
     link.close()
 
 
-def test_nobody_else_may_connect(tmp_path: Path) -> None:
+def test_only_the_owner_may_connect(tmp_path: Path) -> None:
     with closing(unix_path.listen(str(tmp_path / "link"))):
         assert stat.S_IMODE((tmp_path / "link").stat().st_mode) == 0o600
 
@@ -76,7 +76,7 @@ def test_a_socket_that_is_left_of_an_agent_that_has_gone(monkeypatch: pytest.Mon
             trainer_link.from_environment()
 
 
-def test_who_is_turned_away_is_told_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_refused_trainer_receives_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with listening(tmp_path / "link", saying(TurnedAway(reason="one is enough", hint="go home"))) as address:
         monkeypatch.setenv(AGENT, address)
         with pytest.raises(LinkLost, match="one is enough") as lost:
@@ -84,7 +84,9 @@ def test_who_is_turned_away_is_told_why(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert lost.value.hint == "go home"
 
 
-def test_what_closes_at_once_or_speaks_otherwise_is_no_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_peer_that_closes_at_once_or_sends_no_welcome_is_no_agent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     answers = {"closed": TrainerLink.close, "strange": saying(trainer_link.DrainWanted(reason="no welcome"))}
     for name, answer in answers.items():
         with listening(tmp_path / name, answer) as address:

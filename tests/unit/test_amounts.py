@@ -31,7 +31,7 @@ amounts = st.one_of(st.just(Decimal(0)), st.decimals(-2, 2, places=9))
         (Decimal("12.345"), "$12.35"),
     ],
 )
-def test_what_is_less_than_a_cent_is_not_told_as_nothing(usd: float | Decimal, text: str) -> None:
+def test_less_than_a_cent_is_not_shown_as_nothing(usd: float | Decimal, text: str) -> None:
     assert to_the_cent(usd) == text
 
 
@@ -56,7 +56,7 @@ def test_amounts_and_their_sums_are_rounded_up_or_down_and_the_sum_of_all_to_the
     assert sum((sum(row, Decimal(0)) for row in shown), Decimal(0)) == whole.quantize(UNIT)
 
 
-def test_what_remains_goes_to_parts_and_never_to_nothing() -> None:
+def test_rounding_remainder_goes_to_parts_and_never_to_zero() -> None:
     (row,) = rounded([[Decimal("0.00317"), Decimal("0.00005"), Decimal(0)]], 4)
     assert row == [Decimal("0.0032"), 0, 0]
     assert as_text(row[0], Decimal("0.00317"), 4) == "$0.0032"

@@ -20,7 +20,7 @@ from spotrun.agent.decisions import Held, gives_way
 from spotrun.agent.saver import Saver
 from spotrun.agent.snapshots import Snapshot
 from spotrun.checkpoint.manifest import Extent, Part
-from spotrun.checkpoint.unchanged import Borrowed
+from spotrun.checkpoint.unchanged import BorrowedParts
 from spotrun.checkpoint.upload import First, UploadControl, upload
 from spotrun.store.local import LocalStore
 from spotrun.trainer_link import SnapshotTaken
@@ -46,7 +46,7 @@ def meet(one: range, other: range) -> bool:
 
 
 @pytest.mark.parametrize("size_bytes", [1, mmap.PAGESIZE, mmap.PAGESIZE + 1, SIZE, 3 << 20])
-def test_what_two_arenas_have_in_common_is_known_to_both(size_bytes: int) -> None:
+def test_two_arenas_agree_on_their_common_bytes(size_bytes: int) -> None:
     first, second = overlapping(0, size_bytes)
     whole, other = place(first, range(size_bytes)), place(second, range(size_bytes))
     in_common = range(max(whole.start, other.start), min(whole.stop, other.stop))
@@ -145,7 +145,7 @@ def sent_in_order(folder: Path, of: range, **more: Any) -> list[str]:
         (range(0), set()),
     ],
 )
-def test_what_goes_first_is_there_when_it_is_told(tmp_path: Path, of: range, needed: set[str]) -> None:
+def test_priority_parts_are_stored_before_the_callback(tmp_path: Path, of: range, needed: set[str]) -> None:
     events = sent_in_order(tmp_path, of)
     assert needed <= set(events[: events.index("then")])
     assert events[-1] == "manifest.json"
@@ -159,10 +159,10 @@ def test_the_rest_waits_for_what_goes_first(tmp_path: Path) -> None:
     assert set(events[:2]) == {"part-0002", "part-0003"}
 
 
-def test_what_is_borrowed_need_not_go_first(tmp_path: Path) -> None:
+def test_borrowed_parts_need_not_be_sent_first(tmp_path: Path) -> None:
     half = len(IMAGE) // 2
     there = Part(name="part-0000", size_bytes=half, blake3="0" * 64, of="checkpoints/1-0-9")
-    borrowed = Borrowed((there,), (Extent(0, 0, half, half),))
+    borrowed = BorrowedParts((there,), (Extent(0, 0, half, half),))
     events = sent_in_order(tmp_path, range(half, len(IMAGE)), borrowed=borrowed)
     assert events[0] == "then"
 
@@ -257,7 +257,7 @@ def test_one_that_is_held_back_gives_way_to_a_newer_one_at_the_last_moment(
     assert gives_way(HELD._replace(**changes), turn_s=1.0) is gives
 
 
-def test_what_is_held_back_is_what_waits_while_nothing_is_sent(saving: Saving) -> None:
+def test_held_snapshot_is_the_one_that_waits_while_nothing_is_sent(saving: Saving) -> None:
     snapshot = saving.begin()
     assert saving.saver.held is None
     saving.saver.offer(snapshot)
@@ -285,7 +285,7 @@ def test_the_last_snapshot_stays_whole_until_it_is_durable(saving: Saving) -> No
     assert not saving.controls[-1].cancelled
 
 
-def test_what_is_given_up_makes_room_at_once(saving: Saving) -> None:
+def test_abandoned_snapshot_makes_room_at_once(saving: Saving) -> None:
     """Parts that are travelling may be seconds from their end; nothing will come of them."""
     snapshot = saving.begin()
     saving.saver.abandon()

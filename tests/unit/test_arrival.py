@@ -90,7 +90,7 @@ def beside() -> Iterator[Callable[[Callable[[], Image]], Future[Image]]]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_only_what_is_whole_from_the_first_byte_on_is_told_of(store: SlowStore, beside, seed: int) -> None:
+def test_reader_is_notified_only_of_the_contiguous_beginning(store: SlowStore, beside, seed: int) -> None:
     commit = saved(store, 1, IMAGE)
     parts = store.close_gates(commit)
     random.Random(seed).shuffle(parts)
@@ -103,7 +103,7 @@ def test_only_what_is_whole_from_the_first_byte_on_is_told_of(store: SlowStore, 
     assert reader.told[-1] == (1, len(IMAGE))
 
 
-def test_what_a_trainer_begins_with_is_there_before_the_rest_is_asked_for(store: SlowStore, beside) -> None:
+def test_first_bytes_of_a_trainer_arrive_before_the_rest_is_requested(store: SlowStore, beside) -> None:
     commit = saved(store, 1, IMAGE, begin_bytes=BEGIN)
     parts = store.close_gates(commit)
     sizes = [len(store.objects[part]) for part in parts]
@@ -199,7 +199,7 @@ def memory_of(image: bytes) -> tuple[ImageMemory, int]:
     return ImageMemory(os.dup(fd), len(image), here_bytes=0), fd
 
 
-def test_what_is_read_is_waited_for(beside) -> None:
+def test_read_waits_for_its_bytes(beside) -> None:
     weights, moments = torch.randn(KEPT_FROM_BYTES), torch.randn(KEPT_FROM_BYTES)
     image = image_bytes({"weights": weights, "seed": np.arange(4), "last": moments}, {})
     begin_bytes = layout.begin_bytes(layout.decode_header(image))
@@ -226,7 +226,7 @@ def test_what_is_read_is_waited_for(beside) -> None:
     os.close(fd)
 
 
-def test_nobody_waits_for_an_agent_that_is_gone(beside) -> None:
+def test_wait_ends_when_the_agent_is_gone(beside) -> None:
     memory, fd = memory_of(IMAGE[:MB])
     waiting = beside(memory.need, 1)
     memory.arrival.ends()
@@ -326,7 +326,7 @@ LOOKS: dict[str, Callable[[torch.optim.Optimizer], object]] = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_whoever_looks_at_an_optimizer_sees_its_true_state(look: str) -> None:
+def test_any_read_of_an_optimizer_gives_its_true_state(look: str) -> None:
     optimizer, memory = stepped(torch.optim.SGD, momentum=0.9), InTime()
     other, _ = resumed(optimizer, memory)
     LOOKS[look](other)
@@ -345,7 +345,7 @@ def test_a_step_waits() -> None:
     assert same(optimizer, other)
 
 
-def test_what_was_done_to_a_group_meanwhile_stays() -> None:
+def test_changes_to_a_parameter_group_during_the_arrival_stay() -> None:
     """A schedule that has set a rate, or somebody who holds the group."""
     other, states = resumed(stepped(torch.optim.AdamW), InTime())
     held = other.param_groups[1]
@@ -369,7 +369,7 @@ def test_a_group_that_was_added_meanwhile_is_as_new() -> None:
     assert same(optimizer, other)
 
 
-def test_whoever_looks_when_nothing_more_comes_is_told_so_each_time() -> None:
+def test_each_read_after_the_agent_is_gone_raises() -> None:
     class Lost(InTime):
         def keep(self, tree: object) -> object:
             raise LinkClosed("the agent is gone")

@@ -66,7 +66,7 @@ def test_a_run_reads_alike_with_and_without_the_key() -> None:
     assert not run.ledger.state.voids
 
 
-def test_a_stop_that_nobody_signed_stops_nothing() -> None:
+def test_unsigned_stop_stops_nothing() -> None:
     run = Owned()
     assert run.put(encode_entry(run.history.entry(ev.StopRequested(by="the training")))) == FORGED
     assert not run.ledger.state.stop_requested
@@ -134,7 +134,7 @@ def test_a_run_without_a_key_is_read_as_before() -> None:
     assert ledger.refresh().stop_requested
 
 
-def test_the_key_lies_beside_the_runs_and_is_read_when_it_signs() -> None:
+def test_key_lies_next_to_the_runs_and_is_read_when_it_signs() -> None:
     runs = MemoryStore(ManualClock(START))
     public = keys.make(runs, "0123456789")
     assert list(runs.objects) == [f"keys/0123456789-{public}"]

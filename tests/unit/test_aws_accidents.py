@@ -72,13 +72,13 @@ def test_an_error_that_passes_ends_nothing(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize("call", CALLS)
-def test_an_error_that_stays_ends_no_runner_and_no_training_and_is_told(run: PlainAwsRun, call: str, kind: str) -> None:
+def test_lasting_error_ends_no_runner_and_no_training_and_is_reported(run: PlainAwsRun, call: str, kind: str) -> None:
     accidents.stays(run, call, ERRORS[kind])
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("call", CALLS)
-def test_a_run_completes_beside_an_error_that_nobody_mends(run: PlainAwsRun, call: str) -> None:
+def test_run_completes_despite_a_lasting_error(run: PlainAwsRun, call: str) -> None:
     accidents.is_never_mended(run, call, ERRORS["denied"])
 
 
@@ -94,7 +94,7 @@ def test_an_account_that_forbids_a_call_from_the_start_on_says_so(run: PlainAwsR
 
 
 @pytest.mark.parametrize("kind", NOBODY)
-def test_who_may_not_even_look_is_told_at_the_first_look(run: PlainAwsRun, kind: str) -> None:
+def test_missing_right_to_list_is_reported_at_the_first_listing(run: PlainAwsRun, kind: str) -> None:
     run.fails("describe_instances", ERRORS[kind], FOR_EVER_S)
     with pytest.raises(AccessDenied) as raised:
         run.goes_on(10)
@@ -161,13 +161,13 @@ def test_p14_an_outage_of_iam_is_no_lack_of_spot(run: PlainAwsRun) -> None:
 
 
 @pytest.mark.parametrize("call", ["delete_role", "delete_instance_profile"])
-def test_what_iam_shows_although_it_says_that_there_is_none_is_told_as_left(run: PlainAwsRun, call: str) -> None:
+def test_identity_that_iam_still_shows_after_a_404_is_reported_as_left(run: PlainAwsRun, call: str) -> None:
     accidents.passes(run, call, broken("NoSuchEntity", 404), 0.0)
     assert "spotrun reap" in (run.ticks[-1].remark or "")
     assert run.aws.roles != []
 
 
-def test_who_has_no_credentials_is_not_told_to_attach_a_policy(run: PlainAwsRun) -> None:
+def test_missing_credentials_are_reported_without_advice_on_policies(run: PlainAwsRun) -> None:
     run.fails("create_role", sdk.NoCredentialsError, FOR_EVER_S)
     run.goes_on(10)
     assert run.state.terminal is not None
@@ -175,13 +175,13 @@ def test_who_has_no_credentials_is_not_told_to_attach_a_policy(run: PlainAwsRun)
     assert "policy" not in run.state.terminal.detail
 
 
-def test_a_profile_that_may_not_have_its_role_is_told_in_the_words_of_iam(run: PlainAwsRun) -> None:
+def test_profile_refused_its_role_is_reported_in_the_words_of_iam(run: PlainAwsRun) -> None:
     run.fails("add_role_to_instance_profile", broken("LimitExceeded", 409), FOR_EVER_S)
     run.goes_on(10)
     assert "LimitExceeded: by the test" in (run.ticks[-1].waiting_for or "")
 
 
-def test_what_nobody_may_end_is_ended_by_its_guard_and_billed_until_then(run: PlainAwsRun) -> None:
+def test_instance_that_cannot_be_terminated_is_ended_by_its_guard_and_billed_until_then(run: PlainAwsRun) -> None:
     assert run.trains_within(60)
     assert run.training is not None
     run.aws.frozen.add(run.training.instance_id)

@@ -71,7 +71,7 @@ def error_shapes() -> Iterator[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize("code", sorted(ASKED_AGAIN))
-def test_what_the_sdk_would_ask_again_passes(code: str) -> None:
+def test_error_that_the_sdk_retries_is_transient(code: str) -> None:
     assert isinstance(error_of("look", refusal(code, 400)), CloudUnavailable)
 
 
@@ -93,13 +93,13 @@ def test_every_error_of_the_service_models_is_one_of_ours() -> None:
     ],
     ids=repr,
 )
-def test_who_has_to_log_in_again_is_told_so(region: Region, error: Exception) -> None:
+def test_expired_credentials_are_reported_as_expired(region: Region, error: Exception) -> None:
     with pytest.raises(CredentialsExpired) as raised:
         region.ask("look", failing(error))
     assert "log in anew" in str(raised.value)
 
 
-def test_an_error_without_a_name_is_taken_for_passing_and_is_told_and_counted(region: Region) -> None:
+def test_unnamed_error_is_transient_and_reported_with_its_count(region: Region) -> None:
     for first in (1, 1 + ATTEMPTS_MAX):
         with pytest.raises(Unexplained) as raised:
             region.ask("look", failing(ZeroDivisionError("of the SDK")))
@@ -149,7 +149,7 @@ FAULT = b"<!DOCTYPE html>\n<html lang=en>\n<title>500 Internal Server Error</tit
     [lambda region: region.ec2.describe_vpcs(), lambda region: region.ssm.get_parameter(Name="/a")],
     ids=["XML", "JSON"],
 )
-def test_a_page_of_html_is_told_by_its_title(
+def test_html_page_is_reported_by_its_title(
     region: Region, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Region], Any]
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
@@ -174,7 +174,7 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 @pytest.mark.parametrize(
     "code", ["AuthFailure", "SignatureDoesNotMatch", "RequestExpired", "InvalidSignatureException"]
 )
-def test_a_clock_that_is_ten_minutes_off_is_told_as_what_it_is(
+def test_clock_ten_minutes_off_is_reported_as_a_wrong_clock(
     region: Region, monkeypatch: pytest.MonkeyPatch, code: str, off: int, side: str
 ) -> None:
     monkeypatch.setattr(clock_skew, "system_clock", lambda: ManualClock(NOW + timedelta(minutes=off)))
@@ -183,7 +183,7 @@ def test_a_clock_that_is_ten_minutes_off_is_told_as_what_it_is(
     assert "timedatectl" in str(raised.value)
 
 
-def test_a_signature_that_is_refused_beside_a_right_clock_is_the_keys(
+def test_refused_signature_with_a_right_clock_is_a_fault_of_the_keys(
     region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock_skew, "system_clock", lambda: ManualClock(NOW))

@@ -56,7 +56,7 @@ def test_p32_a_run_that_starts_on_neither_spot_nor_demand_fails_once_each_pool_w
     assert "the caller may not use" in run.state.terminal.detail
 
 
-def test_p32_a_training_goes_on_beside_spot_that_cannot_start_any_more(run: PlainAwsRun) -> None:
+def test_p32_a_training_goes_on_while_spot_cannot_start(run: PlainAwsRun) -> None:
     assert run.trains_within(60)
     run.aws.cannot_start = {"spot": "Client.InternalError"}
     run.is_interrupted()
@@ -74,7 +74,7 @@ def test_p32_a_fault_of_ec2_that_passes_leaves_the_run_on_spot(run: PlainAwsRun)
     assert types(run)[-1] is SPOT
 
 
-def test_p32_who_may_not_read_the_default_key_is_told_that_it_is_that_one(run: PlainAwsRun) -> None:
+def test_p32_an_unreadable_default_key_is_reported_as_the_default_key(run: PlainAwsRun) -> None:
     run.fails("get_ebs_default_kms_key_id", broken("UnauthorizedOperation", 403), 3600)
     run.aws.cannot_start = {"spot": "Client.InternalError"}
     assert run.trains_within(60)
@@ -149,24 +149,24 @@ def test_p33_without_a_log_the_console_is_read_and_of_it_what_spotrun_has_said(r
     assert "hunter2" not in evidence
 
 
-def test_p33_a_console_without_a_word_of_spotrun_is_told_as_that(run: PlainAwsRun) -> None:
+def test_p33_a_console_without_a_line_of_spotrun_is_reported_as_such(run: PlainAwsRun) -> None:
     run.aws.consoles = {f"i-{number:017x}": "Kernel panic - not syncing" for number in range(3)}
     assert ended(run).endswith("; its console has no word of spotrun")
 
 
-def test_p33_a_console_that_may_not_be_read_is_told_and_holds_nothing_up(run: PlainAwsRun) -> None:
+def test_p33_an_unreadable_console_is_reported_and_delays_nothing(run: PlainAwsRun) -> None:
     run.fails("get_console_output", broken("UnauthorizedOperation", 403), 3600)
     assert "its console cannot be read: AWS refused to show the console" in ended(run)
 
 
-def test_p33_an_instance_that_ec2_took_while_it_booted_is_asked_nothing(run: PlainAwsRun) -> None:
+def test_p33_the_console_of_an_instance_interrupted_at_boot_is_not_read(run: PlainAwsRun) -> None:
     _, living = rents(run)
     run.aws.interrupt(living)
     run.goes_on(2, 2)
     assert "get_console_output" not in run.aws.asked
 
 
-def test_p33_what_a_mute_instance_has_said_is_told_when_it_is_given_up(run: PlainAwsRun) -> None:
+def test_p33_the_boot_log_of_a_silent_instance_is_reported_when_it_is_given_up(run: PlainAwsRun) -> None:
     number, _ = rents(run)
     run.store.put(f"boot/failed-{number}.log", b"spotrun: launch 7 installs what its agent needs\n")
     run.goes_on(900, 15)

@@ -44,14 +44,14 @@ def test_a_band_speaks_for_its_pool_as_far_below_the_highest_as_its_middle_is(ba
     assert relative_hazard(band) == pytest.approx(relative)
 
 
-def test_of_two_pools_about_as_cheap_the_one_that_is_seldom_taken_is_asked_first() -> None:
+def test_pool_with_rare_interruptions_is_requested_before_one_about_as_cheap() -> None:
     offered = of_type(SELDOM, "0.303"), of_type(OFTEN, "0.300")
     assert first_asked({}, *offered) == OFTEN
     assert first_asked(BANDS, *offered) == SELDOM
     assert first_asked(BANDS, of_type(SELDOM, "0.400"), of_type(OFTEN, "0.300")) == OFTEN
 
 
-def test_what_was_seen_weighs_more_than_what_was_told() -> None:
+def test_observed_losses_weigh_more_than_published_bands() -> None:
     told = MarketHistory(told={"a": 0.1})
     before, unknown = told.expected_life_s("a", 0.0, 7200.0), MarketHistory().expected_life_s("a", 0.0, 7200.0)
     assert before > 1.5 * unknown
@@ -81,12 +81,12 @@ def test_a_run_is_created_with_what_the_advisor_says_of_its_types(advice: Path) 
     assert bands_known(str(advice), ["us-east-1"], ["p5.48xlarge"], system_clock()) == {}
 
 
-def test_an_advisor_that_cannot_be_read_is_told_before_anything_is_rented(tmp_path: Path) -> None:
+def test_unreadable_advisor_fails_before_anything_is_rented(tmp_path: Path) -> None:
     with pytest.raises(CloudError, match=r"absent\.json"):
         created_with(tmp_path / "absent.json")
 
 
-def test_an_advisor_in_a_file_lies_beside_the_job_that_names_it(advice: Path) -> None:
+def test_advisor_file_is_relative_to_its_job(advice: Path) -> None:
     job = advice.with_name("job.yaml")
     text = "train: {run: 'true'}\nresources: {cloud: aws}\ncheckpoint: {uri: 's3://bucket/runs'}\naws: {advisor: %s}\n"
     job.write_text(text % advice.name)

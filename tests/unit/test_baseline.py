@@ -44,14 +44,14 @@ def test_a_type_is_compared_at_the_price_that_launch_finds() -> None:
     assert with_baseline_price(spec) == spec, "a run that is resumed or launched from its ledger keeps its price"
 
 
-def test_a_type_whose_price_nobody_looked_up_changes_nothing_and_is_said() -> None:
+def test_baseline_without_a_price_changes_nothing_and_is_reported() -> None:
     history = trained(job("a2-highgpu-1g"))
     summary = summarise(history.state, history.now)
     assert summary.total.counterfactual_usd == Decimal("3.60") * 360 / 3600
     assert "the same type (that of a2-highgpu-1g, report.baseline, was not looked up)" in summary.assumptions
 
 
-def test_a_type_that_nobody_rents_out_is_refused_with_the_nearest() -> None:
+def test_unavailable_baseline_is_refused_with_the_nearest_type() -> None:
     with pytest.raises(SpecInvalid, match=r"local does not rent out p3\.3xlarge there") as caught:
         with_baseline_price(job("p3.3xlarge"))
     assert caught.value.hint == "did you mean p3.2xlarge?"

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console
 
-from spotrun.bench.meter import BLOCKS, WARM_UP_STEPS, Measured, Meter
+from spotrun.bench.meter import BLOCKS, WARM_UP_STEPS, Measurement, Meter
 from spotrun.bench.page import bench_page
 from spotrun.bench.report import Progress, as_json, cost_of, findings, time_of, view
-from spotrun.bench.result import Fate, Prices, Row, best, efficiency, fate_of
-from spotrun.bench.trials import Arguments, Trial, spec_of, trials
-from spotrun.bench.turns import AT_ONCE_MAX, CENT, next_ones, shares
+from spotrun.bench.result import BenchRow, Fate, Prices, best, efficiency, fate_of
+from spotrun.bench.trials import Arguments, BenchTrial, spec_of, trials
+from spotrun.bench.turns import CENT, MAX_PARALLEL, next_ones, shares
 from spotrun.bench.verdict import cpus_gain, device_gain, loading_gain, verdict
 from spotrun.errors import SpecInvalid
 from spotrun.folder.bench_record import FOLDER, Benched, benched, digest_of, keep, steps_of_the_first
@@ -55,7 +55,7 @@ USAGE = Usage(
 )
 
 
-MEASURED = Measured(steps=60, samples=960, seconds=6.0, low=9.0, high=11.0, data_wait=0.25)
+MEASURED = Measurement(steps=60, samples=960, seconds=6.0, low=9.0, high=11.0, data_wait=0.25)
 
 
 def wanted(*kinds: str) -> RunSpec:
@@ -70,10 +70,12 @@ def status(steps: int, *, step_s: float = 0.1, wait: float = 0.4, launch: int = 
     )  # fmt: skip
 
 
-def row(kind: str | None = "V100", *, spot: str = "1", seconds: float = 6.0, wait: float = 0.0, **trial: object) -> Row:
+def row(
+    kind: str | None = "V100", *, spot: str = "1", seconds: float = 6.0, wait: float = 0.0, **trial: object
+) -> BenchRow:
     what = None if kind is None else Accelerators(kind, int(str(trial.get("devices", 1))))
-    return Row(
-        trial=Trial(kind=what, **trial),  # type: ignore[arg-type]
+    return BenchRow(
+        trial=BenchTrial(kind=what, **trial),  # type: ignore[arg-type]
         fate=Fate.MEASURED,
         prices=Prices(spot=Decimal(spot), on_demand=Decimal(spot) * 3),
         instance_type="p3.2xlarge",
@@ -111,7 +113,7 @@ def test_the_beginning_is_left_out():
     assert found.samples_total == pytest.approx(16_000)
 
 
-def test_an_agent_that_begins_anew_is_measured_anew():
+def test_restarted_agent_is_measured_again():
     for later in (status(20, launch=2, step_s=0.2), status(5, step_s=0.2)):
         meter = Meter(steps=60)
         for steps in range(0, 50, 6):
@@ -194,8 +196,8 @@ def test_running_out_of_memory_is_a_row():
 
 
 def test_rows_for_programs_and_as_a_page():
-    lost = Row(
-        trial=Trial(kind=T4_KIND, batch=4096),
+    lost = BenchRow(
+        trial=BenchTrial(kind=T4_KIND, batch=4096),
         fate=Fate.OUT_OF_MEMORY,
         prices=Prices(),
         reason="CUDA out of memory <b>",
@@ -219,7 +221,7 @@ def script_job(tmp_path: Path, args: list[str], source: str = "", **more: object
     return spec(workdir=str(tmp_path), train={"script": "train.py", "args": args}, **more)
 
 
-def trained_with(job: RunSpec, trial: Trial, names: Arguments | None = None) -> tuple[str, ...] | str | None:
+def trained_with(job: RunSpec, trial: BenchTrial, names: Arguments | None = None) -> tuple[str, ...] | str | None:
     found = spec_of(job, Script(job), trial, names or Arguments(), timedelta(minutes=9), Decimal(2))
     return found.train.run or found.train.args
 
@@ -237,7 +239,7 @@ def test_each_type_with_each_batch_and_number_of_devices():
 
 
 def test_the_value_goes_where_the_script_has_it(tmp_path: Path):
-    trial = Trial(kind=V100_KIND, batch=64)
+    trial = BenchTrial(kind=V100_KIND, batch=64)
     for args, expected in (
         (["--batch-size", "16", "--lr", "1"], ("--batch-size", "64", "--lr", "1")),
         (["--batch_size=16"], ("--batch_size=64",)),
@@ -249,11 +251,11 @@ def test_the_value_goes_where_the_script_has_it(tmp_path: Path):
     assert trained_with(in_source, trial, Arguments(batch="--my-batch")) == ("--my-batch", "64")
     with pytest.raises(SpecInvalid, match=r"train\.py has no argument that is called --batch-size") as refused:
         trained_with(script_job(tmp_path, ["--lr", "1"]), trial)
-    assert refused.value.hint == "say what it is called: --batch-as --my-name"
+    assert refused.value.hint == "say what it is called: --batch-arg --my-name"
 
 
-def test_a_command_has_it_once_or_is_refused():
-    trial = Trial(kind=V100_KIND, batch=64)
+def test_command_must_have_the_varied_argument_once():
+    trial = BenchTrial(kind=V100_KIND, batch=64)
     command = "torchrun train.py --batch-size 16 --lr 0.1 && echo"
     assert trained_with(spec(train={"run": command}), trial) == "torchrun train.py --batch-size 64 --lr 0.1 && echo"
     for wrong in ("python train.py", "a --batch-size 1; b --batch-size=2"):
@@ -262,17 +264,17 @@ def test_a_command_has_it_once_or_is_refused():
 
 
 def test_devices_are_those_of_the_type_and_an_argument_only_where_there_is_one(tmp_path: Path):
-    two = Trial(kind=Accelerators("V100", 2), devices=2)
+    two = BenchTrial(kind=Accelerators("V100", 2), devices=2)
     assert trained_with(script_job(tmp_path, []), two) == ()
     assert trained_with(script_job(tmp_path, ["--devices", "1"]), two) == ("--devices", "2")
     with pytest.raises(SpecInvalid, match="--devices"):
-        trained_with(script_job(tmp_path, []), Trial(kind=NamedType("c5.xlarge"), devices=2))
+        trained_with(script_job(tmp_path, []), BenchTrial(kind=NamedType("c5.xlarge"), devices=2))
 
 
 def test_the_run_is_short_calm_and_limited(tmp_path: Path):
     policy = {"deadline": "8h", "strategy": "on_demand_only"}
     job = script_job(tmp_path, [], policy=policy, budget={"max_usd": 40}, local={"time_scale": 20})
-    found = spec_of(job, Script(job), Trial(kind=V100_KIND), Arguments(), timedelta(minutes=9), Decimal(2))
+    found = spec_of(job, Script(job), BenchTrial(kind=V100_KIND), Arguments(), timedelta(minutes=9), Decimal(2))
     assert (found.name, found.max_duration, found.budget.max_usd) == (f"{job.name}-bench", timedelta(minutes=9), 2)
     assert (found.policy.deadline, found.local.time_scale, found.retry.max_restarts) == (None, 1.0, 0)
     assert found.checkpoint.uri == job.checkpoint.uri
@@ -298,7 +300,7 @@ def test_the_record_is_that_of_exactly_this_job(tmp_path: Path):
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"kind": "T4:1"}', b"[" * 100_000])
-def test_what_nobody_can_read_is_passed_over(tmp_path: Path, data: bytes):
+def test_unreadable_measurement_is_skipped(tmp_path: Path, data: bytes):
     store, job = open_store(str(tmp_path)), wanted(T4, V100)
     keep(store, job, known(V100, 0.1))
     (path,) = store.list(FOLDER + "/")
@@ -419,14 +421,14 @@ def test_one_of_each_type_is_rented_at_once_unless_told_otherwise():
     assert next_ones(kinds, [], 3) == [0, 2, 1], "of each type one first"
     assert next_ones([None, None], [None], 2) == [0]
     many = [Accelerators("V100", number) for number in range(1, 20)]
-    assert len(next_ones(many, [], None)) == AT_ONCE_MAX
+    assert len(next_ones(many, [], None)) == MAX_PARALLEL
 
 
 @given(
     left=st.decimals(0, 1000, places=2),
     leasts=st.lists(st.none() | st.decimals("0.01", 50, places=2), min_size=1, max_size=6),
 )
-def test_what_is_measured_at_once_never_spends_more_than_is_left(left: Decimal, leasts: list[Decimal | None]):
+def test_concurrent_trials_never_spend_more_than_is_left(left: Decimal, leasts: list[Decimal | None]):
     found = shares(left, leasts)
     assert sum(found) <= left
     assert all(share >= (least or 0) for share, least in zip(found, leasts, strict=False))
@@ -442,8 +444,8 @@ def test_a_dearer_type_gets_more_of_the_budget():
 def test_each_that_is_measured_has_a_line_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    one = Progress(Trial(kind=T4_KIND), 0, 3, 23, 60, None)
-    other = Progress(Trial(kind=V100_KIND, batch=16), 2, 3, 0, 60, "the instance boots")
+    one = Progress(BenchTrial(kind=T4_KIND), 0, 3, 23, 60, None)
+    other = Progress(BenchTrial(kind=V100_KIND, batch=16), 2, 3, 0, 60, "the instance boots")
     with view() as plainly:
         plainly.show([one])
         plainly.show([one, other])
@@ -484,7 +486,7 @@ def test_an_instance_of_a_bench_lives_hardly_longer_than_it_and_is_not_replaced(
     assert drain.reason == "max_duration is over"
 
 
-def test_nobody_is_told_to_resume_a_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun):
+def test_no_command_advises_to_resume_a_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun):
     monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path))
     history = History(name="net-bench", part_of=BENCH, spec=spec().to_dict())
     history.running()

@@ -134,7 +134,7 @@ def test_a_pattern_that_names_no_file_is_refused(pattern: str, tmp_path: Path, m
         files_of([pattern])
 
 
-def test_what_is_not_the_instance_itself_is_named_for_what_it_is(tmp_path: Path) -> None:
+def test_other_charges_are_named_by_their_kind(tmp_path: Path) -> None:
     history = stormy()
     lines = billed(history)
     lines += [
@@ -245,7 +245,7 @@ def test_time_before_the_machine_ran_our_code_may_go_unbilled_and_no_more_than_t
 
 
 @pytest.mark.parametrize("fault", ["dearer", "longer", "missing", "unforgiven", "stranger", "fee"])
-def test_what_nothing_explains_is_named(tmp_path: Path, fault: str) -> None:
+def test_unexplained_charges_are_named(tmp_path: Path, fault: str) -> None:
     history = stormy()
     lines = billed(history)
     faults: dict[str, tuple[list[Billed], str]] = {
@@ -282,7 +282,7 @@ def test_what_nothing_explains_is_named(tmp_path: Path, fault: str) -> None:
     assert "UNEXPLAINED" in printed(found)
 
 
-def test_what_we_terminated_is_not_forgiven_by_a_cloud_that_has_no_line_for_it(tmp_path: Path) -> None:
+def test_missing_line_is_unexplained_for_an_instance_that_we_terminated(tmp_path: Path) -> None:
     for by, unexplained in ((EndedBy.ITSELF, 0), (EndedBy.USER, 1)):
         history = History(billing=EC2_RULE)
         launch = history.running()
@@ -383,7 +383,7 @@ def damaged(path: Path) -> str:
     return caught.value.message.replace(str(path), path.name)
 
 
-def test_a_damaged_file_is_told_by_name_line_and_fault(tmp_path: Path) -> None:
+def test_damaged_file_is_reported_by_name_line_and_fault(tmp_path: Path) -> None:
     rows = cost_and_usage_rows(billed(stormy()))
     cur, feed, export = tmp_path / "cur.csv", tmp_path / "feed.tsv", tmp_path / "gcp.json"
 
@@ -526,7 +526,7 @@ def test_each_member_of_a_gang_has_its_line(tmp_path: Path) -> None:
     assert [line["member"] for line in shown.as_json(found, "r", simulated=False)["instances"]][:2] == [0, 1]
 
 
-def test_what_one_member_was_charged_too_much_is_said_of_that_one(tmp_path: Path) -> None:
+def test_overcharge_of_one_member_names_that_member(tmp_path: Path) -> None:
     history, names = gang_of_two()
     lines = billed(history)
     dearer = [

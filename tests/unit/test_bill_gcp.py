@@ -128,7 +128,7 @@ def test_a_price_of_yesterday_is_a_difference(project: Project, tmp_path: Path) 
     assert L4 in found.unexplained[0].what
 
 
-def test_a_disk_that_nobody_deletes_is_found(project: Project, tmp_path: Path) -> None:
+def test_undeleted_disk_is_found(project: Project, tmp_path: Path) -> None:
     project.charges.kept[0].until = project.history.now + timedelta(days=30)
     rows = exported(project.charges, project.labels, project.history.now + timedelta(days=30))
 
@@ -179,7 +179,7 @@ def test_all_parts_of_a_machine_are_its_usage(project: Project, tmp_path: Path, 
     assert project.reconciled(tmp_path, rows).unexplained == ()
 
 
-def test_what_is_no_part_of_a_machine_is_none(project: Project, tmp_path: Path) -> None:
+def test_charges_for_other_things_are_no_part_of_a_machine(project: Project, tmp_path: Path) -> None:
     rows = project.rows
     licensed = json.loads(json.dumps(rows[0])) | {"cost": 0.5}
     licensed["sku"]["description"] = "Licensing Fee for Ubuntu Pro on a VM with 4 VCPU"

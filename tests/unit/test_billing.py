@@ -91,7 +91,7 @@ def test_a_bill_never_falls(
     assert seen == sorted(seen)
 
 
-def test_what_was_never_running_costs_nothing() -> None:
+def test_instance_that_never_ran_costs_nothing() -> None:
     assert Meter(AWS_RULE, (), None, START, EndedBy.CLOUD).cost_until(START + timedelta(days=1)) == 0
 
 
@@ -142,7 +142,7 @@ def test_a_rule_says_where_it_is_from(rule: BillingRule) -> None:
     assert rule.source
 
 
-def test_the_disk_is_the_one_that_is_asked_for() -> None:
+def test_billed_disk_has_the_requested_size() -> None:
     assert aws_rule(250, ["us-east-1"]).volume_gib == 250
     assert cloud_named("local").billing(spec()) is LOCAL_RULE
     assert AwsSpec().volume_gb == AwsConfig(regions=()).volume_gib == VOLUME_GIB

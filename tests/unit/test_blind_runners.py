@@ -97,7 +97,7 @@ def test_status_tells_since_when_the_runner_is_blind_and_the_way_out(unattended:
     assert json.loads(spotrun("status", "--json").out)[0]["blind_since"] is None
 
 
-def test_what_comes_next_of_a_run_without_a_runner_is_left_to_resume(unattended: Path, spotrun: Spotrun) -> None:
+def test_next_steps_of_a_run_without_a_runner_need_resume(unattended: Path, spotrun: Spotrun) -> None:
     words = "has no runner, so nothing of this happens before `spotrun resume resnet50-0123456789`: "
     for verb in (("why", "resnet50"), ("status", "resnet50")):
         assert words in " ".join(spotrun(*verb).out.split()), verb

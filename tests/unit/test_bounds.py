@@ -66,7 +66,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("fields", ODD, ids=lambda fields: f"{fields!s:.40}")
-def test_an_entry_with_a_figure_that_nobody_has_written_is_void(fields: dict[str, Any]) -> None:
+def test_entry_with_an_impossible_figure_is_void(fields: dict[str, Any]) -> None:
     history = running()
     assert decode_entry(changed(history, COMMIT)) is not None
     assert decode_entry(changed(history, COMMIT, **fields)) is None
@@ -87,7 +87,7 @@ def test_a_void_entry_does_not_keep_the_run_from_going_on() -> None:
     assert ledger.append(lambda _: ev.StopRequested(by="somebody")) is not None
 
 
-def test_nobody_writes_what_nobody_would_read() -> None:
+def test_writer_refuses_an_entry_that_readers_would_refuse() -> None:
     history, store = running(), MemoryStore()
     history.put_into(store)
     ledger = Ledger(store, history.uid, "test", ManualClock(history.now))
@@ -126,7 +126,7 @@ def test_a_step_without_an_epoch_says_nothing_of_the_whole_training() -> None:
     assert status.steps_total is None
 
 
-def test_what_is_nested_too_deeply_is_not_read() -> None:
+def test_too_deeply_nested_json_is_refused() -> None:
     for levels, read in ((NESTED_MAX - 1, True), (NESTED_MAX + 1, False), (900, False), (100_000, False)):
         data = b'{"a":' + b"[" * levels + b"]" * levels + b"}"
         if read:

@@ -207,7 +207,7 @@ def test_a_replacement_waits_for_the_money_of_what_is_leaving_where_the_rest_wou
     assert intent.time_to_live_s > 3600
 
 
-def test_spot_makes_way_for_on_demand_where_the_deadline_wants_it_and_the_money_is_enough_for_one_of_them() -> None:
+def test_on_demand_replaces_spot_where_the_deadline_needs_it_and_the_budget_allows_one() -> None:
     """Half an hour of work and 40 minutes: what is reserved for spot pays for it on demand, beside spot it does not."""
     budget = Decimal("0.73")
     wanted = spec(budget={"max_usd": "0.73"}, policy={"expected_work": "30m", "deadline": "40m"})
@@ -390,7 +390,7 @@ def test_the_first_start_is_not_taken_for_a_part_of_each_epoch() -> None:
     assert needed[1] == pytest.approx(needed[2], rel=Decimal("0.01"))
 
 
-def test_how_many_epochs_there_are_is_known_by_the_newest_agent_that_said_it(tmp_path: Path) -> None:
+def test_number_of_epochs_comes_from_the_newest_agent_that_reported_it(tmp_path: Path) -> None:
     """An agent that restores does not know yet, and a forecast does not come and go with it."""
     history, store = History(), LocalStore(tmp_path)
     statuses = AgentStatuses(store)

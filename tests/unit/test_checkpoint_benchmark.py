@@ -82,7 +82,7 @@ def test_an_effect_is_noise_where_its_spread_is_larger_or_rounds_are_few() -> No
     assert not steady.is_noise("stall_over_ours"), "not compared"
 
 
-def test_a_longer_stall_is_told_against_the_plain_one_of_its_own_round() -> None:
+def test_longer_stall_is_compared_with_the_plain_one_of_its_round() -> None:
     pairs = [(0.2, 0.21), (0.4, 0.42), (0.1, 0.105), (0.3, 0.315), (0.2, 0.21)]
     rows = [figures.row("m", "a", stalled_by(more), CALM, LIMITS, stalled_by(plain)) for plain, more in pairs]
     found = figures.summary(rows)

@@ -105,7 +105,7 @@ def test_a_bad_job_gives_each_problem_with_its_place(runs: Path, spotrun: Spotru
     ]
 
 
-def test_what_the_market_does_not_have_is_told_with_its_line(runs: Path, spotrun: Spotrun) -> None:
+def test_unavailable_accelerator_is_reported_with_its_line(runs: Path, spotrun: Spotrun) -> None:
     Path("job.yaml").write_text("name: ok\ntrain: {run: 'true'}\nresources:\n  accelerators: V101:1\n")
     (problem,) = spotrun("plan", "job.yaml", "--work", "1h", "--json").json["problems"]
     assert (problem["file"], problem["line"], problem["key"]) == ("job.yaml", 4, "resources.accelerators")
@@ -155,7 +155,7 @@ def test_the_beginning_of_a_name_or_an_id_is_enough_if_it_fits_nothing_else(runs
     assert spotrun("report", "").code == 3
 
 
-def test_a_beginning_means_the_newest_run_of_the_only_name_that_has_it(runs: Path, spotrun: Spotrun) -> None:
+def test_prefix_means_the_newest_run_of_the_only_name_with_it(runs: Path, spotrun: Spotrun) -> None:
     ids = [new_run(runs, "mine", uid).name for uid in ("aaa0000000", "bbb0000000")]
     named = spotrun("compare", "mi", "--last", "5", "--json").json["runs"]
     assert sorted(run["run"] for run in named) == ids
@@ -201,7 +201,7 @@ def test_a_folder_that_calls_itself_by_another_name_is_no_run(runs: Path, spotru
     ]
 
 
-def test_what_others_have_written_moves_no_cursor_in_json_either(runs: Path, spotrun: Spotrun) -> None:
+def test_foreign_text_moves_no_cursor_in_json(runs: Path, spotrun: Spotrun) -> None:
     entry = History(uid="7ee0000000", name="mine").entries[0]
     hostile = "\x9b2J\u202e\u2028"
     LocalStore(runs / "mine-7ee0000000").put(key_of(0), encode_entry(replace(entry, writer=hostile)))
@@ -266,7 +266,7 @@ def test_a_run_or_store_that_has_nothing_says_so(runs: Path, spotrun: Spotrun) -
         ("L40S:1", ""),
     ],
 )
-def test_a_mistyped_accelerator_is_noted_where_no_cloud_is_asked(
+def test_misspelled_accelerator_is_noted_without_a_call_to_a_cloud(
     runs: Path, spotrun: Spotrun, asked: str, meant: str
 ) -> None:
     Path("far.yaml").write_text(

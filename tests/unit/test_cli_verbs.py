@@ -17,6 +17,7 @@ from spotrun.clouds.local.records import Places, Record
 from spotrun.instance import Instance, InstanceState
 from spotrun.report.tables import dollars
 from spotrun.runs.completion import job_files
+from spotrun.runs.flags import RENAMED, with_new_names
 from spotrun.version import __version__
 from tests.support.called_spotrun import Spotrun, call
 from tests.support.decisions import spec
@@ -127,6 +128,26 @@ def test_counts_times_and_pairs_that_make_no_sense_are_refused(
     assert "Traceback" not in said.err
 
 
+# -- old names of flags ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_flag_is_read_by_its_old_name_and_shown_by_its_new_one(old: str, new: str, spotrun: Spotrun) -> None:
+    for words in ([old, "3"], [f"{old}=3"], [new, "3"]):
+        renamed = with_new_names(["job.yaml", *words, "-y", "--", old], {new})
+        assert renamed == ["job.yaml", words[0].replace(old, new), *words[1:], "-y", "--", old]
+    assert with_new_names([old, "3"], {old}) == [old, "3"], "another verb has a flag of that name"
+    verbs = [verb for verb in ("launch", "sweep", "bench") if f" {new} " in spotrun(verb, "--help").out]
+    assert verbs
+    for verb in verbs:
+        assert f"{old} " not in spotrun(verb, "--help").out
+        both = spotrun(verb, "job.yaml", f"{old}=3", f"{new}=3")
+        assert (both.code, both.err) == (
+            2,
+            f"error: {old} is the old name of {new}, and both are given\n  try: leave {old} out\n",
+        )
+
+
 # -- status ------------------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +170,7 @@ def test_status_of_some_runs(runs: Path, spotrun: Spotrun) -> None:
     assert "has ended" in spotrun("status", "resnet", "--open").out
 
 
-def test_what_a_narrow_terminal_shows_fits_and_money_and_states_are_whole(
+def test_tables_fit_a_narrow_terminal_and_keep_money_and_states_whole(
     runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
@@ -183,7 +204,7 @@ def test_chaos_says_that_a_run_has_ended(runs: Path, spotrun: Spotrun) -> None:
 # -- clearing away -----------------------------------------------------------------------------------------------------
 
 
-def test_an_ended_run_is_deleted_whole_once_somebody_said_so(runs: Path, spotrun: Spotrun) -> None:
+def test_ended_run_is_deleted_whole_after_a_confirmation(runs: Path, spotrun: Spotrun) -> None:
     folder = ended(runs, "old", "1" * 10)
     disk, other = left_disk(runs.parent / "cloud", "1" * 10, "a"), left_disk(runs.parent / "cloud", "2" * 10, "b")
     said = spotrun("rm", "old", "--dry-run")
@@ -200,7 +221,7 @@ def test_an_ended_run_is_deleted_whole_once_somebody_said_so(runs: Path, spotrun
     assert spotrun("status", "--json").json == []
 
 
-def test_what_rm_cannot_delete_is_named(runs: Path, spotrun: Spotrun) -> None:
+def test_rm_names_objects_that_it_cannot_delete(runs: Path, spotrun: Spotrun) -> None:
     """Nobody reads or deletes an object whose name is no key, and who put it there is not known."""
     folder = ended(runs, "old", "1" * 10)
     (folder / "outputs").mkdir(exist_ok=True)
@@ -211,7 +232,7 @@ def test_what_rm_cannot_delete_is_named(runs: Path, spotrun: Spotrun) -> None:
     assert [path.name for path in folder.rglob("*") if path.is_file()] == ["my notes.txt"]
 
 
-def test_what_lives_or_may_live_is_not_deleted(runs: Path, spotrun: Spotrun) -> None:
+def test_living_or_possibly_living_run_is_not_deleted(runs: Path, spotrun: Spotrun) -> None:
     new = new_run(runs, "new", "1" * 10)
     history = History(name="lost", uid="2" * 10, spec=spec().to_dict())
     history.running()
@@ -262,7 +283,7 @@ def test_a_shell_completes_verbs_runs_and_job_files(runs: Path) -> None:
     assert not (runs.parent / "nowhere").exists()
 
 
-def test_a_checkpoint_s_verification_is_told_to_programs_too(runs: Path, spotrun: Spotrun) -> None:
+def test_checkpoint_verification_is_printed_as_json(runs: Path, spotrun: Spotrun) -> None:
     ended(runs, "done", "1" * 10)
     said = spotrun("checkpoints", "verify", "done", "--json")
     (row,) = json.loads(said.out)["checkpoints"]

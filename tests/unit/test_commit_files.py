@@ -284,7 +284,7 @@ def test_a_link_that_says_a_secret_is_left_out(run: Run) -> None:
     assert (listing.links, [left.reason for left in listing.left_out]) == ((), [SECRET_NAME])
 
 
-def test_who_fetches_a_checkpoints_files_gets_copies_of_what_links_lead_to(run: Run) -> None:
+def test_fetched_checkpoint_has_copies_of_linked_files(run: Run) -> None:
     one = run.instance()
     linked(one, 1)
     (one.work / "itself").symlink_to("itself")
@@ -320,7 +320,7 @@ def test_the_same_instance_finds_them_too_and_fetches_what_it_lacks(run: Run) ->
     assert not (one.node.assignment.folder / "files-coming").exists()
 
 
-def test_a_training_that_begins_anew_finds_the_folder_as_it_was_uploaded(run: Run) -> None:
+def test_training_that_begins_again_finds_the_uploaded_folder(run: Run) -> None:
     one = run.instance()
     one.write("log", "of a trainer that died before its first checkpoint")
     one.write("train.py", "changed")
@@ -347,7 +347,7 @@ def test_files_that_are_open_are_rewritten_where_they_are(run: Run) -> None:
     assert two.contents() == {**UPLOADED, "log": "a\nb\nc\n", "of-this-process": "stays"}
 
 
-def test_what_has_not_changed_is_not_sent_again_and_what_nobody_names_goes(run: Run) -> None:
+def test_unchanged_files_are_not_sent_again_and_unreferenced_pieces_are_deleted(run: Run) -> None:
     one = run.instance()
     one.write("large", "0123456789" * 5 + "end")
     one.write("small", "1")
@@ -390,7 +390,7 @@ def test_a_torn_file_makes_no_commit_and_the_next_snapshot_copies_it(run: Run) -
     assert run.history.state.commits[-1].number == number
 
 
-def test_what_the_agent_does_not_know_is_asked_for(run: Run) -> None:
+def test_agent_requests_files_whose_content_it_does_not_know(run: Run) -> None:
     one = run.instance()
     one.write("a", "1")
     one.save()
@@ -551,7 +551,7 @@ def test_a_piece_that_is_gone_is_damage_and_changes_nothing(run: Run) -> None:
     assert two.contents() == UPLOADED
 
 
-def test_what_was_looked_at_before_a_checkpoint_is_never_the_newest_again(run: Run) -> None:
+def test_survey_from_before_a_checkpoint_is_never_the_newest_again(run: Run) -> None:
     one = run.instance()
     one.write("a", "1")
     run.history.write(

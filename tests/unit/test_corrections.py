@@ -63,7 +63,7 @@ def end_of(history: History, launch: int) -> datetime:
 
 
 @pytest.mark.parametrize("lived_s", [LIVED_S, HEARD_S - 300])
-def test_the_bill_knows_when_an_instance_ended_that_nobody_saw(tmp_path: Path, lived_s: float) -> None:
+def test_bill_gives_the_end_of_an_instance_that_ended_unobserved(tmp_path: Path, lived_s: float) -> None:
     history, launch = hung()
     lines = billed(truth(lived_s))
     before = history.state.settled_usd
@@ -148,7 +148,7 @@ def test_a_launch_that_is_not_gone_is_not_corrected() -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_runs(), st.integers(1, 80_000))
-def test_what_is_spent_is_the_sum_of_all_bills_after_any_correction(history: History, lived_s: int) -> None:
+def test_spent_amount_is_the_sum_of_all_bills_after_any_correction(history: History, lived_s: int) -> None:
     bounded = [each for each in history.state.launches.values() if each.gone is not None and each.gone.bounded_by]
     for launch in bounded:
         assert launch.billed_from is not None

@@ -34,7 +34,7 @@ def test_a_session_steps_back_and_comes_forward_again() -> None:
     assert done.stdout.split() == [str(NICENESS), "0"]
 
 
-def test_what_the_kernel_refuses_is_asked_again(tmp_path: Path) -> None:
+def test_refused_cpu_priority_is_requested_again(tmp_path: Path) -> None:
     autogroup = tmp_path / "autogroup"
     autogroup.write_text("/autogroup-7 nice 0\n")
     cpu_priority = CpuPriority(autogroup)
@@ -48,7 +48,7 @@ def test_what_the_kernel_refuses_is_asked_again(tmp_path: Path) -> None:
     assert autogroup.read_text() == "0"
 
 
-def test_who_is_behind_already_stays_there(tmp_path: Path) -> None:
+def test_low_cpu_priority_of_the_user_stays(tmp_path: Path) -> None:
     autogroup = tmp_path / "autogroup"
     autogroup.write_text("/autogroup-7 nice 15\n")
     before = os.stat(autogroup).st_mtime_ns

@@ -74,7 +74,7 @@ def test_after_any_accident_to_a_checkpoint_the_newest_whole_one_is_restored(run
     assert len(run.images) == COMMITS
 
 
-def test_where_no_checkpoint_is_whole_nobody_begins_at_zero(run: SmallRun) -> None:
+def test_run_without_a_whole_checkpoint_does_not_begin_at_zero(run: SmallRun) -> None:
     state = run.ledger().refresh()
     prefixes = [commit.event.prefix for commit in state.commits]
     case = Case("one part of each", {f"{prefix}/part-0002": b"" for prefix in prefixes})
@@ -89,7 +89,7 @@ def test_where_no_checkpoint_is_whole_nobody_begins_at_zero(run: SmallRun) -> No
 
 
 @pytest.mark.exhaustive
-def test_after_any_accident_to_the_ledger_nobody_reads_on_and_nobody_appends(run: SmallRun) -> None:
+def test_damaged_ledger_stops_readers_and_writers(run: SmallRun) -> None:
     def check(case: Case) -> None:
         before = [stored.key for stored in run.store.list("")]
         for act in (Ledger.refresh, lambda ledger: ledger.append(lambda _: None)):
@@ -118,7 +118,7 @@ def test_an_entry_lost_from_the_end_cannot_be_told_from_one_that_never_was(run: 
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_whoever_has_read_an_entry_that_is_gone_now_rents_nothing(number: int) -> None:
+def test_runner_that_read_a_now_missing_entry_rents_nothing(number: int) -> None:
     played = PlayedRun()
     runner = played.runner()
     while played.training_on() is None:
@@ -159,7 +159,7 @@ def train(signed: PlayedRun, runner: Runner) -> str:
     return signed.cloud.alive[0].instance_id
 
 
-def test_nobody_rents_for_a_run_whose_key_is_gone(signed: PlayedRun) -> None:
+def test_runner_rents_nothing_without_the_key_of_the_run(signed: PlayedRun) -> None:
     runner = runner_of(signed)
     alive = train(signed, runner)
     keys.remove(signed.beside, signed.uid)
@@ -337,7 +337,7 @@ def test_a_damaged_checkpoint_is_named_by_verify_and_does_not_trouble_the_others
         assert spotrun(*verb.split()).code == 0
 
 
-def test_a_void_entry_is_named_and_stops_nobody(stored: SmallRun, spotrun: Spotrun) -> None:
+def test_void_entry_is_shown_and_stops_no_reader(stored: SmallRun, spotrun: Spotrun) -> None:
     from spotrun.run.events import seal
 
     end = stored.history.state.next_number
@@ -377,7 +377,7 @@ def test_an_entry_that_cannot_be_read_at_all_hides_no_other_run(
 
 
 @pytest.mark.parametrize("number", [0, 4])
-def test_what_was_stored_of_a_damaged_run_is_shown_before_the_error(
+def test_readable_part_of_a_damaged_run_is_shown_before_the_error(
     number: int, stored: SmallRun, tmp_path: Path, spotrun: Spotrun
 ) -> None:
     stored.store.put("logs/1/000000.log", b"epoch 7 of the training\n")

@@ -150,7 +150,7 @@ def test_a_spot_launch_that_takes_too_long_is_given_up_for_on_demand() -> None:
 # -- what cannot be met is told --------------------------------------------------------------------------------------
 
 
-def test_a_deadline_that_cannot_be_met_is_told_once_and_the_run_goes_on_to_its_end() -> None:
+def test_unreachable_deadline_is_reported_once_and_the_run_goes_on() -> None:
     world = DeadlineWorld(3600, 60, 10, calm(), 2000)
     assert world.finished_s(8000) is not None
     assert world.bought == ["on_demand"]
@@ -161,7 +161,7 @@ def test_a_deadline_that_cannot_be_met_is_told_once_and_the_run_goes_on_to_its_e
     assert describe(entry).startswith("the deadline cannot be met: ")
 
 
-def test_a_deadline_that_has_passed_is_told_even_where_nothing_was_measured() -> None:
+def test_passed_deadline_is_reported_without_any_measurement() -> None:
     history = History(deadline_at=START + timedelta(hours=1))
     wanted = spec(policy={"deadline": "1h"})
     assert not any(isinstance(event, ev.DeadlineOutOfReach) for event in events_of(decided(history, wanted)))
@@ -173,7 +173,7 @@ def test_a_deadline_that_has_passed_is_told_even_where_nothing_was_measured() ->
     assert not any(isinstance(event, ev.DeadlineOutOfReach) for event in events_of(decided(history, wanted)))
 
 
-def test_before_the_launch_it_is_told_what_even_on_demand_cannot_do() -> None:
+def test_launch_reports_a_deadline_that_even_on_demand_misses() -> None:
     wanted = spec(policy={"deadline": "3h", "expected_work": "2h"})
     assert unreachable(wanted, timedelta(hours=2)) is not None
     assert unreachable(wanted, timedelta(hours=3)) is None
@@ -222,7 +222,7 @@ def test_nothing_is_known_before_a_step_and_of_a_training_that_does_not_say_when
     assert workload(Facts(history.state, spec(), endless, history.now)) is None
 
 
-def test_what_was_lost_is_left_to_do_again() -> None:
+def test_lost_work_counts_as_work_left() -> None:
     history = History()
     world = trained(history, [20.0] * 3)
     ahead = StepSeen(attempt=history.attempt, step=history.step + 20, at=history.after(40).now)

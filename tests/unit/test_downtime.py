@@ -67,7 +67,7 @@ def test_a_set_up_that_was_packed_is_ready_at_the_notice_however_long_the_first_
     assert (polled["set-up"], packed["set-up"]) == (180.0, pytest.approx(18.0))
 
 
-def test_a_set_up_that_was_lost_before_it_was_stored_is_done_anew() -> None:
+def test_setup_lost_before_it_was_stored_runs_again() -> None:
     setting = replace(SILENT_HOUR, unpack=0.9, horizon_s=5500.0)
     found = ours(one_loss(1700.0, setting))  # ready after 1760 s, stored after 3290
     assert found["set-up"] == pytest.approx(1700, abs=1)
@@ -104,7 +104,7 @@ def test_a_move_in_vain_is_no_interruption_and_its_seconds_are_counted() -> None
     assert found["mean"] == 60.0
 
 
-def test_the_others_pay_for_everything_whether_they_are_told_or_not() -> None:
+def test_baselines_pay_for_everything_with_or_without_a_notice() -> None:
     for setting in (HOUR, SILENT_HOUR):
         market = one_loss(50.0, setting, seed=4)
         (polled,), (respawned,) = (

@@ -25,7 +25,7 @@ def test_survivors_wait_for_one_boot_and_its_unpacking(seed: int) -> None:
     assert 0 < found["rework"] <= STEADY.every_s + STEADY.commit_s + 2
 
 
-def test_tearing_down_waits_for_the_slowest_of_all_that_are_rented_anew() -> None:
+def test_teardown_waits_for_the_slowest_of_all_new_members() -> None:
     setting = replace(STEADY, boot_s=(60.0, 120.0), setup_s=(0.0, 180.0))
     found, market = loss(setting, 4, 5).by_rule, Market(5, setting)
     starts = [market.start_s(number) for number in (4, 5, 6, 7)]
@@ -49,7 +49,7 @@ def test_ours_is_compared_job_by_job() -> None:
 
 
 @pytest.mark.parametrize(("ours", "said"), [(25.0, "4 members"), (26.0, "MISSED")])
-def test_a_missed_target_is_said(ours: float, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missed_target_is_printed(ours: float, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     cause = dict.fromkeys(downtime_gang.CAUSES, 0.0)
     job = Loss({rule: cause | {"boot": ours if rule == OURS else 100.0} for rule in (OURS, ALL, PACKED)})
     downtime_gang.show({4: figures([job])})

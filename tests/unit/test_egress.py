@@ -16,7 +16,7 @@ from spotrun.account.storage_prices import s3_standard, storage_prices
 from spotrun.account.summary import assumptions, summarise
 from spotrun.clock import ScaledClock
 from spotrun.forecast.lifetimes import Drawn, Lifetime, SpotPools
-from spotrun.forecast.measured import Measured
+from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.plan import plan
 from spotrun.forecast.ticks import simulate
 from spotrun.market.world import World
@@ -91,7 +91,7 @@ def test_a_bucket_in_several_regions_costs_something_at_home_too_and_is_not_far(
     assert "local $0.02 a GB read, $0.02 written" in assumptions(history.state)
 
 
-def test_where_nobody_knows_the_region_of_the_store_nothing_crosses() -> None:
+def test_unknown_region_of_the_store_has_no_egress() -> None:
     unknown = storage_prices("s3://bucket/runs")
     assert unknown.read_usd_per_gb(WEST) == unknown.write_usd_per_gb(WEST) == 0
     assert storage_prices("/tmp/runs", EAST).region == ""
@@ -144,7 +144,7 @@ def test_spot_whose_toll_makes_it_dearer_than_on_demand_is_waited_out() -> None:
     assert Reserve().choose(moment("a", {"a": 60.0})) == "a"  # what runs has paid
 
 
-def test_a_person_is_told_how_far_an_offering_is() -> None:
+def test_why_shows_the_egress_of_an_offering() -> None:
     wanted = spec(data={"gb": 100}, checkpoint={"uri": "s3://bucket/runs"})
     young = newborn(wanted, ScaledClock(START, 1.0), EAST)
     facts = Facts.at_birth(young, wanted, World(offerings=OFFERED, instances=()))
@@ -189,7 +189,7 @@ def test_a_budget_stays_at_home_until_it_is_known_what_a_checkpoint_costs_to_sen
     assert asks_in(lost_with(0.1, budget_usd=Decimal(400)), budget={"max_usd": "400"}) == WEST
 
 
-def test_what_may_cross_in_a_life_is_reserved_with_it() -> None:
+def test_egress_of_a_life_is_reserved_with_its_budget() -> None:
     history = lost_with(0.1, budget_usd=Decimal(400))
     wanted = spec(budget={"max_usd": "400"})
     (intent,) = [each.event for each in decided(history, wanted, market=OFFERED) if hasattr(each, "event")]
@@ -262,7 +262,7 @@ def test_a_start_costs_its_toll_in_a_simulated_lifetime() -> None:
 def test_a_forecast_knows_what_crosses_regions() -> None:
     wanted = spec(checkpoint={"every": "10m", "uri": "s3://bucket/runs"})
     hour = timedelta(hours=1)
-    known = Measured(checkpoint_bytes=2 * GB)
+    known = RunMeasurements(checkpoint_bytes=2 * GB)
 
     def cost(region: str) -> dict[str, float]:
         created = newborn(wanted, ScaledClock(START, 1.0), region).created
@@ -276,7 +276,7 @@ def test_a_forecast_knows_what_crosses_regions() -> None:
     assert far["spot_only"] - at_home["spot_only"] > 0.9 * (writes + start)
 
 
-def test_what_is_sent_in_an_hour_is_paid_beside_any_price() -> None:
+def test_hourly_egress_is_added_to_any_price() -> None:
     drawn = Drawn(np.array([[True, True], [True, False]]), np.array([[1.0, 2.0], [3.0, 4.0]]))
     ticks = Lifetime(SpotPools("2", ("a", "b"), ("east", "west"), (1.0, 2.0), sending=(0.0, 0.5)), drawn)
     assert list(ticks) == [{"a": 1.0, "b": 2.5}, {"a": 3.0}]
@@ -286,14 +286,14 @@ def test_what_is_sent_in_an_hour_is_paid_beside_any_price() -> None:
 def test_the_runner_pays_for_what_crosses_about_what_the_forecast_says() -> None:
     wanted = spec(checkpoint={"every": "10m", "uri": "s3://bucket/runs"}, policy={"return_to_spot": False})
     created = newborn(wanted, ScaledClock(START, 1.0), WEST).created
-    known, hour, market = Measured(checkpoint_bytes=2 * GB), timedelta(hours=1), [NEAR, OFFERED[2]]
+    known, hour, market = RunMeasurements(checkpoint_bytes=2 * GB), timedelta(hours=1), [NEAR, OFFERED[2]]
     found = plan(wanted, market, 2 * hour, None, 3, measured=known, created=created)
     lived = by_runner(found, wanted, market, 3, measured=known, created=created)
     assert lived.ticks_usd > 2 * 0.40 + 2 * 6 * 2 * 0.02
     assert lived.runner_usd == pytest.approx(lived.ticks_usd, rel=0.2)
 
 
-def test_entry_0_holds_the_region_and_the_prices_for_whoever_folds_it(tmp_path: object) -> None:
+def test_entry_0_holds_the_region_and_the_prices_for_readers(tmp_path: object) -> None:
     state: RunState = newborn(spec(checkpoint={"uri": "s3://bucket/runs"}), ScaledClock(START, 1.0), EAST)
     entry = ev.Entry(number=0, run="unborn", nonce="", at=START, writer="", event=state.created)
     read = ev.decode_entry(ev.encode_entry(entry))

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotrun.estimate.assumptions import assumptions
-from spotrun.estimate.benched import Found, with_benches
+from spotrun.estimate.benched import BenchedSpeed, with_benches
 from spotrun.estimate.cost_study import CostStudy
 from spotrun.estimate.cost_study_file import load_study
 from spotrun.estimate.costs import Cost, break_even_days, costs, costs_at
@@ -163,7 +163,7 @@ def test_a_base_on_spot_alone_is_its_own_measure_and_can_be_compared() -> None:
     assert all(row.agrees for row in compared(found))
 
 
-def test_what_costs_nothing_has_no_samples_a_dollar_and_no_ratio() -> None:
+def test_free_place_has_no_samples_per_dollar_and_no_ratio() -> None:
     free = {"usd_per_hour": 0, "samples_per_second": {"job": 100}}
     paid = {"own": BOX, "samples_per_second": {"job": 100}}
     published = [{"figure": "price_ratio", "place": "paid", "against": "free", "value": 1}]
@@ -174,7 +174,7 @@ def test_what_costs_nothing_has_no_samples_a_dollar_and_no_ratio() -> None:
     assert [row.ours for row in compared(found)] == [None]
 
 
-def test_what_has_no_speed_has_no_cost_and_costs_come_cheapest_first() -> None:
+def test_place_without_a_speed_has_no_cost_and_costs_come_cheapest_first() -> None:
     found = study(
         {
             "dear": {"usd_per_hour": 9, "samples_per_second": {"job": 100}},
@@ -227,7 +227,7 @@ def test_a_rented_place_has_the_prices_of_its_cloud() -> None:
     ("days", "mean", "low", "told"),
     [(90, "1.25", "1", "spot over 40 days"), (30, "1.33333", "1", "spot over 30 days"), (15, "1.6667", "1", "15 days")],
 )
-def test_the_spread_of_spot_is_that_of_the_days_that_are_asked_for(days: int, mean: str, low: str, told: str) -> None:
+def test_spread_of_spot_covers_the_requested_days(days: int, mean: str, low: str, told: str) -> None:
     quote = _quote(CapacityType.SPOT, "2", "1", "1", "1", "2")
     rented = {"rented": {"cloud": "aws", "instance_type": "g5.xlarge", "days": days}}
     found = with_prices(study({"p": rented}), lambda *_: Quotes(at=NOW, quotes=(quote,)))
@@ -238,7 +238,7 @@ def test_the_spread_of_spot_is_that_of_the_days_that_are_asked_for(days: int, me
     assert any(line.endswith(told) for line in assumptions(found))
 
 
-def test_spot_of_which_nobody_knows_the_past_has_its_price_of_now() -> None:
+def test_spot_without_a_history_has_its_present_price() -> None:
     rented = {"rented": {"cloud": "aws", "instance_type": "g5.xlarge"}}
     quotes = Quotes(at=NOW, quotes=(_quote(CapacityType.SPOT, "0.7"),))
     found = with_prices(study({"p": rented}), lambda *_: quotes)
@@ -257,13 +257,13 @@ def test_a_measured_speed_is_that_of_a_bench_times_the_instances_and_says_in_whi
     by = {"job": "train.yaml", "type": "T4:1", "count": 2}
     found = with_benches(
         study({"p": {"usd_per_hour": 1, "measured": {"job": by}}}),
-        lambda name, measured: Found(Decimal(100), f"{measured.job}-bench", datetime(2026, 11, 27, tzinfo=UTC)),
+        lambda name, measured: BenchedSpeed(Decimal(100), f"{measured.job}-bench", datetime(2026, 11, 27, tzinfo=UTC)),
     )
     assert samples_per_second(found, "p", "job") == 200
     assert "p: the speed of job was measured on 2026-11-27, in run train.yaml-bench" in assumptions(found)
 
 
-def test_a_speed_that_no_bench_has_measured_is_told_with_what_to_type(spotrun: Spotrun, tmp_path: Path) -> None:
+def test_unmeasured_speed_is_reported_with_the_bench_command(spotrun: Spotrun, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(GOOD.replace("samples_per_second: {job: 1}", "measured: {job: {job: train.yaml, type: T4}}"))
     (tmp_path / "train.yaml").write_text(f"train: {{run: python train.py}}\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
@@ -307,7 +307,7 @@ def test_a_subscription_of_a_table_is_paid_by_months() -> None:
         ({"table": "tpus", "type": "v5e"}, "no table 'tpus'", "tpu, sagemaker, colab"),
     ],
 )
-def test_a_price_that_is_not_listed_is_told_with_those_near_it(
+def test_unlisted_price_is_reported_with_those_near_it(
     key: dict[str, str], problem: str, fix: str, file: Callable[[str], Path], spotrun: Spotrun
 ) -> None:
     written = ", ".join(f"{name}: {value}" for name, value in key.items())
@@ -418,7 +418,7 @@ GOOD = "title: t\ntrainings: {job: {samples: 10}}\nplaces:\n  p: {usd_per_hour: 
         ),
     ],
 )
-def test_a_mistake_in_a_study_is_told_with_its_line(file: Callable[[str], Path], text: str, said: str) -> None:
+def test_mistake_in_a_study_is_reported_with_its_line(file: Callable[[str], Path], text: str, said: str) -> None:
     with pytest.raises(SpecFileInvalid) as refused:
         load_study(file(text))
     assert said in refused.value.message
@@ -467,7 +467,7 @@ def test_of_many_rivals_the_cheapest_are_shown(file: Callable[[str], Path], spot
     assert ("r1 " in shown, "r30 " in shown, "and 11 dearer ones" in shown) == (True, False, True)
 
 
-def test_a_place_that_no_cloud_rents_out_is_told(file: Callable[[str], Path], spotrun: Spotrun) -> None:
+def test_unavailable_place_is_reported(file: Callable[[str], Path], spotrun: Spotrun) -> None:
     place = "rented: {cloud: local, instance_type: nothing.xlarge}"
     called = spotrun("estimate", str(file(GOOD.replace("usd_per_hour: 1", place))))
     assert called.code == 2

@@ -137,7 +137,7 @@ def test_the_kind_is_the_name_under_which_an_event_is_stored():
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_nobody_sealed_are_damage(data: bytes):
+def test_unsealed_bytes_are_damage(data: bytes):
     assert not is_whole(data)
     with pytest.raises(LedgerDamaged):
         decode_entry(data)
@@ -167,7 +167,7 @@ def test_every_truncation_and_every_addition_is_noticed():
     [b"{}", b"{" * 100, b'{"a":' * 10_000, b'{"number": 1}', b'{"writer":"\xff"}'],
     ids=["empty", "braces", "deep objects", "incomplete", "not utf-8"],
 )
-def test_what_is_sealed_and_no_entry_is_none(body: bytes):
+def test_sealed_bytes_that_are_no_entry_decode_to_none(body: bytes):
     assert decode_entry(seal(body)) is None
 
 

@@ -109,7 +109,7 @@ def test_each_kind_of_difference_has_its_cause(changes: dict[str, object], kind:
     assert cause in likely_cause(found, RESUMED)
 
 
-def test_what_comes_first_in_a_step_is_the_cause_of_what_comes_later() -> None:
+def test_first_difference_within_a_step_is_the_cause() -> None:
     found = first_difference(STRAIGHT, with_change(6, samples="[1]", data="x", loss="0x1p-1", rng="x"))
     assert found is not None
     assert found.kind is DifferenceKind.SAMPLES
@@ -118,7 +118,7 @@ def test_what_comes_first_in_a_step_is_the_cause_of_what_comes_later() -> None:
     assert found.kind is DifferenceKind.LOSS
 
 
-def test_the_first_pass_is_told_from_one_after_a_resume() -> None:
+def test_difference_in_the_first_pass_is_not_called_resumed() -> None:
     before = Trace([*steps(0, 2), trained(2, loss="0x1p-1"), Held(step=3), *steps(2, 8), ENDED])
     found = first_difference(STRAIGHT, before)
     assert found is not None
@@ -160,7 +160,7 @@ def test_of_an_object_it_is_not_claimed_that_no_checkpoint_holds_it() -> None:
     assert "no checkpoint holds it, or each process adds to what" in likely_cause(found, RESUMED)
 
 
-def test_what_was_named_is_the_first_of_the_likely_causes() -> None:
+def test_named_state_is_the_first_likely_cause() -> None:
     found = Difference(kind=DifferenceKind.FILES, name="a", straight="1", interrupted="2")
     assert likely_cause(found, RESUMED).endswith("files outside of the work folder are not carried either")
     named = Evidence(resumes=1, not_carried=["module.env (Env)"], written_outside=[f"/tmp/{n}" for n in range(7)])
@@ -184,7 +184,7 @@ def test_all_differences_are_counted_and_the_first_ones_named() -> None:
     assert (many.count, len(many.named)) == (1000, NAMED_MAX)
 
 
-def test_the_earliest_place_is_told_and_not_the_first_line() -> None:
+def test_first_difference_is_the_earliest_step_and_not_the_first_line() -> None:
     """Batch 6 was done wrongly in the first pass, batch 5 in the second: 5 comes first in the training."""
     records = [*steps(0, 6), trained(6, loss="0x1p-1"), Held(step=7), Begun(pid=2, step=5), trained(5, data="x")]
     found = first_difference(STRAIGHT, Trace([*records, trained(6), trained(7), ENDED]))
@@ -287,7 +287,7 @@ def test_names_that_are_not_utf_8_are_recorded_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b"\xff\xfe", encode_record(trained(3))[:-5]])
-def test_what_is_no_record_is_none(line: bytes) -> None:
+def test_malformed_trace_line_is_no_record(line: bytes) -> None:
     assert decode_record(line) is None
 
 
@@ -314,7 +314,7 @@ def resumed(*records: TraceRecord) -> Trace:
     return Trace([*steps(0, 5), Held(step=5), *records])
 
 
-def test_what_a_user_sees_is_the_same_after_a_resume() -> None:
+def test_values_that_a_user_sees_are_the_same_after_a_resume() -> None:
     assert first_difference(Trace(whole()), resumed(*whole(3))) is None
 
 
@@ -376,7 +376,7 @@ def test_a_process_that_gave_results_before_it_was_killed_gives_them_again() -> 
     assert (found.kind, found.name) == (DifferenceKind.RESULTS, "val")
 
 
-def test_what_an_error_left_in_variables_is_not_the_end_of_the_training() -> None:
+def test_variables_left_by_an_error_are_not_the_end_of_the_training() -> None:
     failed = [GIVEN, replace(LEFT, places={"__main__.seen": "before it"})]
     again = whole(3, after=(replace(GIVEN, pid=2), replace(LEFT, pid=2)))
     assert first_difference(Trace(whole()), Trace([*failed, *steps(0, 5), Held(step=5), *again])) is None
@@ -386,7 +386,7 @@ def noted(**places: str) -> Noted:
     return Noted(moment="the start", places={name.replace("_of_", "[0]."): text for name, text in places.items()})
 
 
-def test_what_differs_before_any_interruption_is_not_compared_and_named() -> None:
+def test_state_that_differs_before_any_interruption_is_named_and_not_compared() -> None:
     ends = [replace(WHOLE, places={"began": began, "rows[7].seconds": began, "kept": "1"}) for began in ("1", "2", "3")]
     straight = Trace([noted(began="1", rows_of_seconds="1", kept="0"), *whole(end=ends[0])])
     again = whole(3, end=ends[1])
@@ -478,7 +478,7 @@ def history(drawn: str, steps: range = range(8)) -> str:
     return "".join(f'{{"step": {step}, "beat": {drawn}{step}}}\n' for step in steps)
 
 
-def test_what_two_straight_trainings_do_not_share_is_no_difference_and_is_named(tmp_path: Path) -> None:
+def test_state_that_differs_between_straight_trainings_is_named_and_no_difference(tmp_path: Path) -> None:
     def training(name: str, drawn: str, trace: Callable[..., Trace]) -> Rehearsed:
         ends = replace(WHOLE, places={"module.took": drawn, "module.count": "3"}, metrics={"loss": "1", "beat": drawn})
         files = {"history": history(drawn), f"log-{drawn}": "a\n"}
@@ -509,7 +509,7 @@ def test_rows_that_a_resume_lost_are_a_difference_though_their_times_vary(tmp_pa
     assert "it holds a time" not in said.likely_cause, "two straight trainings have the same rows"
 
 
-def test_what_could_not_be_looked_into_in_one_of_them_is_named() -> None:
+def test_object_that_could_not_be_read_in_one_training_is_named() -> None:
     end = replace(WHOLE, places={"module.count": "3", "main().log[0]": "a"}, unread={"main().it": "zip"})
     other = replace(WHOLE, places=end.places | {"main().it": "zip, 3 left"})
     assert first_difference(Trace(whole(end=end)), resumed(*whole(3, end=other))) is None
@@ -517,7 +517,7 @@ def test_what_could_not_be_looked_into_in_one_of_them_is_named() -> None:
     assert (named.name, named.why) == ("main().it", "zip cannot be looked into")
 
 
-def test_it_is_said_of_what_two_are_the_same() -> None:
+def test_comparison_counts_what_is_the_same() -> None:
     said = {each.what: each.count for each in scope.compared({0: Trace(whole()), 1: Trace(whole())})}
     assert said == {
         "ranks": 2, "steps": 8, "validations": 1, "weights": 4, "optimizer": 2, "rng": 2, "metrics": 2, "state": 6,
@@ -547,7 +547,7 @@ def test_each_rank_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert {rank: trace.held_at for rank, trace in read_ranks(path).items()} == {0: [0], 1: [1], 10: [10]}
 
 
-def test_a_trace_of_an_earlier_spotrun_is_read_and_it_is_said_what_it_lacks(tmp_path: Path) -> None:
+def test_trace_of_an_earlier_spotrun_is_read_and_its_gaps_are_named(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     lines = [
         b'{"type":"begun","pid":3,"step":0}',

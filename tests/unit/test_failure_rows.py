@@ -12,7 +12,7 @@ from tests.support.repository import ROOT
 CATALOGUE = (ROOT / "docs" / "design" / "failures.md").read_text()
 ROWS = {*re.findall(r"^### ([PNG]\d+) ", CATALOGUE, re.MULTILINE)}
 DECIDED_ELSEWHERE = {
-    "P28": ("test_the_pool_that_was_just_lost_is_asked_last", "the policy asks last where it lost last"),
+    "P28": ("test_pool_that_was_just_lost_is_requested_last", "the policy asks last where it lost last"),
 }
 """Rows that neither a driver nor the agent decides, with the test of whoever does."""
 _NAMED = re.compile(r"^def test_((?:[png]\d+_)+)", re.MULTILINE)
@@ -25,5 +25,5 @@ def test_each_row_has_a_test_or_a_reason() -> None:
     assert ROWS - tested == DECIDED_ELSEWHERE.keys()
 
 
-def test_what_is_decided_elsewhere_is_tested_there() -> None:
+def test_rows_decided_elsewhere_are_tested_there() -> None:
     assert [test for test, _ in DECIDED_ELSEWHERE.values() if f"def {test}(" not in _TESTS] == []

@@ -370,7 +370,7 @@ def test_empty_target_is_refused(run: Run, tmp_path: Path, spotrun: Spotrun) -> 
 
 
 @pytest.mark.parametrize("modified_ns", [NEVER_NS, 10**18, FAR_NS])
-def test_what_the_user_wrote_stays_and_what_fetch_wrote_is_replaced_whatever_the_times(
+def test_fetch_replaces_its_own_files_and_keeps_the_users_at_any_time(
     modified_ns: int, run: Run, spotrun: Spotrun
 ) -> None:
     folder = run.folder

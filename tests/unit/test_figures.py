@@ -30,7 +30,7 @@ def test_the_agent_tells_what_the_account_says() -> None:
     assert second.lost_s > first.lost_s
 
 
-def test_each_telling_is_taken_once_and_the_end_waits_for_the_last_epoch_only_where_it_is_told() -> None:
+def test_each_figure_is_taken_once_and_the_end_waits_only_for_announced_epochs() -> None:
     box = FiguresBox()
     box.wait(3, timeout_s=60)  # nobody ever told anything: returns at once
     assert box.take() is None

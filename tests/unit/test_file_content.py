@@ -117,7 +117,7 @@ def test_a_second_pickle_in_a_file_counts_and_so_do_bytes_after_it(tmp_path: Pat
     assert first(tmp_path, old.getvalue(), other.getvalue()) is not None
 
 
-def test_what_torch_saved_in_older_files_is_read_piece_by_piece(tmp_path: Path) -> None:
+def test_older_torch_files_are_read_piece_by_piece(tmp_path: Path) -> None:
     def older(*values: torch.Tensor) -> bytes:
         stream = io.BytesIO()
         torch.save(values, stream, _use_new_zipfile_serialization=False)
@@ -195,7 +195,7 @@ def test_times_and_places_of_instances_are_no_difference_in_a_text(tmp_path: Pat
         "8 m",
     ],
 )
-def test_what_is_no_time_of_day_stays(text: str) -> None:
+def test_text_without_a_time_of_day_stays(text: str) -> None:
     assert without_times(text) == text
 
 
@@ -271,7 +271,7 @@ def test_databases_are_compared_by_what_is_in_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", [b"PK\x03\x04", b"\x1f\x8b", b"SQLite format 3\x00", b"\x80\x04", b"\x80"])
-def test_what_only_begins_like_a_known_format_is_compared_by_its_bytes(tmp_path: Path, head: bytes) -> None:
+def test_file_with_only_the_head_of_a_known_format_is_compared_by_bytes(tmp_path: Path, head: bytes) -> None:
     assert first(tmp_path, head + b"\0\1", head + b"\0\1") is None
     assert first(tmp_path, head + b"\0\1", head + b"\0\2") is not None
 
@@ -343,7 +343,7 @@ def test_a_varying_column_hides_no_lost_rows(tmp_path: Path, kind: str) -> None:
         assert third(tmp_path, one, again, rows(kind, 12, 33).replace(b"0.125", b"0.126"), kind) is not None
 
 
-def test_what_is_left_out_is_named(tmp_path: Path) -> None:
+def test_excluded_lines_are_named(tmp_path: Path) -> None:
     assert list(varying(tmp_path, rows("history.csv", 3, 1), rows("history.csv", 3, 2), "a.csv").names()) == [
         "row #, beat"
     ]
@@ -570,7 +570,7 @@ def test_event_files_are_compared_by_their_values_at_each_step(tmp_path: Path) -
 # -- folders ---------------------------------------------------------------------------------------------------------
 
 
-def test_how_long_something_took_is_no_difference(tmp_path: Path) -> None:
+def test_durations_are_no_difference(tmp_path: Path) -> None:
     assert without_times('"eval_runtime": 0.12, "loss": 0.5') == '"eval_runtime": <time>, "loss": 0.5'
     one, other = (
         events(tmp_path, name, event("loss", 1, 0.5, 1.0) + event("eval/runtime", 1, took, 1.0))

@@ -60,7 +60,9 @@ def test_a_script_is_a_job_that_names_nothing_but_it(folder: Path) -> None:
         ("go.sh", 'go.sh: is a shell script, not a job; write "run: bash go.sh" into a JOB.yaml'),
     ],
 )
-def test_what_is_neither_is_told_in_a_line(folder: Path, verb: str, name: str, told: str) -> None:
+def test_file_that_is_neither_job_nor_script_gets_a_one_line_error(
+    folder: Path, verb: str, name: str, told: str
+) -> None:
     for other in ("book.ipynb", "go.sh"):
         (folder / other).write_text("{}")
     error = call(verb, name).exception

@@ -18,8 +18,8 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.forecast.generator import generate
 from spotrun.forecast.lifetimes import Generated, Lifetime, Local, Recorded, Replayed, Source, SpotPools, draw
-from spotrun.forecast.lives_ahead import Asked, Doubt, Question, forecast, tick_for
-from spotrun.forecast.measured import Measured, measured
+from spotrun.forecast.lives_ahead import Doubt, Inputs, Question, forecast, tick_for
+from spotrun.forecast.measured import RunMeasurements, measured
 from spotrun.forecast.page import forecast_page
 from spotrun.forecast.plan import Plan, asked, plan
 from spotrun.forecast.report import as_json, cost_picture, time_cells, time_columns
@@ -236,7 +236,7 @@ def test_spot_that_goes_before_it_is_ready_costs_money_and_no_time() -> None:
     assert moved.cost_usd == pytest.approx((3 * (JOB.work_s + JOB.changeover_s) + JOB.tick_s) / 3600)
 
 
-def test_while_on_demand_runs_spot_is_asked_for_once_a_cool_down() -> None:
+def test_spot_is_requested_once_per_cool_down_while_on_demand_runs() -> None:
     market = [{}] * 4 + [{"a": 1.0}] * 300
     rule = Patient(JOB.tick_s, 0.0)
     places = [
@@ -277,7 +277,7 @@ def test_a_start_after_one_that_trained_unpacks_its_set_up() -> None:
 
 def test_on_demand_alone_costs_its_bill_and_ours_is_never_late_where_spot_alone_is() -> None:
     questions = tuple(Question(name, ONE) for name in ("on_demand_only", "ours", "spot_only"))
-    on_demand, ours, spot = forecast(Asked(questions, JOB, 60.0), 100, budget_usd=5.0)
+    on_demand, ours, spot = forecast(Inputs(questions, JOB, 60.0), 100, budget_usd=5.0)
     assert on_demand.cost_mean_usd == pytest.approx(on_demand_bill(JOB))
     assert (on_demand.missed, on_demand.budget_passed, on_demand.lifetimes) == (0.0, 1.0, 100)
     assert ours.missed == 0.0
@@ -289,7 +289,7 @@ def test_on_demand_alone_costs_its_bill_and_ours_is_never_late_where_spot_alone_
 
 @pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_forecast() -> None:
-    first, again, other = (forecast(Asked((Question("ours", ONE),), JOB, 60.0), 40, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (forecast(Inputs((Question("ours", ONE),), JOB, 60.0), 40, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -327,11 +327,14 @@ def test_patience_takes_the_spot_that_is_the_cheapest_by_now_and_stays_there() -
 
 
 @pytest.mark.exhaustive
-def test_what_is_forecast_without_a_deadline_is_what_the_runner_decides_by() -> None:
+def test_forecast_without_a_deadline_uses_the_rule_of_the_runner() -> None:
     wanted = spec(policy={"on_demand_after": "4m", "return_cooldown": "30m"})
     assert patience(wanted) == Patient(240.0, 1800.0)
-    (question, *_), market = forecast(Asked((Question("ours", ONE, patience(wanted)),), JOB, 60.0), 40), [{}] * 9
-    never = forecast(Asked((Question("ours", ONE, Patient(1e9, None)),), JOB, 60.0), 40)[0]
+    (question, *_), market = (
+        forecast(Inputs((Question("ours", ONE, patience(wanted)),), JOB, 60.0), 40),
+        [{}] * 9,
+    )
+    never = forecast(Inputs((Question("ours", ONE, Patient(1e9, None)),), JOB, 60.0), 40)[0]
     assert question.finish_p95_s < never.finish_p95_s
     waits = simulate(patience(wanted), JOB, market, keep_places=True).places
     assert waits[:3] == (None, ON_DEMAND_PLACE, ON_DEMAND_PLACE)  # one tick of 4 min
@@ -375,14 +378,14 @@ def test_a_plan_for_machines_is_json_and_says_what_it_assumes() -> None:
 
 def test_an_endless_wait_is_null_for_machines() -> None:
     nowhere = SpotPools("nowhere", (), (), ())
-    (row,) = forecast(Asked((Question("spot_only", nowhere),), JOB, 60.0), 3)
+    (row,) = forecast(Inputs((Question("spot_only", nowhere),), JOB, 60.0), 3)
     assert row.missed == 1.0
     assert math.isinf(row.finish_p50_s)
     facts = as_json(Plan(HOUR, HOUR, None, (row,), (), ""))
     assert facts["forecasts"][0]["finish_p50_s"] is None
 
 
-def test_what_earlier_runs_measured_takes_the_place_of_what_is_assumed() -> None:
+def test_measurements_of_earlier_runs_replace_assumptions() -> None:
     history = History()
     history.running()
     history.step = 100
@@ -415,8 +418,8 @@ def test_a_forecast_knows_what_packs_have_spared_and_would() -> None:
     assert measured([History().state]).later_start == 1.0
 
 
-def test_what_is_not_packed_is_forecast_anew_each_time() -> None:
-    known = Measured(changeovers_s=(300.0,), setups_s=(200.0,))
+def test_unpacked_setup_is_forecast_at_each_start() -> None:
+    known = RunMeasurements(changeovers_s=(300.0,), setups_s=(200.0,))
     large = msgspec.structs.replace(OFFERINGS[1], accelerators="A100:8")
 
     def later(offerings: Sequence[Offering] = OFFERINGS, **changes: object) -> float:
@@ -429,10 +432,10 @@ def test_what_is_not_packed_is_forecast_anew_each_time() -> None:
 
 
 @pytest.mark.exhaustive
-def test_what_is_not_known_of_the_job_widens_its_forecast() -> None:
+def test_unknown_facts_of_the_job_widen_its_forecast() -> None:
     nowhere = Question("on_demand_only", SpotPools("any", (), (), ()))
     (sure,), (unsure,) = (
-        forecast(Asked((nowhere,), JOB, 0.0, doubt), 400) for doubt in (Doubt(), Doubt(0.1, (300.0, 900.0), 1.2))
+        forecast(Inputs((nowhere,), JOB, 0.0, doubt), 400) for doubt in (Doubt(), Doubt(0.1, (300.0, 900.0), 1.2))
     )
     assert sure.cost_p5_usd == sure.cost_p95_usd == pytest.approx(on_demand_bill(JOB))
     assert unsure.finish_p5_s == pytest.approx(0.9 * JOB.work_s + 400, abs=300)

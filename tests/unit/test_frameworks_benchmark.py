@@ -53,7 +53,7 @@ def test_a_row_has_what_differs_alone_and_with_us() -> None:
     assert text.splitlines()[-1] == "| a stream | differ: weights | the same bits |"
 
 
-def test_a_slowdown_is_told_with_its_spread_and_called_noise_if_that_is_as_large() -> None:
+def test_slowdown_is_shown_with_its_spread_and_called_noise_if_that_is_as_large() -> None:
     alone = Took(10.0, 8.0)
     turns = [Turn(alone, Took(10.0 + part / 20, 8.24)) for part in range(1, 21)]
     assert frameworks.told("transformers", turns) == (
@@ -62,7 +62,7 @@ def test_a_slowdown_is_told_with_its_spread_and_called_noise_if_that_is_as_large
     assert "noise" in frameworks.told("transformers", turns[:2])
 
 
-def test_a_stall_is_told_as_a_part_of_a_copy() -> None:
+def test_stall_is_shown_as_a_part_of_a_copy() -> None:
     held = [Held(1_000_000_000, stall_s, 0.2) for stall_s in (0.02, 0.01, 0.03)]
     assert frameworks.told_of_stalls("loop", held) == (
         "loop, a snapshot of 1.00 GB: a stall of 20.0 ms, 0.100 (0.075 … 0.125) of a copy"

@@ -69,7 +69,7 @@ def test_members_that_are_to_replace_a_gang_say_so_while_it_trains():
 
 
 @pytest.mark.parametrize("said", ["condemned", "released", "gone"])
-def test_who_is_not_wanted_leaves(said: str):
+def test_unwanted_member_leaves(said: str):
     history = GangHistory(2)
     one, two = history.ask(2)
     history.exist(one, two)
@@ -83,7 +83,7 @@ def test_who_is_not_wanted_leaves(said: str):
     assert stands(history.state, one) is MemberStands.SAY_READY
 
 
-def test_who_was_told_to_hand_over_leaves_and_is_in_no_other_gang():
+def test_member_that_hands_over_leaves_and_joins_no_other_gang():
     """Also if it is slow to power off: the gang that replaces it has begun to train by then."""
     history = GangHistory(2)
     one, two = history.training_gang()
@@ -121,7 +121,7 @@ def test_another_member_starts_it_after_a_while():
     assert gang_to_start(history.state, two, ANOTHER_STARTS_AFTER_S) == gang_to_start(history.state, one, 0.0)
 
 
-def test_nobody_starts_a_gang_once_a_stop_is_requested():
+def test_no_gang_starts_after_a_stop_request():
     history = GangHistory(2)
     one, two = history.ask(2)
     history.exist(one, two)
@@ -158,7 +158,7 @@ def test_members_stay_when_another_one_is_lost_by_whatever_cause():
     assert stays(history.state, history.state.attempts.values()[-1])
 
 
-def test_the_first_trainer_to_end_is_told_first_and_another_incarnation_is_not():
+def test_trainers_are_listed_by_their_end_without_other_incarnations():
     known = {
         ONE: seen(exit_code=1, at=START + timedelta(seconds=2)),
         TWO: seen(exit_code=-9, at=START + timedelta(seconds=1)),
@@ -215,14 +215,14 @@ def test_the_lead_waits_longer_for_the_one_whose_loss_has_ended_its_trainer():
         ({ONE: (), TWO: (MemberName(9, 9),), THREE: ()}, ()),
     ],
 )
-def test_who_is_cut_off_follows_from_who_reaches_whom(
+def test_cut_off_members_follow_from_the_connections(
     unreached: dict[MemberName, tuple[MemberName, ...]], missing: tuple[MemberName, ...]
 ):
     """ONE leads. In the last but one case it is the lead itself that is cut off, and all others say so."""
     assert cut_off_members(unreached, ONE) == missing
 
 
-def test_who_has_not_begun_in_time_is_missing():
+def test_member_that_has_not_begun_in_time_is_missing():
     known = {ONE: seen(), TWO: Seen(None, 0.0), THREE: seen(incarnation=1)}
     assert missing_at_start(known, 5, 0, since_s=59.0, scale=1.0) == ()
     assert missing_at_start(known, 5, 0, since_s=60.0, scale=1.0) == (TWO, THREE)

@@ -66,11 +66,11 @@ def refused_by_its_pool(history: GangHistory, actions: list[Action]) -> None:
 # -- who is asked for --------------------------------------------------------------------------------------------------
 
 
-def test_a_gang_is_asked_for_as_a_whole(history: GangHistory) -> None:
+def test_gang_is_requested_as_a_whole(history: GangHistory) -> None:
     assert intended(decided(history)) == [(SIZE, None, "local-a")]
 
 
-def test_a_member_that_is_told_to_go_is_asked_for_at_once_where_the_others_are(history: GangHistory) -> None:
+def test_replacement_of_a_noticed_member_is_requested_at_once_where_the_others_are(history: GangHistory) -> None:
     names = training(history)
     cheaper = replace(MARKET[1], price_usd_per_hour=Decimal("0.01"))
     assert intended(decided(history, instances=shown(history, *names))) == []
@@ -80,7 +80,7 @@ def test_a_member_that_is_told_to_go_is_asked_for_at_once_where_the_others_are(h
     assert intended(actions) == [(1, history.attempt, "local-a")]
 
 
-def test_two_members_that_are_lost_at_once_are_asked_for_together(history: GangHistory) -> None:
+def test_two_members_lost_at_once_are_requested_together(history: GangHistory) -> None:
     names = training(history)
     attempt = history.attempt
     ended = {"state": InstanceState.TERMINATED, "ended_at": history.now, "ended_by": EndedBy.CLOUD}
@@ -92,7 +92,7 @@ def test_two_members_that_are_lost_at_once_are_asked_for_together(history: GangH
     assert intended(decided(history, instances=seen)) == [(2, attempt, "local-a")]
 
 
-def test_nobody_is_asked_for_while_those_that_are_there_are_enough(history: GangHistory) -> None:
+def test_no_member_is_requested_while_the_present_ones_are_enough(history: GangHistory) -> None:
     names = history.ask(SIZE)
     history.exist(*names)
     assert decided(history, instances=shown(history, *names)) == [], "they boot"
@@ -122,7 +122,7 @@ def test_members_wait_for_the_missing_one_as_long_as_a_start_is_expected_to_take
     assert intended(actions) == [(SIZE, None, "local-b")], "the pool of before is in trouble"
 
 
-def test_each_loss_gives_the_others_their_patience_anew(history: GangHistory) -> None:
+def test_each_loss_restarts_the_patience_of_the_others(history: GangHistory) -> None:
     names = training(history)
     gang = history.attempt
     history.lost(names[2])
@@ -145,7 +145,7 @@ def test_a_run_in_a_hurry_waits_for_no_missing_member_of_a_gang_on_spot(history:
 
 
 @pytest.mark.parametrize("set_up_s", [30, 1200])
-def test_a_ready_member_that_nobody_has_use_for_is_released(history: GangHistory, set_up_s: int) -> None:
+def test_unused_ready_member_is_released(history: GangHistory, set_up_s: int) -> None:
     names = history.ask(SIZE + 1)
     history.exist(*names)
     history.after(set_up_s).ready(*names, setup=ev.SetUp(seconds=set_up_s, how="run"))
@@ -188,7 +188,7 @@ def test_a_gang_that_stands_ready_three_times_and_never_begins_fails_the_run(his
     assert "3 instances in a row ended before the agent took over" in failed.detail
 
 
-def test_a_launch_is_given_up_as_a_whole_as_long_as_nobody_of_it_was_ready(history: GangHistory) -> None:
+def test_launch_without_a_ready_member_is_given_up_as_a_whole(history: GangHistory) -> None:
     names = history.ask(SIZE)
     history.exist(*names)
     silent = {names[1]: timedelta(minutes=5)}
@@ -234,14 +234,14 @@ def test_rule_39_a_member_that_twice_in_a_row_did_not_come_is_condemned(history:
     assert (type(condemned), condemned.member) == (ev.InstanceCondemned, 1)
 
 
-def test_rule_39_a_lead_whom_nobody_reached_is_the_one_that_is_cut_off(history: GangHistory) -> None:
+def test_rule_39_a_lead_that_no_member_reached_is_the_one_that_is_cut_off(history: GangHistory) -> None:
     names = training(history)
     assert missed(history, names, *names[1:]) == []
     (condemned,) = missed(history, names, *names[1:])
     assert (type(condemned), condemned.member) == (ev.InstanceCondemned, 0)
 
 
-def test_who_was_missed_is_asked_for_anew_unless_it_says_that_it_is_ready(history: GangHistory) -> None:
+def test_missing_member_is_requested_again_unless_it_reports_ready(history: GangHistory) -> None:
     names = training(history)
     history.end_without(names[2])
     history.ready(*names[:2])
@@ -393,7 +393,7 @@ def test_a_member_that_the_cloud_never_showed_reserves_nothing_in_the_end(histor
     assert (type(gone), gone.member, gone.billed_from) == (ev.InstanceGone, 2, None)
 
 
-def test_a_launch_of_which_somebody_spoke_and_nobody_came_is_over_in_the_end(history: GangHistory) -> None:
+def test_launch_with_a_ready_report_and_no_instance_is_over_in_the_end(history: GangHistory) -> None:
     """Anybody on an instance of the run may say that a member is ready. It can no longer be closed then."""
     names = history.ask(SIZE, not_after=history.now + timedelta(minutes=10))
     history.ready(names[1])
@@ -404,14 +404,14 @@ def test_a_launch_of_which_somebody_spoke_and_nobody_came_is_over_in_the_end(his
     assert history.state.launches[1].settled
 
 
-def test_what_has_the_tags_of_a_member_that_nobody_asked_for_is_ended(history: GangHistory) -> None:
+def test_instance_with_the_tags_of_an_unrequested_member_is_ended(history: GangHistory) -> None:
     names = training(history)
     (stranger,) = shown(history, MemberName(1, SIZE))
     (end,) = decided(history, instances=[*shown(history, *names), stranger])
     assert end == Terminate(instance_id=stranger.instance_id, reason="it only has the tags of launch 1")
 
 
-def test_the_end_of_a_member_that_nobody_saw_is_taken_from_its_own_word(history: GangHistory) -> None:
+def test_unobserved_end_of_a_member_is_its_last_heartbeat(history: GangHistory) -> None:
     names = training(history)
     heard_at = history.now + timedelta(minutes=2)
     history.after(3600)
@@ -443,7 +443,7 @@ def test_a_newcomer_that_is_lost_in_its_boot_gives_the_others_no_more_patience(h
     assert [type(each) for each in released] == [ev.MemberReleased] * 2
 
 
-def test_what_a_gang_does_next_is_told(history: GangHistory) -> None:
+def test_why_shows_the_next_decision_of_a_gang(history: GangHistory) -> None:
     names = history.ask(SIZE)
     history.exist(*names)
     history.ready(*names)

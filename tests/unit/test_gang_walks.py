@@ -109,7 +109,7 @@ def _says(word: ev.MemberReady | None, last_end: int | None) -> bool:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(40))
-def test_what_a_runner_decides_for_a_gang_always_counts(seed: int) -> None:
+def test_decisions_of_a_runner_for_a_gang_are_never_void(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(STEPS):
         if walk.history.state.terminal is not None:

@@ -104,7 +104,7 @@ def test_two_that_are_lost_at_once_are_one_interruption_and_one_launch() -> None
     assert given(world) == [(SIZE, "a", False), (2, "a", True)]
 
 
-def test_a_member_that_is_lost_while_another_boots_is_asked_for_after_it() -> None:
+def test_member_lost_while_another_boots_is_requested_after_it() -> None:
     world = gang_world(counted("55"), timings=STEADY)
     world.run(1200.0)
     first, second, _ = training_members(world)
@@ -139,14 +139,14 @@ def test_a_member_that_never_wakes_up_takes_its_launch_with_it_and_another_follo
     assert (second.intent.instances, second.attempt is not None) == (SIZE, True)
 
 
-def test_a_gang_that_is_lost_as_a_whole_is_asked_for_anew_in_another_zone() -> None:
+def test_gang_lost_as_a_whole_is_requested_again_in_another_zone() -> None:
     world = gang_world(counted("33", "03", "03", "03", "03", "03", "03", "03", "03"), timings=SUDDEN)
     result = run_to_its_end(world)
     assert result.losses == 1
     assert given(world) == [(SIZE, "a", False), (SIZE, "b", False)]
 
 
-def test_what_waits_in_vain_is_released_and_all_move() -> None:
+def test_members_that_wait_in_vain_are_released_and_the_gang_moves() -> None:
     world = gang_world(counted("33", *["23"] * 8), timings=STEADY)
     run_to_its_end(world)
     assert given(world) == [(SIZE, "a", False), (SIZE, "b", False)]

@@ -78,7 +78,7 @@ def of_gangs(history: History) -> list[ev.Event]:
     ]
 
 
-def test_what_speaks_of_gangs_is_void_in_a_run_on_one_instance() -> None:
+def test_gang_events_are_void_in_a_run_on_one_instance() -> None:
     """An older spotrun can not read such an entry: whoever can must fold the same state."""
     history = History()
     history.running()
@@ -108,7 +108,7 @@ def test_the_version_of_a_run_follows_from_its_job() -> None:
     assert two.created.size == 2
 
 
-def test_what_a_run_on_one_instance_writes_says_nothing_of_gangs() -> None:
+def test_run_on_one_instance_writes_no_gang_fields() -> None:
     history = History()
     history.running()
     assert not any(ev.speaks_of_gangs(entry.event) for entry in history.entries)
@@ -163,7 +163,7 @@ def test_a_gap_is_of_the_newest_gang() -> None:
     history.ask(1, attempt)
 
 
-def test_a_launch_is_pending_until_nobody_of_it_is_awaited() -> None:
+def test_launch_is_pending_until_no_member_is_awaited() -> None:
     history = GangHistory(3)
     first, second, third = history.ask(3)
     history.exist(first, second, third)
@@ -175,7 +175,7 @@ def test_a_launch_is_pending_until_nobody_of_it_is_awaited() -> None:
     history.ask(1)
 
 
-def test_each_member_is_told_by_itself() -> None:
+def test_each_member_is_recorded_by_itself() -> None:
     history = GangHistory(2)
     first, second = history.ask(2)
     history.exist(second)
@@ -555,7 +555,7 @@ def test_an_interruption_says_which_members_were_lost() -> None:
     assert lost_where(summary.interruptions[0]).endswith(f", {names[1]}, {names[2]}")
 
 
-def test_who_got_the_notice_was_lost_although_it_left_by_itself() -> None:
+def test_member_with_a_notice_counts_as_lost_though_it_ended_itself() -> None:
     history, (first, _) = training_gang()
     history.write(ev.NoticeSeen(attempt=history.attempt, kind="termination", deadline_at=history.now, member=first))
     history.drained(None)
@@ -564,7 +564,7 @@ def test_who_got_the_notice_was_lost_although_it_left_by_itself() -> None:
     assert found.members == (first,)
 
 
-def test_the_dollars_of_members_that_wait_are_told() -> None:
+def test_dollars_of_waiting_members_are_reported() -> None:
     """0.36 an hour is a hundredth of a cent a second. The first wait is that for the slower one of two."""
     history = GangHistory(2, FREE_STORAGE)
     first, second = history.ask(2)
@@ -634,7 +634,7 @@ def test_a_notice_is_the_loss_of_the_member_that_it_names() -> None:
     assert [(each.member, each.kind) for each in observations_of(history.state)] == [(1, Fate.LOST)]
 
 
-def test_what_two_members_saw_at_once_are_two_objects_of_the_record() -> None:
+def test_simultaneous_losses_of_two_members_are_two_observations() -> None:
     history, names = training_gang(3)
     for name in names[1:]:
         history.lost(name)

@@ -104,7 +104,7 @@ def test_a_stockout_names_the_zones_that_have_some() -> None:
 
 
 @pytest.mark.parametrize("code", ["IP_SPACE_EXHAUSTED", "IP_SPACE_EXHAUSTED_WITH_DETAILS"])
-def test_a_subnetwork_without_addresses_is_told_apart_from_a_zone_without_machines(code: str) -> None:
+def test_exhausted_subnetwork_is_distinguished_from_a_stockout(code: str) -> None:
     error = of_operation(code, "IP space of 'projects/p/regions/us-central1/subnetworks/spotrun' is exhausted.")
     assert isinstance(error, AddressesExhausted)
     assert isinstance(error, InsufficientCapacity)
@@ -120,7 +120,7 @@ def quota(metric: str, limit: float, **dimensions: str) -> Json:
     return {"quotaInfo": {**info, "dimensions": dimensions}}
 
 
-def test_a_quota_of_a_region_is_told_with_its_number_and_its_region() -> None:
+def test_regional_quota_is_reported_with_its_limit_and_region() -> None:
     told = [quota("preemptible_nvidia_l4_gpus", 0, region="us-central1")]
     message = "Quota 'PREEMPTIBLE_NVIDIA_L4_GPUS' exceeded.  Limit: 0.0 in region us-central1."
     error = of_operation("QUOTA_EXCEEDED", message, 403, told)
@@ -130,7 +130,7 @@ def test_a_quota_of_a_region_is_told_with_its_number_and_its_region() -> None:
     assert "another region" in (error.hint or "")
 
 
-def test_a_quota_of_all_regions_sends_nobody_to_another_region() -> None:
+def test_global_quota_error_suggests_no_other_region() -> None:
     told = [quota("gpus_all_regions", 0, **{"global": "global"})]
     error = of_operation("QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally.", 403, told)
     assert isinstance(error, QuotaExceeded)
@@ -180,7 +180,7 @@ def test_trouble_of_googles_in_an_operation_passes(code: str, status: int) -> No
     assert type(of_operation(code, "wait", status)) is CloudUnavailable
 
 
-def test_a_code_that_nobody_knows_passes_with_5xx_alone() -> None:
+def test_unknown_code_is_transient_only_with_5xx() -> None:
     assert type(of_operation("NEW_CODE", "no", 400)) is CloudError
     assert type(of_http(418, older(418, "newReason", "no"))) is CloudError
 
@@ -234,7 +234,7 @@ def test_an_api_that_is_off_is_named_with_the_command_that_turns_it_on(body: Jso
         newer(403, DENIED, "Billing account for project '123' is not found.", [info("UREQ_PROJECT_BILLING_NOT_FOUND")]),
     ],
 )
-def test_billing_that_is_off_is_told_as_such(body: Json) -> None:
+def test_disabled_billing_is_reported_as_such(body: Json) -> None:
     error = of_http(403, body)
     assert isinstance(error, BillingOff)
     assert "link a billing account" in (error.hint or "")
@@ -249,14 +249,14 @@ def test_billing_that_is_off_is_told_as_such(body: Json) -> None:
         (403, newer(403, DENIED, "Project 'acme' not found or deleted.", [info("CONSUMER_INVALID")])),
     ],
 )
-def test_a_project_that_is_not_there_is_told_as_such(status: int, body: Json) -> None:
+def test_missing_project_is_reported_as_such(status: int, body: Json) -> None:
     """And is nothing that was deleted: an instance that cannot be seen for that reason is not gone."""
     error = of_http(status, body)
     assert type(error) is AccessDenied
     assert "gcp.project" in (error.hint or "")
 
 
-def test_a_login_whose_scopes_are_too_narrow_is_told_which_it_needs() -> None:
+def test_login_with_narrow_scopes_gets_the_needed_scope() -> None:
     message = "Request had insufficient authentication scopes."
     told = [info("ACCESS_TOKEN_SCOPE_INSUFFICIENT")]
     for body in (older(403, "insufficientPermissions", message, told), newer(403, DENIED, message, told)):
@@ -343,7 +343,7 @@ def test_a_policy_of_the_organization_is_quoted(error: CloudError, constraint: s
 # -- what is not there, or is ----------------------------------------------------------------------------------------
 
 
-def test_what_is_not_there_or_is_there_already_is_one_of_ours() -> None:
+def test_missing_and_existing_resources_have_their_own_errors() -> None:
     gone = "The resource 'projects/p/zones/us-central1-a/instances/a' was not found"
     assert isinstance(of_http(404, older(404, "notFound", gone)), NotThere)
     for words in ("Unknown service account", "Service account projects/p/serviceAccounts/a@p does not exist."):
@@ -383,7 +383,7 @@ def test_an_instance_that_was_ended_while_it_was_made_has_spent_its_token() -> N
         (400, "Requested disk size cannot be smaller than the image size (50 GB)", CloudError, "gcp.volume_gb"),
     ],
 )
-def test_a_launch_that_names_what_is_not_there_is_told_by_its_words(
+def test_launch_with_a_missing_resource_is_classified_by_its_words(
     status: int, message: str, kind: type[CloudError], hint: str
 ) -> None:
     reason = "invalid" if status == 400 else "notFound"
@@ -393,7 +393,7 @@ def test_a_launch_that_names_what_is_not_there_is_told_by_its_words(
     assert message in error.message
 
 
-def test_a_call_that_is_no_launch_is_told_nothing_of_subnetworks() -> None:
+def test_call_that_is_no_launch_gets_no_hint_on_subnetworks() -> None:
     error = of_http(400, older(400, "invalid", "Invalid argument."))
     assert type(error) is CloudError
     assert error.hint is None
@@ -425,11 +425,11 @@ def test_the_page_of_a_proxy_is_no_answer_of_googles(status: int) -> None:
     assert f"HTTP {status}" in error.message
 
 
-def test_a_long_page_is_told_in_its_first_words() -> None:
+def test_long_page_is_reported_by_its_first_words() -> None:
     assert len(of_http(502, None, "<p>word</p>" * 10_000).message) < 600
 
 
-def test_an_answer_without_a_word_is_told_by_its_status() -> None:
+def test_empty_answer_is_classified_by_its_status() -> None:
     assert isinstance(of_http(404, None), NotThere)
     assert isinstance(of_http(403, None), AccessDenied)
     assert isinstance(of_http(503, None), CloudUnavailable)
@@ -446,7 +446,7 @@ def test_an_operation_that_succeeded_is_no_error() -> None:
     assert failed(ACTION, {"status": "DONE", "progress": 100}) is None
 
 
-def test_an_operation_that_failed_without_a_code_is_told_by_its_status() -> None:
+def test_operation_that_failed_without_a_code_is_classified_by_its_status() -> None:
     error = failed(ACTION, {"httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"})
     assert type(error) is CloudUnavailable
     assert "SERVICE UNAVAILABLE" in error.message

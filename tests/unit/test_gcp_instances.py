@@ -144,7 +144,7 @@ def test_g3_g14_a_spot_instance_has_a_limit_and_is_deleted_not_stopped() -> None
     }
 
 
-def test_g10_a_notice_of_two_minutes_is_asked_for_where_it_may_be() -> None:
+def test_g10_a_notice_of_two_minutes_is_requested_where_possible() -> None:
     without = insert_body(request(), CONFIG, PROJECT, timedelta())
     assert "preemptionNoticeDuration" not in without["scheduling"]
     assert "SPOTRUN_NOTICE_S=0\n" in without["metadata"]["items"][0]["value"]
@@ -238,7 +238,7 @@ def test_g3_g8_each_status_is_alive_and_terminated_means_switched_off(status: st
     assert found.alive
 
 
-def test_what_has_switched_itself_off_costs_its_disk_and_nothing_else() -> None:
+def test_instance_that_switched_itself_off_costs_only_its_disk() -> None:
     found = told(MADE, listed=row("TERMINATED", lastStopTimestamp=stamp(at(30))))
     assert [(each.since, each.usd_per_hour) for each in found.prices] == [(at(0.5), SPOT_PRICE), (at(30), Decimal(0))]
     assert found.ended_at is None
@@ -308,7 +308,7 @@ def test_odd_labels_of_anybody_are_named_and_end_nothing() -> None:
         ("delete", EndedBy.USER),
     ],
 )
-def test_g4_an_instance_that_is_gone_is_told_from_its_operations(kind: str, ended_by: EndedBy) -> None:
+def test_g4_a_gone_instance_is_described_from_its_operations(kind: str, ended_by: EndedBy) -> None:
     gone = told(MADE, operation(kind, 20, 21))
     assert (gone.state, gone.ended_by, gone.ended_at) == (InstanceState.TERMINATED, ended_by, at(21))
     assert (gone.run_uid, gone.launch, gone.token) == (RUN, 7, f"{RUN}-7")
@@ -317,7 +317,7 @@ def test_g4_an_instance_that_is_gone_is_told_from_its_operations(kind: str, ende
     assert kind in gone.end_reason
 
 
-def test_what_was_seen_of_it_is_kept_where_google_has_forgotten() -> None:
+def test_seen_facts_stay_where_google_has_forgotten_them() -> None:
     seen = told(MADE, listed=row(lastStartTimestamp=stamp(at(0.7))))
     gone = told(MADE, operation("delete", 20, 21), seen=seen)
     assert (gone.billed_from, gone.launched_at) == (at(0.7), at(0))

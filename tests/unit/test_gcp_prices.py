@@ -179,7 +179,7 @@ def test_an_amount_of_google_is_its_units_and_billionths(units: int, nanos: int)
 
 
 @pytest.mark.parametrize("told", [None, {}, {"units": "1"}, {"currencyCode": "EUR", "units": "1"}, "1.75"])
-def test_what_is_no_amount_in_dollars_is_none(told: Any) -> None:
+def test_amount_that_is_not_in_dollars_is_none(told: Any) -> None:
     assert usd(told) is None
     assert usd({"currencyCode": "USD", "units": "x"}) is None
     assert usd(money("1.75")) == Decimal("1.75")
@@ -234,7 +234,7 @@ def test_without_the_catalog_the_shipped_prices_hold_and_the_list_says_why() -> 
     assert read_price_list("mars-north1", [N2], refusing, NOW).prices == {}
 
 
-def test_a_price_that_two_lists_disagree_on_is_told() -> None:
+def test_price_that_two_lists_disagree_on_is_reported() -> None:
     """E2 is 2 % dearer by its sum, which the tolerance just allows; N2 is a little more than that."""
     skus = on_demand_skus()
     for each in skus:

@@ -135,7 +135,7 @@ def test_a_refusal_that_holds_for_all_types_is_met_once(error: Answer) -> None:
         unique_by=lambda row: row[0],
     )
 )
-def test_what_a_history_says_of_a_moment_is_what_the_segments_say(rows: list[tuple[int, str]]) -> None:
+def test_segments_give_the_price_of_the_history_at_each_moment(rows: list[tuple[int, str]]) -> None:
     """Of each day since the beginning that has a price."""
     found = prices_of(*(record(*row) for row in rows)).segments.get("g2-standard-4", [])
 
@@ -179,7 +179,7 @@ def test_the_band_of_a_share_holds_it(share: float, band: str) -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=DAYS_MIN), st.lists(st.floats(0, 1), min_size=DAYS_MIN))
-def test_whoever_was_taken_more_often_is_not_preferred(some: list[float], others: list[float]) -> None:
+def test_pool_with_more_interruptions_is_not_preferred(some: list[float], others: list[float]) -> None:
     less, more = sorted((some, others), key=lambda shares: sum(shares) / len(shares))
     lower, higher = band_of(less), band_of(more)
     assert lower is not None

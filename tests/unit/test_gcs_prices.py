@@ -47,14 +47,14 @@ def passage(location: str, region: str) -> tuple[bool, str, str]:
         ("eu", "europe-west2", True, "0.02", "0.04"),
     ],
 )
-def test_who_reads_or_writes_from_where_pays_what(
+def test_reads_and_writes_cost_by_location_and_region(
     location: str, region: str, crosses: bool, read: str, write: str
 ) -> None:
     assert passage(location, region) == (crosses, read, write)
 
 
 @given(LOCATIONS, REGIONS)
-def test_what_is_free_does_not_cross_and_what_crosses_is_not_free(location: str, region: str) -> None:
+def test_traffic_that_crosses_regions_is_charged(location: str, region: str) -> None:
     prices = gcs_prices(location)
 
     assert prices.charges(region) or not prices.crosses(region)
@@ -67,7 +67,7 @@ def test_it_costs_the_same_both_ways(one: Continent, other: Continent) -> None:
     assert usd_per_gb(one, other) == usd_per_gb(other, one) > 0
 
 
-def test_nobody_knows_the_location_then_nothing_crosses() -> None:
+def test_bucket_of_unknown_location_has_no_egress() -> None:
     prices = storage_prices("gs://bucket/runs")
 
     assert not prices.crosses("us-central1")

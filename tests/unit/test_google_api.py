@@ -97,7 +97,7 @@ def test_a_url_calls_the_method_that_google_calls_so(
         ("GET", "/v3/organizations/1"),
     ],
 )
-def test_what_google_does_not_have_is_unknown(verb: str, target: str) -> None:
+def test_undocumented_method_is_unknown(verb: str, target: str) -> None:
     with pytest.raises(Unknown):
         API.called(verb, target)
 
@@ -119,12 +119,12 @@ def test_what_google_does_not_have_is_unknown(verb: str, target: str) -> None:
         (f"{ZONE}/instances/under_scored", "path instance: 'under_scored' does not match"),
     ],
 )
-def test_what_is_wrong_in_a_url_is_found(target: str, fault: str) -> None:
+def test_fault_in_a_url_is_found(target: str, fault: str) -> None:
     (found,) = API.called("GET", target).faults
     assert found.startswith(fault)
 
 
-def test_what_gcloud_sends_and_the_document_lacks_is_no_fault() -> None:
+def test_undocumented_parameters_of_gcloud_are_no_fault() -> None:
     called("GET", "/compute/v1/projects/acme/aggregated/instances?returnPartialSuccess=true&filter=labels.a%3A%2A")
     called("GET", "/compute/v1/projects/acme/aggregated/instances?returnPartialSuccess=True&includeAllScopes=True")
 
@@ -157,7 +157,7 @@ def test_a_right_body_has_no_fault() -> None:
         ("labelFingerprint", "#not base64#", "body.labelFingerprint: '#not base64#' is no byte"),
     ],
 )
-def test_what_is_wrong_in_a_body_is_found(path: str, value: Any, fault: str) -> None:
+def test_fault_in_a_body_is_found(path: str, value: Any, fault: str) -> None:
     (found,) = API.request_faults(called("POST", INSERT), with_field(BODY, path, value))
     assert found.startswith(fault)
 
@@ -204,7 +204,7 @@ def test_a_right_answer_has_no_fault() -> None:
         ("endtime", "2026", "answer: no field is called endtime"),
     ],
 )
-def test_what_is_wrong_in_an_answer_is_found(path: str, value: Any, fault: str) -> None:
+def test_fault_in_an_answer_is_found(path: str, value: Any, fault: str) -> None:
     (found,) = API.answer_faults(called("POST", INSERT), with_field(OPERATION, path, value))
     assert found.startswith(fault)
 

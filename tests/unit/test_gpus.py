@@ -92,9 +92,7 @@ def test_each_gpu_tells_its_share_and_its_memory():
         ("GPU-x", []),
     ],
 )
-def test_a_training_that_may_use_some_gpus_is_told_of_these_up_to_the_first_that_is_none(
-    visible: str, found: list[float]
-):
+def test_usage_covers_the_visible_gpus_up_to_the_first_invalid_one(visible: str, found: list[float]):
     assert shares(visible, *FOUR) == found
 
 
@@ -144,7 +142,7 @@ def test_a_driver_that_is_installed_during_the_boot_is_found(asked: Callable[[An
     assert [gpu.share for gpu in found.newest] == [0.1]
 
 
-def test_a_driver_that_was_loaded_anew_is_found_again(asked: Callable[[Any], Gpus], monkeypatch: pytest.MonkeyPatch):
+def test_reloaded_driver_is_found_again(asked: Callable[[Any], Gpus], monkeypatch: pytest.MonkeyPatch):
     nvml, begun, counts = Nvml(*FOUR), [], iter([None])
     monkeypatch.setattr(nvml, "nvmlInit", lambda: begun.append(True))
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: _or_refuse(next(counts, 4)))

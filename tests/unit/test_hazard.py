@@ -67,7 +67,7 @@ def test_time_on_demand_says_nothing_of_spot() -> None:
     assert history.state.launch_of(history.state.attempts[history.attempt]).intent.offering.capacity_type is not SPOT
 
 
-def test_what_has_lasted_is_expected_to_last_and_is_saved_less_often() -> None:
+def test_longer_life_lowers_the_hazard_and_the_checkpoint_rate() -> None:
     history = History()
     lived(history, 0.5)
     history.running()
@@ -80,7 +80,7 @@ def test_what_has_lasted_is_expected_to_last_and_is_saved_less_often() -> None:
     assert intervals == sorted(set(intervals))
 
 
-def test_an_instance_that_nobody_takes_proves_nothing_by_its_age() -> None:
+def test_age_of_an_on_demand_instance_proves_nothing() -> None:
     history = History()
     history.running(ON_DEMAND)
     seen = observed_hazard(history.state, history.now)
@@ -111,7 +111,7 @@ def test_auto_loses_at_most_a_tenth_more_than_the_best_fixed_interval_and_less_f
     assert aged_s < 0.97 * ageless_s
 
 
-def test_what_a_life_loses_is_its_stalls_and_all_since_its_last_snapshot() -> None:
+def test_life_loses_its_stalls_and_the_work_since_its_last_snapshot() -> None:
     assert lost_s(100.0, 2.0, lambda age: 30.0) == 3 * 2 + 10
     assert lost_s(100.0, 2.0, lambda age: 40.0 + age) == 2 + 60
     assert lost_s(20.0, 2.0, lambda age: 30.0) == 20
@@ -126,7 +126,7 @@ def test_a_record_says_how_long_each_stretch_of_spot_lasted_of_those_it_holds_wh
     assert 0.0 <= second <= 10.0
 
 
-def test_what_the_simulation_learns_is_what_the_ledger_says() -> None:
+def test_simulation_learns_the_hazard_of_the_ledger() -> None:
     history = History()
     for _ in range(3):
         lived(history, 0.5)

@@ -62,7 +62,7 @@ def test_a_machine_that_is_taken_is_not_waited_for() -> None:
     assert asked(decided(History(), spec())) == ("local-a", SPOT)
 
 
-def test_what_is_intended_at_home_is_executed_there_and_given_up_if_it_was_taken_meanwhile() -> None:
+def test_launch_at_home_is_executed_there_or_given_up_if_the_machine_was_taken() -> None:
     history = History()
     (intended,) = events_of(decided(history, spec(), market=(*MARKET, AT_HOME)))
     history.write(intended)
@@ -73,7 +73,7 @@ def test_what_is_intended_at_home_is_executed_there_and_given_up_if_it_was_taken
     assert closed.detail.endswith("is not free any more")
 
 
-def test_at_home_nothing_else_is_asked_for() -> None:
+def test_run_at_home_requests_nothing_else() -> None:
     history = History()
     here = instance(history, at_home(history), offering=AT_HOME)
     current = history.state.current
@@ -99,7 +99,7 @@ def test_the_end_of_a_life_at_home_is_followed_by_another_one_there() -> None:
     assert asked(decided(history, spec(), market=(*MARKET, AT_HOME))) == (HOME, OWN)
 
 
-def test_what_trains_in_the_cloud_goes_home_once_that_is_free_and_the_cool_down_is_over() -> None:
+def test_run_in_the_cloud_moves_home_once_it_is_free_and_the_cool_down_is_over() -> None:
     history = History()
     here = instance(history, history.running(SPOT))
     market = (*MARKET, AT_HOME)
@@ -138,7 +138,7 @@ def test_at_home_has_a_price_of_its_own_and_neither_disk_nor_address() -> None:
     assert total.at_home
 
 
-def test_what_a_bucket_sends_home_is_billed_and_what_it_gets_from_there_is_not() -> None:
+def test_reads_at_home_are_billed_and_writes_from_there_are_not() -> None:
     prices = with_home(storage_prices("s3://bucket/runs", "us-east-1"), "s3://bucket/runs")
     assert (prices.read_usd_per_gb(HOME), prices.write_usd_per_gb(HOME)) == (Decimal("0.09"), 0)
     assert not prices.crosses(HOME), "a budget can be kept there before the first checkpoint"
@@ -262,7 +262,7 @@ class Nvml:
     pid = 4711
 
 
-def test_a_machine_is_taken_while_somebody_computes_on_its_gpus() -> None:
+def test_machine_is_taken_while_another_process_computes_on_its_gpus() -> None:
     assert taken_by(Nvml(0, 1)) == "1 other process computes on its GPUs (4711)"
     assert taken_by(Nvml(0, 0)) == ""
     assert taken_by(Nvml(fails=True)) == ""

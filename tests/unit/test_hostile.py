@@ -264,7 +264,7 @@ def test_entries_full_of_payloads_are_shown_and_run_nothing(
         assert_no_canary()
 
 
-def test_what_instances_and_runners_say_of_a_run_that_goes_on_commands_no_terminal(
+def test_texts_of_a_living_run_send_no_terminal_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
 ) -> None:
     monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
@@ -370,7 +370,7 @@ def test_no_more_of_a_log_is_read_than_an_agent_writes_at_once(
     [b"[" * 10**5, b'{"step": ' + b"9" * 10**5 + b"}", b'{"trouble": "' + b"x" * 10**5 + b'"}', b"\xff" * 99, b"NaN"],
     ids=["deep", "huge number", "long text", "no text", "no number"],
 )
-def test_a_status_object_that_nobody_of_ours_has_written_is_as_good_as_none(data: bytes) -> None:
+def test_foreign_status_object_counts_as_none(data: bytes) -> None:
     store = MemoryStore()
     store.put_status(agent_key(1), data)
     assert stored_status(store, agent_key(1), AgentStatus) is None

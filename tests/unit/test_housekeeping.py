@@ -40,7 +40,7 @@ def test_no_end_is_recorded_before_its_begin(history: History) -> None:
     assert event.ended_at == launch.recorded.billed_from == event.billed_from
 
 
-def test_what_has_switched_itself_off_is_ended_so_that_its_disk_is_billed_no_more(history: History) -> None:
+def test_stopped_instance_is_terminated_so_that_its_disk_is_billed_no_more(history: History) -> None:
     stopped = replace(instance(history, 1), state=InstanceState.STOPPED)
     ends = [each for each in decided(history, instances=(stopped,)) if isinstance(each, Terminate)]
     assert ends == [Terminate(instance_id=stopped.instance_id, reason="it has stopped, and its disk is still billed")]

@@ -91,7 +91,7 @@ def test_an_outage_of_the_store_during_a_boot_gives_nothing_up(run: PlainAwsRun,
     assert len(run.aws.rows) == 1
 
 
-def test_who_hangs_through_an_outage_is_replaced_after_it(trains: PlainAwsRun) -> None:
+def test_agent_that_hangs_through_an_outage_is_replaced_after_it(trains: PlainAwsRun) -> None:
     trains.is_hung, trains.down = True, READS | WRITES
     trains.goes_on(1200)
     trains.down = set()
@@ -100,7 +100,7 @@ def test_who_hangs_through_an_outage_is_replaced_after_it(trains: PlainAwsRun) -
     assert len(trains.aws.rows) == 2
 
 
-def test_an_agent_that_spoke_while_this_machine_slept_is_heard_at_once() -> None:
+def test_heartbeat_from_while_the_machine_slept_counts_at_once() -> None:
     """The monotonic clock stood still meanwhile."""
     clock = ManualClock()
     store = MemoryStore(clock)

@@ -29,5 +29,5 @@ def test_n10_it_waits_where_being_taken_is_free(rule: BillingRule, taken_after_m
     assert idle_until(rule, BORN, deadline_at) == (deadline_at + timedelta(minutes=3) if waits else None)
 
 
-def test_without_a_notice_nobody_would_come() -> None:
+def test_instance_without_notices_is_not_left_idle() -> None:
     assert idle_until(AWS_RULE, BORN, None) is None

@@ -35,7 +35,7 @@ def test_a_name_is_read_as_engines_read_it(text: str, name: str, tag: str, diges
 
 
 @given(st.lists(part, min_size=1, max_size=4), tag)
-def test_what_is_written_down_is_the_same_image(parts: list[str], tag: str) -> None:
+def test_image_survives_a_round_trip_through_text(parts: list[str], tag: str) -> None:
     image = image_of(f"docker:{'/'.join(parts)}:{tag}")
     assert image_of(str(image)) == image
     pinned = image.with_digest(DIGEST)

@@ -51,7 +51,7 @@ def resumed() -> Iterator[Resumed]:
     os.close(made.fd)
 
 
-def test_what_is_kept_has_the_same_bits_in_the_same_tree(resumed: Resumed) -> None:
+def test_kept_state_has_the_same_bits_in_the_same_tree(resumed: Resumed) -> None:
     kept = resumed.memory.keep(resumed.state["optimizer"])
     assert type(kept) is OrderedDict
     assert torch.equal(kept["state"][0]["moments"], resumed.moments)
@@ -67,7 +67,7 @@ def test_a_large_tensor_takes_no_new_memory(resumed: Resumed) -> None:
     assert resumed.used_bytes() == resumed.whole_bytes
 
 
-def test_what_is_not_kept_is_given_back_when_nobody_looks_at_it_any_more(resumed: Resumed) -> None:
+def test_memory_is_freed_when_no_view_of_it_is_left(resumed: Resumed) -> None:
     kept = resumed.memory.keep(resumed.state["optimizer"])["state"][0]
     resumed.memory.let_go()
     seen = resumed.state["state_dict"]["weights"]

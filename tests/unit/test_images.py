@@ -53,7 +53,7 @@ def test_an_image_that_fails_is_left_for_the_last_one_that_trained(fails: Callab
 
 
 @pytest.mark.parametrize("cause", [Cause.CAPACITY, Cause.QUOTA, Cause.ACCESS])
-def test_what_the_market_or_the_account_refuses_says_nothing_of_an_image(cause: Cause) -> None:
+def test_refusals_of_market_and_account_do_not_blame_the_image(cause: Cause) -> None:
     history = History()
     trained(history, "old")
     refused(history, "new", cause)
@@ -79,7 +79,7 @@ def test_an_image_that_trained_before_its_failure_is_left_too_and_comes_back_whe
     assert chosen(history) == "new"
 
 
-def test_whoever_resumes_a_run_may_have_mended_its_image() -> None:
+def test_resumed_run_tries_its_image_again() -> None:
     history = History()
     trained(history, "old")
     ended_before_its_agent(history, "new")

@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 
 from spotrun.training.data import in_workers
 from spotrun.training.data.in_workers import KEPT_THERE, Notes, Watch
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 
 
 class Meter:
@@ -51,7 +51,7 @@ def named(change: Any, dataset: Any = None, before: Any = None) -> list[str]:
     return [lost.path for lost in found]
 
 
-def test_what_changes_is_named() -> None:
+def test_changed_object_is_named() -> None:
     assert named(lambda data: setattr(data, "count", 1)) == ["Data.count"]
     assert named(lambda data: data.read.fill(1)) == ["Data.read"]
     assert named(lambda data: data.memory.add_(1)) == ["Data.memory"]
@@ -63,13 +63,13 @@ def test_what_changes_is_named() -> None:
     assert named(lambda data: vars(data).update(count=1, counts=1), lambda data: data) == ["Data.count", "Data.counts"]
 
 
-def test_what_each_worker_makes_again_is_not_named() -> None:
+def test_object_that_each_worker_makes_again_is_not_named() -> None:
     assert named(lambda data: None, before=lambda data: data.cache.update({1: 2})) == []
     assert named(lambda data: setattr(data, "file", object())) == []
     assert named(lambda data: data.rng.random()) == [], "it is seeded by the place in the data"
 
 
-def test_what_a_library_keeps_for_itself_is_not_named() -> None:
+def test_internal_object_of_a_library_is_not_named() -> None:
     subset = Subset(Data(), [0])  # type: ignore[arg-type]
     notes = Notes(1)
     watch = Watch(subset, notes)
@@ -98,11 +98,11 @@ def test_rows_of_workers_are_apart_and_have_an_end() -> None:
     notes.write(0, ["a"])
     notes.write(1, [f"{number}{'ä' * 100}" for number in range(in_workers.PLACES_MAX)])
     first, *others = notes.read()
-    assert first == Lost("a", KEPT_THERE)
+    assert first == UntrackedChange("a", KEPT_THERE)
     assert others
     assert all(lost.path[1:] == "ä" * 100 for lost in others)
     notes.write(0, ["b" * 10_000])
-    assert next(notes.read()) == Lost("b" * in_workers.PLACE_MAX, KEPT_THERE)
+    assert next(notes.read()) == UntrackedChange("b" * in_workers.PLACE_MAX, KEPT_THERE)
 
 
 def test_a_worker_of_its_own_interpreter_finds_the_same_memory() -> None:

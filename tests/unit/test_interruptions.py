@@ -56,7 +56,7 @@ def test_a_notice_that_was_used_loses_no_step_and_is_found_at_once() -> None:
     assert (found.commit_age, found.steps_lost, found.to_first_step) == (seconds(0), 0, seconds(174))
 
 
-def test_a_run_that_begins_anew_had_no_commit_and_one_that_was_stopped_meanwhile_took_its_pause() -> None:
+def test_rework_covers_a_run_without_a_commit_and_excludes_the_pause_of_a_stopped_one() -> None:
     history = History()
     history.step = 7
     launch = history.running()

@@ -118,7 +118,7 @@ def beside(run: OpenRun, pid: int, host: str, age: timedelta = timedelta()) -> N
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
-def test_a_second_runner_that_is_told_to_go_leaves_the_run_to_the_first(
+def test_second_runner_that_gets_a_signal_leaves_the_run_to_the_first(
     run: OpenRun,
     left_behind: list[OpenRun],
     monkeypatch: pytest.MonkeyPatch,
@@ -149,7 +149,7 @@ def test_a_second_runner_that_is_told_to_go_leaves_the_run_to_the_first(
     ],
     ids=["itself", "dead", "silent"],
 )
-def test_a_runner_that_no_other_lives_beside_stops_the_run(
+def test_only_living_runner_stops_the_run_at_a_signal(
     run: OpenRun, left_behind: list[OpenRun], pid: int, host: str, age: timedelta
 ) -> None:
     beside(run, pid, host, age)
@@ -159,7 +159,7 @@ def test_a_runner_that_no_other_lives_beside_stops_the_run(
     assert stopped(run)
 
 
-def test_who_has_asked_the_run_to_stop_says_who_sees_to_it(run: OpenRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stop_request_names_the_runner_that_attends_to_it(run: OpenRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert interrupts.request_stop(run)
     beside(run, INIT, "elsewhere")
     with pytest.raises(Signalled), told(run):
@@ -193,7 +193,7 @@ def test_the_heartbeat_is_that_of_one_runner_until_it_has_died(run: OpenRun) -> 
     assert taken_over.pid == os.getpid(), "who starts a runner in the background hands over to it"
 
 
-def test_what_a_stop_does_is_told_as_it_will_be(run: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_prints_what_it_will_do(run: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = History(spec={"train": {"run": "make"}})
     launch = plain.launch()
     command: Any = SimpleNamespace(store=run.store, ledger=plain)
@@ -272,7 +272,7 @@ def test_ctrl_c_asks_until_it_has_an_answer(
     assert (left_behind == [run]) is detached
 
 
-def test_the_run_goes_on_attended_if_nobody_answers(
+def test_run_goes_on_attended_without_an_answer(
     run: OpenRun,
     left_behind: list[OpenRun],
     monkeypatch: pytest.MonkeyPatch,
@@ -294,7 +294,7 @@ def test_without_a_terminal_ctrl_c_stops_the_run(run: OpenRun, left_behind: list
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_that_the_store_does_not_take_is_told_as_such(
+def test_stop_that_the_store_refuses_is_reported(
     run: OpenRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     def refuse(_: OpenRun) -> None:
@@ -349,7 +349,7 @@ def test_a_signal_that_the_parent_ignores_stays_ignored_and_others_are_dropped_w
         (["yesterday", "no"], True, False),
     ],
 )
-def test_enter_means_the_default_and_a_typo_is_asked_again(
+def test_enter_means_the_default_and_a_typo_repeats_the_question(
     monkeypatch: pytest.MonkeyPatch, typed: list[str | BaseException], default: bool, agreed: bool
 ) -> None:
     type_at_the_prompt(monkeypatch, *typed)

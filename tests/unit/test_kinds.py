@@ -98,7 +98,7 @@ def test_an_entry_may_be_an_instance_type() -> None:
     assert {each.instance_type for each in suitable(MARKET, job)} == {CPU, "g4dn.xlarge"}
 
 
-def test_a_kind_that_nobody_rents_out_is_named_with_its_place() -> None:
+def test_unavailable_kind_is_reported_with_its_place() -> None:
     refused = not_in_choice(MARKET, wanted(T4, "V10:1").resources)
     assert refused is not None
     assert refused.at == ("resources", "accelerators", "any_of", 1)
@@ -141,7 +141,7 @@ def test_without_a_choice_the_price_decides() -> None:
 # -- by what was measured --------------------------------------------------------------------------------------------
 
 
-def test_what_a_run_has_measured_of_a_kind_counts_in_place_of_what_is_published() -> None:
+def test_measured_speed_of_a_kind_replaces_the_published_one() -> None:
     """Three times as slow as published: the other kind is the cheaper one."""
     history = trained(History(), T4, 1.0)
     trained(history, A10G, 0.25)
@@ -175,7 +175,7 @@ def test_the_work_left_is_that_on_the_first_kind() -> None:
 # -- bits ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_change_of_kinds_is_told_with_what_it_leaves_of_the_training() -> None:
+def test_change_of_kinds_is_reported_with_its_effect_on_the_training() -> None:
     facts = facts_of(trained(History(), T4, 1.0), wanted(T4, V100))
     assert another_kind(facts, offered(T4)) == ""
     assert "V100:1 after T4:1: the same samples in the same order" in another_kind(facts, offered(V100))

@@ -345,7 +345,7 @@ def test_a_cloud_s_name_is_compared_in_its_own_room_only() -> None:
     assert not found, "\n".join(found)
 
 
-def test_what_an_agent_needs_of_its_cloud_is_light() -> None:
+def test_agent_imports_only_light_modules_of_its_cloud() -> None:
     """Whoever reads a job loads the entry of its cloud, and neither a driver nor an SDK."""
     code = (
         "import sys; from spotrun.clouds.registry import cloud_named; from spotrun.clock import system_clock\n"

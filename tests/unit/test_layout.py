@@ -177,7 +177,7 @@ def test_tied_views_and_strided_tensors_are_saved_by_value():
     assert back["t"].is_contiguous()
 
 
-def test_what_cannot_be_saved_is_named_with_its_place():
+def test_unsavable_value_is_named_with_its_place():
     with pytest.raises(Unsavable, match=r"callbacks\.MyCallback\.1 is a builtins\.function"):
         snapshot.plan_image({"callbacks": {"MyCallback": [0, lambda: 0]}}, {})
     with pytest.raises(Unsavable, match=r"state_dict\.w is a tensor of torch\.sparse_coo"):

@@ -211,7 +211,7 @@ def test_after_a_fault_that_does_not_pass_nothing_is_claimed_and_nothing_is_doub
     assert len(stored(store)) == first + 1
 
 
-def test_a_store_that_forbids_writing_is_told_at_once() -> None:
+def test_forbidden_write_fails_at_once() -> None:
     class ReadOnly(MemoryStore):
         def put_if_absent(self, key: str, data: bytes) -> bool:
             raise StoreError("not allowed")
@@ -271,7 +271,7 @@ def test_a_missing_entry_below_a_listed_one_is_damage_that_is_named(missing: int
     assert [found.key for found in store.list("")] == before, "nobody appends to a damaged ledger"
 
 
-def test_who_reads_on_into_a_gap_does_not_append() -> None:
+def test_reader_that_meets_a_gap_does_not_append() -> None:
     store = begun()
     mine, other = ledger(store), ledger(store)
     mine.refresh()

@@ -59,7 +59,7 @@ def test_private_names_of_lightning_are_used_in_one_place() -> None:
         assert {name: place for name, place in elsewhere.items() if name not in allowed} == {}
 
 
-def test_every_private_name_is_asked_for_before_a_training_starts() -> None:
+def test_every_private_name_is_checked_before_a_training_starts() -> None:
     asked = {part for name in names.PRIVATE_NAMES for part in name.split(".")}
     asked |= {*averaging.PRIVATE_NAMES, *pruning.PRIVATE_NAMES, *saving.PRIVATE_NAMES}
     asked |= {*names.RESULT_CLASSES, *names.OF_THE_MODULE, names.MODE} | THERE_LATER | OF_TORCHMETRICS

@@ -52,7 +52,7 @@ def test_and_binds_tighter_than_or(alternatives, found) -> None:
         ("cost_usd > 1 " * 100, "more than 1000 characters"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(text: str, says: str) -> None:
+def test_mistake_in_a_limit_is_reported_with_its_place(text: str, says: str) -> None:
     with pytest.raises(SpecInvalid) as told:
         parse(text)
     assert says in told.value.message

@@ -12,7 +12,7 @@ from spotrun.clock import ScaledClock
 from spotrun.forecast import kinds, plan
 from spotrun.forecast.kinds import Share, choice_of, lived_by
 from spotrun.forecast.lifetimes import Drawn, Generated
-from spotrun.forecast.lived import Lived, LivedRun, Truth
+from spotrun.forecast.lived import LifeOutcome, LivedRun, Truth
 from spotrun.forecast.plan import asked
 from spotrun.forecast.report import as_json, expects
 from spotrun.forecast.ticks import Standby
@@ -46,7 +46,7 @@ def wanted(*named: str, **policy: object) -> RunSpec:
     return spec(resources={"accelerators": {"any_of": list(named)}}, policy=policy)
 
 
-def lived(job: RunSpec, up: np.ndarray, hours: dict[str, float], changeover_s: float = 360.0) -> Lived:
+def lived(job: RunSpec, up: np.ndarray, hours: dict[str, float], changeover_s: float = 360.0) -> LifeOutcome:
     truth = Truth(
         work_s={TYPES[kind]: each * HOUR_S for kind, each in hours.items()},
         changeover_s=changeover_s,
@@ -69,7 +69,7 @@ def test_a_calm_life_costs_its_start_and_its_work() -> None:
     assert (found.outcome.losses, found.shares) == (0, {TYPES[T4]: 1.0})
 
 
-def test_what_is_lost_is_replaced_and_without_a_notice_done_again() -> None:
+def test_lost_instance_is_replaced_and_rework_follows_without_a_notice() -> None:
     """Spot is away for a tick now and then. A loss at an even tick is announced, one at an odd tick is not."""
     up = ALWAYS.copy()
     up[[12, 23, 34]] = False

@@ -177,7 +177,7 @@ def test_a_market_recommends_before_the_share_of_losses_that_it_was_told_and_as_
     assert in_vain / losses == pytest.approx(0.5, abs=0.1)
 
 
-def test_what_is_never_lost_is_recommended_nothing() -> None:
+def test_pool_that_is_never_lost_gets_no_recommendation() -> None:
     calm = Market(MarketConfig(recommended=1.0), ORIGIN)
     assert all(calm.next_recommendation(pool, ORIGIN) is None for pool in SPOT)
 
@@ -273,7 +273,7 @@ def test_a_step_seen_by_many_at_once_happens_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "written", ['{"epoch": 1%s}' % ("0" * 400), '{"epoch": -1}', "[" * 100_000, '{"phase": "\\ud800"}']
 )
-def test_what_a_training_writes_into_its_status_moves_no_script_and_ends_no_cloud(tmp_path: Path, written: str) -> None:
+def test_malformed_status_file_changes_nothing(tmp_path: Path, written: str) -> None:
     path = tmp_path / "status.json"
     path.write_text('{"phase": "train", "epoch": 2}')
     file = StatusFile(path)

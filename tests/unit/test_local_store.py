@@ -41,7 +41,7 @@ def test_a_write_is_flushed_to_the_disk_before_it_is_published_and_its_folder_af
 
 
 @pytest.mark.parametrize("place", ["setup", "run/setup", "run"])
-def test_what_is_behind_a_link_in_the_store_is_none_of_its_objects(tmp_path: Path, place: str) -> None:
+def test_file_behind_a_link_in_the_store_is_no_object(tmp_path: Path, place: str) -> None:
     """Training code shares the folder on the local cloud: a link of its own must lead no deletion elsewhere."""
     elsewhere = tmp_path / "home" / "setup"
     elsewhere.mkdir(parents=True)
@@ -178,7 +178,7 @@ def test_a_folder_where_the_object_should_be_is_an_error(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a device"])
-def test_what_is_no_file_is_an_error_and_nobody_waits_for_it(kind: str, tmp_path: Path) -> None:
+def test_pipe_or_device_in_the_store_is_an_error_without_a_wait(kind: str, tmp_path: Path) -> None:
     """Whoever shares the folder can put it there, and `spotrun status` reads objects of each run."""
     if kind == "a pipe":
         os.mkfifo(tmp_path / "x")
@@ -191,9 +191,7 @@ def test_what_is_no_file_is_an_error_and_nobody_waits_for_it(kind: str, tmp_path
     assert [each.key for each in store.list("")] == ["x"], "an entry that is no file is no gap"
 
 
-def test_a_full_disk_is_told_at_once_and_passes_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_fails_at_once_and_passes_when_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalStore(tmp_path)
     store.put("x", b"old")
     monkeypatch.setattr(folders.secrets, "token_hex", lambda _: "full")
@@ -207,7 +205,7 @@ def test_a_full_disk_is_told_at_once_and_passes_when_there_is_room(
     store.put("x", b"new")
 
 
-def test_what_is_stored_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_stored_objects_are_private_to_their_owner(tmp_path: Path) -> None:
     """Under any umask. The folder that the user has made stays as it is."""
     tmp_path.chmod(0o755)
     before = os.umask(0o022)

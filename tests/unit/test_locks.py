@@ -69,7 +69,7 @@ def test_the_lock_has_nothing_for_what_pyproject_names_no_longer() -> None:
     assert ours == {canonicalize_name(each.name) for each in asked_for(EXTRAS[TESTS])}
 
 
-def test_what_a_package_of_the_lock_asks_for_is_in_it_too() -> None:
+def test_lock_contains_the_requirements_of_its_packages() -> None:
     """pip is not asked to look for more (`--no-deps`), so nothing must be missing."""
     whole = locked(*LAYERS)
     asked = [need for pin in whole for need in asked_here(pin)]
@@ -132,7 +132,7 @@ def test_a_pin_has_its_marker_its_digests_and_who_asks_for_it() -> None:
     assert pins(f"one==1.0 \\\n{DIGEST}\n    # via two\n")[0].reasons == ("two",)
 
 
-def test_a_version_that_pyproject_refuses_and_a_name_that_is_missing_are_told() -> None:
+def test_refused_version_and_missing_package_are_reported() -> None:
     pin = Pin("a-b", "1.0", "", ("ab" * 32,), ())
     needs = [Requirement(each) for each in ("A_b>=1", "a-b>=1,!=1.0", "c")]
     assert unmet(needs, [pin]) == ["a-b!=1.0,>=1", "c"]

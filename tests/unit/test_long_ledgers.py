@@ -59,7 +59,7 @@ def test_the_ledger_of_the_benchmark_has_no_entry_without_effect() -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories())
-def test_what_a_state_keeps_at_hand_is_what_looking_through_all_of_it_gives(entries: list[Entry]) -> None:
+def test_indexes_of_a_state_agree_with_a_full_scan(entries: list[Entry]) -> None:
     for _, _, state in replay(entries):
         check(state)
 

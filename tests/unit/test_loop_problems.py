@@ -53,7 +53,7 @@ def test_one_process_and_ddp_are_no_problem(launcher: Any) -> None:
         (fabric("DeepSpeedStrategy"), "Fabric's DeepSpeedStrategy spreads the state over processes or devices"),
     ],
 )
-def test_what_spreads_the_state_is_refused(launcher: Any, reason: str) -> None:
+def test_launcher_that_spreads_the_state_is_refused(launcher: Any, reason: str) -> None:
     assert problems_of(launcher) == [reason]
 
 

@@ -79,7 +79,7 @@ def test_a_run_whose_agents_have_said_nothing_has_no_such_table(history: History
     assert "How busy" not in page(history.state, history.entries, history.now)
 
 
-def test_types_are_told_apart_in_the_order_in_which_they_trained() -> None:
+def test_usage_lists_types_in_the_order_in_which_they_trained() -> None:
     store, history = MemoryStore(), History()
     for instance_type in ("sim-large", "sim-gpu", "sim-large"):
         launch = history.running(instance_type=instance_type)

@@ -47,7 +47,7 @@ def told(history: History, store: MemoryStore, **reader: object) -> tuple[Observ
 
 
 @pytest.mark.parametrize("zone", ["gpu_a100-40.x", "_", "a_lost_b_spot_1800_c_17"])
-def test_what_was_seen_of_a_zone_is_read_whatever_the_zone_is_called(zone: str) -> None:
+def test_observation_of_a_zone_with_any_name_is_read(zone: str) -> None:
     pool = replace(POOLS[0], zone=zone)
     history, store = other(), MemoryStore()
     history.close(history.launch(zone=zone))
@@ -79,7 +79,7 @@ def test_the_next_run_does_not_ask_first_where_the_run_before_it_was_just_lost()
     assert zones == {"before": "local-1b", "after": "local-1b"}
 
 
-def test_a_pool_that_refused_another_run_is_asked_last_for_a_while_and_a_notice_counts_as_a_loss() -> None:
+def test_pool_that_refused_another_run_comes_last_for_a_while_and_a_notice_counts_as_a_loss() -> None:
     refused, noticed = other(), other(uid="third")
     refused.close(refused.launch())
     noticed.running()
@@ -196,7 +196,7 @@ def test_a_run_that_was_not_lost_tells_for_how_long_its_instance_was_there() -> 
     assert (seen.kind, seen.up_s) == (Fate.KEPT, 3690)
 
 
-def test_a_pool_that_goes_on_refusing_is_told_now_and_then_only_and_counts_as_lost_once() -> None:
+def test_pool_that_keeps_refusing_is_recorded_now_and_then_and_counts_as_lost_once() -> None:
     history = other()
     for _ in range(21):
         history.close(history.launch())
@@ -207,7 +207,7 @@ def test_a_pool_that_goes_on_refusing_is_told_now_and_then_only_and_counts_as_lo
     assert past_by_pool(seen, history.now)[POOLS[0].pool].losses == pytest.approx(faded, abs=0.01)
 
 
-def test_what_sightings_add_up_to_is_what_watching_the_market_would_have_shown() -> None:
+def test_observations_add_up_to_a_watched_market() -> None:
     watched = MarketHistory().observed({"z"}, 0.0).observed(set(), 5000.0)
     told_of = MarketHistory.from_pasts({"z": Past.of(lost=True, up_s=5000.0, ago_s=4000.0)}, 9000.0)
     lives = [history.expected_life_s("z", 9000.0, 7200.0) for history in (watched, told_of)]
@@ -215,7 +215,7 @@ def test_what_sightings_add_up_to_is_what_watching_the_market_would_have_shown()
     assert lives[0] != pytest.approx(MarketHistory().expected_life_s("z", 9000.0, 7200.0))
 
 
-def test_two_runners_of_a_run_tell_the_same_and_nobody_overwrites_anything() -> None:
+def test_two_runners_of_a_run_record_the_same_and_overwrite_nothing() -> None:
     store, called = MemoryStore(), []
     watched = Watched(store, called.append, lambda _: None)
     history = lost(other())
@@ -234,7 +234,7 @@ def test_the_store_is_listed_once_a_minute_while_there_is_nothing_to_tell() -> N
     assert called.count("list") == timedelta(seconds=120) // READ_EVERY
 
 
-def test_what_is_too_old_is_neither_used_nor_kept() -> None:
+def test_old_observation_is_neither_used_nor_kept() -> None:
     store = MemoryStore()
     told(lost(other()), store)
     later = lost(other(uid="late").after(KEPT.total_seconds() + 3600))
@@ -301,7 +301,7 @@ def test_a_run_trains_on_without_the_record_and_says_so_until_it_is_back(error: 
     assert runner.tick().remark is None
 
 
-def test_what_could_not_be_told_is_told_later() -> None:
+def test_failed_observation_is_written_later() -> None:
     store, faults = MemoryStore(), [True]
 
     def fail(name: str) -> None:

@@ -19,7 +19,7 @@ from spotrun.errors import LoginExpired, SpecInvalid, StoreUnavailable
 from spotrun.folder.ledger import key_of
 from spotrun.metrics import endpoint as metrics_endpoint
 from spotrun.metrics import watched_runs
-from spotrun.metrics.endpoint import Address, Scraped
+from spotrun.metrics.endpoint import Address, ScrapeCollector
 from spotrun.metrics.figures import FIGURES, Reading, open_metrics
 from spotrun.metrics.watched_runs import WatchedRuns
 from spotrun.run.events import encode_entry
@@ -93,7 +93,7 @@ def test_the_figures_are_those_of_the_report(runs: Path, spotrun: Spotrun) -> No
     }  # fmt: skip
 
 
-def test_what_is_rented_now_has_a_price_by_its_type(runs: Path, spotrun: Spotrun) -> None:
+def test_running_instances_have_a_price_by_type(runs: Path, spotrun: Spotrun) -> None:
     store_run(runs, trained(1, uid="a"))
     store_run(runs, trained(1, uid="b"))
     store_run(runs, bare())
@@ -142,7 +142,7 @@ def test_a_name_that_tries_to_be_more_is_a_label_and_no_line(runs: Path, spotrun
 # -- which runs -------------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_runs_are_told_and_how_many_are_left_out(runs: Path, spotrun: Spotrun) -> None:
+def test_newest_runs_are_exported_with_the_number_left_out(runs: Path, spotrun: Spotrun) -> None:
     for day in range(1, 4):
         began = datetime(2026, 3, day, tzinfo=UTC)
         store_run(runs, History(name=f"day{day}", uid=str(day), clock_epoch=began))
@@ -157,7 +157,7 @@ def test_the_newest_runs_are_told_and_how_many_are_left_out(runs: Path, spotrun:
     assert "ghost" in nobody.err
 
 
-def test_a_run_that_cannot_be_read_is_told_and_the_others_are_too(runs: Path, spotrun: Spotrun) -> None:
+def test_unreadable_run_is_reported_and_the_others_are_exported(runs: Path, spotrun: Spotrun) -> None:
     stored(runs, name="well", uid="1")
     for name, number in (("first", 0), ("middle", 4)):
         stored(runs, name=name, uid=name)
@@ -245,20 +245,20 @@ def _looked(watched: WatchedRuns, enough, within: timedelta) -> Reading:  # type
 
 def test_scrapes_share_a_reading_for_a_while(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(runs, uid="1")
-    scraped = Scraped(WatchedRuns(str(runs), 10), SOON)
+    scraped = ScrapeCollector(WatchedRuns(str(runs), 10), SOON)
     stored(runs, uid="2")
     assert _runs_of(scraped) == {"demo-1"}
     monkeypatch.setattr(metrics_endpoint, "FRESH_FOR_S", 0.0)
     assert _runs_of(scraped) == {"demo-1", "demo-2"}
 
 
-def test_while_the_store_is_away_the_last_figures_are_told_with_their_time(
+def test_last_figures_are_served_with_their_time_while_the_store_is_away(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(metrics_endpoint, "FRESH_FOR_S", 0.0)
     stored(runs, uid="1")
     watched = WatchedRuns(str(runs), 10)
-    scraped = Scraped(watched, SOON)
+    scraped = ScrapeCollector(watched, SOON)
     read_at = _values_of(scraped)["spotrun_read_timestamp_seconds"]
     with monkeypatch.context() as patch:
         patch.setattr(LocalStore, "folders", _away)
@@ -268,7 +268,7 @@ def test_while_the_store_is_away_the_last_figures_are_told_with_their_time(
         assert told["spotrun_read_timestamp_seconds"] >= read_at
         assert "the disk is away" in capsys.readouterr().err
         with pytest.raises(StoreUnavailable):
-            Scraped(WatchedRuns(str(runs), 10), SOON)
+            ScrapeCollector(WatchedRuns(str(runs), 10), SOON)
     assert _values_of(scraped)["spotrun_store_reachable"] == 1
 
 
@@ -276,16 +276,16 @@ def _away(_: LocalStore) -> tuple[str, ...]:
     raise LoginExpired("the disk is away")  # which is not tried again
 
 
-def _runs_of(scraped: Scraped) -> set[str]:
+def _runs_of(scraped: ScrapeCollector) -> set[str]:
     found = (sample for family in scraped.collect() for sample in family.samples)
     return {each.labels["run"] for each in found if each.name == "spotrun_run_info"}
 
 
-def _values_of(scraped: Scraped) -> dict[str, float]:
+def _values_of(scraped: ScrapeCollector) -> dict[str, float]:
     return {each.name: each.value for family in scraped.collect() for each in family.samples if not each.labels}
 
 
-def test_an_unreadable_run_is_said_once_until_it_says_something_else(
+def test_unreadable_run_is_reported_once_until_its_reason_changes(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(metrics_endpoint, "FRESH_FOR_S", 0.0)
@@ -293,7 +293,7 @@ def test_an_unreadable_run_is_said_once_until_it_says_something_else(
     entry = runs / "demo-1" / key_of(0)
     whole = entry.read_bytes()
     entry.write_bytes(b"{}")
-    scraped = Scraped(WatchedRuns(str(runs), 10), SOON)
+    scraped = ScrapeCollector(WatchedRuns(str(runs), 10), SOON)
     scraped.collect()
     assert capsys.readouterr().err.count("demo-1 cannot be read") == 1
     entry.write_bytes(whole)

@@ -29,7 +29,7 @@ def feed(metrics: nn.ModuleDict, values: list[float]) -> list[float]:
     return found
 
 
-def test_metrics_go_on_with_what_they_count_beside_their_states() -> None:
+def test_metrics_go_on_with_their_counts_and_states() -> None:
     first, second = module(), module()
     feed(first, [1.0, 2.0, 4.0, 8.0])
     module_state.load(second, copy.deepcopy(module_state.dump(first)))

@@ -69,7 +69,7 @@ def told_of(history: History) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("time_scale", "clock", "other"), [(1.0, "UTC", "run time"), (30.0, "run time", "UTC")])
-def test_moments_are_said_to_be_of_the_run_s_clock(time_scale: float, clock: str, other: str) -> None:
+def test_moments_name_the_clock_of_the_run(time_scale: float, clock: str, other: str) -> None:
     history = eventful(time_scale)
     told = told_of(history)
     assert [place for place, text in told.items() if clock not in text] == []
@@ -77,7 +77,7 @@ def test_moments_are_said_to_be_of_the_run_s_clock(time_scale: float, clock: str
     assert not [entry for entry in history.entries if "UTC" in describe(entry)], "they stand beside other moments"
 
 
-def test_programs_get_the_wall_clock_or_are_told_the_scale() -> None:
+def test_programs_get_the_wall_clock_or_the_scale() -> None:
     history = eventful(30.0)
     assert [each.at for each in news_of(history.entries)][-1] == START + (history.now - START) / 30
     assert machine_readable.report(summarise(history.state, history.now))["time_scale"] == 30

@@ -21,7 +21,7 @@ def test_nothing_has_moved_in_what_is_locked() -> None:
     assert list(moved_names.not_taken(HYDRA)) == []
 
 
-def test_a_name_that_was_renamed_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_renamed_private_name_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(moved_names, "LOOKS", (lambda: moved_names.not_taken(HYDRA),))
     assert newest.look() == 0
     assert "no private name has moved" in capsys.readouterr().out
@@ -31,11 +31,11 @@ def test_a_name_that_was_renamed_is_said(monkeypatch: pytest.MonkeyPatch, capsys
     assert "MOVED: hydra.core.utils.setup_globals\n" in capsys.readouterr().out
 
 
-def test_a_module_that_is_gone_is_said() -> None:
+def test_missing_module_is_reported() -> None:
     assert list(moved_names.not_taken({"hydra.core.gone": ("anything",)})) == ["hydra.core.gone"]
 
 
-def test_a_wrapper_that_keeps_the_model_elsewhere_is_said() -> None:
+def test_wrapper_that_keeps_the_model_elsewhere_is_reported() -> None:
     class Wrapper(torch.nn.Module):
         def __init__(self, inside: torch.nn.Module) -> None:
             super().__init__()

@@ -56,7 +56,7 @@ def job(tmp_path: Path) -> Path:
         ("aws: {advisor: ./spot-advisor-data.json}\n", AT, "is a file of this machine"),
     ],
 )
-def test_what_cannot_be_a_night_is_refused_with_one_error(
+def test_job_that_cannot_be_a_night_is_refused_with_one_error(
     job: Path,
     spotrun: Spotrun,  # noqa: F811
     line: str,

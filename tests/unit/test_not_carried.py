@@ -18,7 +18,7 @@ from spotrun.report.gaps import briefly, for_programs
 from spotrun.report.why import decisions
 from spotrun.run import events as ev
 from spotrun.trainer_link import Message, NotCarried, Refused
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Follower
 from spotrun.training.uncarried import Uncarried
@@ -147,7 +147,7 @@ def test_why_tells_it_as_an_entry_of_its_own() -> None:
     assert told.sentence == "changed by step 40 and in no checkpoint: module.link (socket.socket)"
 
 
-def test_the_report_has_it_in_every_form() -> None:
+def test_every_form_of_the_report_names_untracked_state() -> None:
     history = training()
     summary = summarise(history.state, history.now)
     text = io.StringIO()
@@ -187,7 +187,10 @@ class Told(Follower):
         return True
 
 
-FOUND = [Lost("module.link", "socket.socket"), Lost("os.environ['STAGE']", "an environment variable")]
+FOUND = [
+    UntrackedChange("module.link", "socket.socket"),
+    UntrackedChange("os.environ['STAGE']", "an environment variable"),
+]
 
 
 def test_a_training_tells_its_agent_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,7 +162,7 @@ def test_n2_an_instance_that_is_to_hibernate_has_no_two_minutes() -> None:
 
 
 @pytest.mark.parametrize(("window_s", "asked_s"), [(120, 80), (30, 10), (600, 560)])
-def test_a_command_without_checkpoints_is_asked_to_end_as_late_as_is_safe(window_s: float, asked_s: float) -> None:
+def test_command_without_checkpoints_gets_sigterm_as_late_as_is_safe(window_s: float, asked_s: float) -> None:
     """Half a minute before SIGKILL, after which there is time to store its files."""
     clock, times = ManualClock(), SigtermTimes()
     drain = Drain(clock)
@@ -222,7 +222,7 @@ def test_n6_nothing_there_is_the_normal_answer(odd: Odd, hear: Callable[..., Hea
 # -- tokens ----------------------------------------------------------------------------------------------------------
 
 
-def test_n3_n9_a_notice_is_told_once_even_when_the_token_has_expired(
+def test_n3_n9_a_notice_is_reported_once_even_when_the_token_has_expired(
     service: MetadataService, hear: Callable[..., Hearing]
 ) -> None:
     heard = hear(service.endpoint, service.clock)
@@ -254,7 +254,7 @@ def test_n3_a_token_that_is_always_refused_is_renewed_once_a_look_and_told(
 
 
 @pytest.mark.parametrize("token", [b"", b"\xff\xfe", b"a\r\nb: c", b"\x00"])
-def test_n3_what_cannot_be_a_token_is_asked_for_again(odd: Odd, hear: Callable[..., Hearing], token: bytes) -> None:
+def test_n3_an_invalid_token_is_requested_again(odd: Odd, hear: Callable[..., Hearing], token: bytes) -> None:
     odd.reply = lambda first: http(200, token) if first.startswith("PUT") else http(404)
     heard = hear(odd.endpoint)
     assert isinstance(heard.next(), NoticesLost)
@@ -271,7 +271,7 @@ def test_n4_a_service_that_takes_no_hop_more_hangs_for_a_short_while(odd: Odd) -
         Metadata(odd.endpoint).get(ACTION_PATH)
 
 
-def test_n5_a_service_out_of_reach_is_told_once_and_the_ledger_knows(hear: Callable[..., Hearing]) -> None:
+def test_n5_an_unreachable_service_is_reported_once_and_recorded(hear: Callable[..., Hearing]) -> None:
     heard = hear("http://127.0.0.1:1/")
     lost = heard.next()
     assert isinstance(lost, NoticesLost)

@@ -71,7 +71,7 @@ def test_an_old_run_reports_the_figures_of_then(store: Path, name: str) -> None:
     assert len(then) > 100
 
 
-def test_what_is_compared_has_losses_spot_and_on_demand(name: str) -> None:
+def test_compared_old_runs_have_losses_spot_and_on_demand(name: str) -> None:
     report = reported(name)
     assert report["state"] == "completed"
     assert len(report["epochs"]) >= 4

@@ -137,7 +137,7 @@ HARMLESS = """
 
 
 @pytest.mark.parametrize("text", SECRET.strip().splitlines())
-def test_what_stands_behind_a_name_that_says_secret_is_starred(text: str) -> None:
+def test_value_after_a_secret_looking_name_is_starred(text: str) -> None:
     hidden = OutputRedaction().hide(text.encode()).decode()
     assert len(hidden) == len(text)
     assert S not in hidden
@@ -146,7 +146,7 @@ def test_what_stands_behind_a_name_that_says_secret_is_starred(text: str) -> Non
 
 
 @pytest.mark.parametrize("text", HARMLESS.strip().splitlines())
-def test_what_counts_tokens_and_what_is_no_value_stays(text: str) -> None:
+def test_token_counts_and_texts_without_a_value_stay(text: str) -> None:
     assert OutputRedaction().hide(text.encode()).decode() == text
     assert Redactor(()).clean(text) == text
 
@@ -201,9 +201,7 @@ def test_however_output_comes_what_stands_behind_a_name_is_starred(
         ("a path: C:\\temp\n", "a path: C:\\temp\n"),
     ],
 )
-def test_what_may_be_the_beginning_of_a_broken_secret_waits_for_the_rest(
-    tmp_path: Path, written: str, shipped: str
-) -> None:
+def test_possible_beginning_of_a_broken_secret_waits_for_the_rest(tmp_path: Path, written: str, shipped: str) -> None:
     console = Console(tmp_path, OutputRedaction({"two-secrets!"}))
     console.path.write_text(written)
     assert console.read(0, 200, last=False).decode() == shipped
@@ -245,7 +243,7 @@ def test_however_output_comes_no_more_is_seen_of_a_broken_secret_than_three_lett
     assert "xxxx" not in seen
 
 
-def test_what_was_shipped_has_its_stars_on_the_disk_of_the_instance_too(tmp_path: Path) -> None:
+def test_shipped_output_is_starred_on_the_disk_of_the_instance_too(tmp_path: Path) -> None:
     secret = canary(3)
     console = Console(tmp_path, OutputRedaction({secret}))
     reach = console.redaction.reach
@@ -298,7 +296,7 @@ def test_a_text_that_is_no_text_is_cleaned_all_the_same(tmp_path: Path) -> None:
     assert Console(tmp_path).clean("a\ud800b") == "a\\ud800b"
 
 
-def test_what_is_shipped_and_the_last_lines_are_masked_across_chunks(
+def test_shipped_output_and_last_lines_are_starred_across_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spotrun.agent.logs.LOG_CHUNK_BYTES", 25)

@@ -144,7 +144,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what is stored ------------------------------------------------------------------------------------------------
 
 
-def test_what_the_script_wrote_is_stored_and_nothing_else(run: Run, tmp_path: Path) -> None:
+def test_files_of_the_script_are_stored_and_nothing_else(run: Run, tmp_path: Path) -> None:
     one = run.instance()
     one.write("best.ckpt", "0123456789" * 3 + "rest")
     one.write("logs/deep/metrics.csv", "")
@@ -185,7 +185,7 @@ def test_what_the_script_wrote_is_stored_and_nothing_else(run: Run, tmp_path: Pa
     assert run.fetched()["train.py"] == "changed by itself"
 
 
-def test_only_what_is_new_is_sent_and_what_nobody_names_goes(run: Run) -> None:
+def test_only_new_pieces_are_sent_and_unreferenced_ones_are_deleted(run: Run) -> None:
     one = run.instance()
     one.write("a", "aaaaaaaaaa1")
     one.store_files()
@@ -228,7 +228,7 @@ def test_the_files_of_a_kept_checkpoint_stay_and_go_with_it(run: Run) -> None:
     assert garbage(state, run.store, keys, {commits[1]}) == [], "nobody knows what that list needs"
 
 
-def test_what_an_earlier_attempt_wrote_is_still_there_until_it_is_written_again(run: Run) -> None:
+def test_files_of_an_earlier_attempt_stay_until_they_are_overwritten(run: Run) -> None:
     one = run.instance()
     one.write("old.csv", "kept")
     one.write("both.csv", "from one")
@@ -307,7 +307,7 @@ def test_a_file_that_changes_meanwhile_is_taken_later_unless_it_is_small(
     assert run.fetched() == {"large": "w" * 60, "log": "123"}
 
 
-def test_limits_are_told_and_the_small_files_go_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_over_the_limit_are_reported_and_small_ones_go_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     one = run.instance(files=("*.txt", "!no.txt"), max_gb=25e-9, secrets=["hunter2hunter2"])
     one.write("a.txt", "x" * 10)
     one.write("b.txt", "y" * 14)
@@ -371,7 +371,7 @@ def test_a_kill_at_any_moment_leaves_what_can_be_fetched_whole(tmp_path: Path, l
     assert not killed, "the last of these was not killed any more"
 
 
-def test_the_keeper_sends_when_it_is_told_and_gives_up_in_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeper_sends_on_request_and_gives_up_in_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_outputs, "AGAIN_AFTER_S", 0.01)
     monkeypatch.setattr(agent_outputs, "WAKE_S", 0.01)
     monkeypatch.setattr(agent_outputs, "REST_S", 0.0)
@@ -596,7 +596,7 @@ def test_lists_of_a_wrong_shape_are_damage() -> None:
 LEFT_THREE = SimpleNamespace(step=0, left_out=3, looked_at=datetime(2026, 1, 2, tzinfo=UTC))
 
 
-def test_who_asks_for_some_files_hears_of_those_alone_that_were_not_stored(tmp_path: Path) -> None:
+def test_fetch_with_patterns_names_only_matching_files_that_were_not_stored(tmp_path: Path) -> None:
     named = tuple(LeftOut(path=path, size_bytes=0, reason="it is a link") for path in ("a.csv", "b.txt"))
     listing, outputs = Listing(files=(), left_out=named), cast("Outputs", SimpleNamespace(event=LEFT_THREE))
     clock = ScaledClock(LEFT_THREE.looked_at, 1)

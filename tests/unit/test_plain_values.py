@@ -87,12 +87,12 @@ class Outer:
         {"count": 1, "flag": 1},
     ],
 )
-def test_what_is_of_another_kind_is_refused(fields: dict[str, Any]) -> None:
+def test_value_of_another_type_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"not a|none of|missing|shorter|longer"):
         plain.typed(Outer, fields)
 
 
-def test_what_fits_is_read_and_what_is_not_known_is_left_out() -> None:
+def test_fitting_fields_are_read_and_unknown_ones_are_left_out() -> None:
     fields = {"count": 1, "share": 2, "names": ["a"], "pairs": [["b", 3]], "inner": {"name": "x", "new": 1}, "later": 0}
     read = plain.typed(Outer, fields)
     assert read == Outer(count=1, share=2.0, names=("a",), pairs=(("b", 3),), inner=Inner(name="x"))

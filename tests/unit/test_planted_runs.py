@@ -85,7 +85,7 @@ def sweep(spec: RunSpec, spotrun: Spotrun, job: Path, monkeypatch: pytest.Monkey
         patch.setattr(sweep_start, "_attended", lambda *_, **__: sweep_start.Outcome(None, None))
         assert spotrun("sweep", job, *RIGHT, "-y").code == 0
     found = named(spec)
-    plan = SweepPlan(trials=2, budget_usd=Decimal(40), at_once=1)
+    plan = SweepPlan(trials=2, budget_usd=Decimal(40), max_parallel=1)
     return Sweeping(found, Wanted(spec, PARAMS, plan), [])
 
 

@@ -27,7 +27,7 @@ def test_the_first_launch_asks_for_the_cheapest_spot() -> None:
     assert asked(decided(History())) == ("local-a", SPOT)
 
 
-def test_a_pool_that_refused_rests_while_the_next_cheapest_is_asked() -> None:
+def test_refusing_pool_rests_while_the_next_cheapest_is_requested() -> None:
     history = History()
     assert [ask(history) for _ in range(4)] == [("local-a", SPOT), ("local-b", SPOT), ("local-c", SPOT), None]
     history.after(121)
@@ -58,13 +58,13 @@ def test_spot_only_never_goes_on_demand() -> None:
         history.after(600)
 
 
-def test_nothing_above_max_price_is_asked_for() -> None:
+def test_nothing_above_max_price_is_requested() -> None:
     history, wanted = History(), spec(resources={"max_price": "0.35"})
     history.after(3600)
     assert [ask(history, wanted) for _ in range(2)] == [("local-a", SPOT), None]
 
 
-def test_the_pool_that_was_just_lost_is_asked_last() -> None:
+def test_pool_that_was_just_lost_is_requested_last() -> None:
     history = History()
     launch = history.launch()
     history.record(launch)
@@ -75,7 +75,7 @@ def test_the_pool_that_was_just_lost_is_asked_last() -> None:
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_nothing_is_asked_for_while_it_could_not_save(trained: bool) -> None:
+def test_nothing_is_requested_while_the_store_is_full(trained: bool) -> None:
     history = History()
     if trained:
         launch = trains(history)
@@ -198,7 +198,7 @@ def test_a_reservation_that_is_still_held_is_waited_for() -> None:
     assert asked(decided(history)) is not None
 
 
-def test_what_was_closed_unanswered_is_reserved_until_the_cloud_has_shown_nothing_for_long() -> None:
+def test_unanswered_launch_stays_reserved_until_the_cloud_has_long_shown_nothing() -> None:
     history = History(budget_usd=Decimal("0.3"))
     (intent,) = events_of(decided(history))
     launch = history.write(intent)
@@ -369,7 +369,7 @@ def test_a_notice_and_the_other_capacity_type_do_not_wait_for_what_has_failed() 
     assert asked(decided(history, instances=[here])) is not None
 
 
-def test_what_the_market_refuses_or_takes_puts_no_standby_off() -> None:
+def test_refusals_and_losses_of_the_market_delay_no_standby() -> None:
     history = History()
     here = long_lived(history)
     for cause in (Cause.CAPACITY, Cause.QUOTA, Cause.CAPACITY, None, None):

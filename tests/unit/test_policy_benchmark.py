@@ -60,7 +60,7 @@ def test_the_search_finds_the_values_that_cost_least_and_reads_the_first_half_al
     assert slope.asked == set(range(50))
 
 
-def test_what_may_be_chance_changes_no_constant() -> None:
+def test_possible_chance_changes_no_constant() -> None:
     found = tuning.search(Slope({"SCARCITY": 0.5}, slope=1e-4, chance=0.01).scores, tuning.as_in_the_code())
     assert found == tuning.as_in_the_code()
 

@@ -35,7 +35,7 @@ def test_a_process_between_two_programs_is_found_too(tmp_path: Path) -> None:
     assert escaped == []
 
 
-def test_who_was_started_during_the_search_by_one_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_started_during_the_search_by_an_ended_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     variable = {"SPOTRUN_TEST_PROC": "a mother", "PATH": os.environ["PATH"]}
     program = ["sh", "-c", "read -r _; sleep 60 & echo $!; exec sleep 60"]
     mother = subprocess.Popen(program, env=variable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -10,7 +10,7 @@ import pytest
 from spotrun.runs.program import program
 
 
-def test_a_shell_that_does_not_find_spotrun_is_told_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_without_spotrun_in_its_path_gets_the_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = tmp_path / "a house" / ".venv" / "bin"
     scripts.mkdir(parents=True)
     monkeypatch.setattr(sys, "executable", str(scripts / "python"))

@@ -171,7 +171,7 @@ def test_another_kind_is_tried_only_if_the_deadline_leaves_time_for_it(hours: fl
     assert there == ((A10G, SPOT) if tried else (T4, ON_DEMAND))
 
 
-def test_what_is_on_trial_on_demand_trains_until_it_was_measured_or_time_runs_short() -> None:
+def test_trial_kind_on_demand_trains_until_it_was_measured_or_time_runs_short() -> None:
     history, job = due(24), wanted(T4, A10G, deadline="24h", spot_policy="on-demand")
     launch = begins(history, T4, ON_DEMAND)
     trains(history, 1.0)

@@ -72,9 +72,7 @@ def test_an_interval_above_the_median_life_is_refused_where_the_notice_is_too_sh
         ({"checkpoint": {"every": "45m"}, "local": {"market": "calm"}}, SLOW),
     ],
 )
-def test_what_saves_its_work_or_is_not_known_to_lose_it_is_not_refused(
-    changes: dict[str, object], known: Earlier | None
-) -> None:
+def test_job_that_saves_its_work_or_may_do_so_is_not_refused(changes: dict[str, object], known: Earlier | None) -> None:
     assert hopeless_on_spot(job(**changes), known, MEDIAN_LIFE) is None
 
 

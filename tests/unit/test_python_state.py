@@ -95,7 +95,7 @@ HELD: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize("number", range(len(HELD)))
-def test_what_the_script_has_made_is_filled_where_it_stands(number: int) -> None:
+def test_objects_of_the_script_are_restored_in_place(number: int) -> None:
     make, change = HELD[number]
     first = Process(held=make()).begun()
     change(first.net.held)
@@ -149,7 +149,7 @@ def test_instances_with_slots_are_filled(name: str) -> None:
     assert getattr(slotted, "late", 3) == 3
 
 
-def test_what_hooks_made_of_the_first_weights_comes_back_although_it_never_changed() -> None:
+def test_objects_that_hooks_made_of_the_first_weights_come_back_unchanged() -> None:
     """In a process that resumes these hooks see restored weights."""
 
     def at_fit_start(process: Process) -> None:
@@ -220,7 +220,7 @@ def test_parts_of_the_module_that_came_late_are_as_they_were() -> None:
     assert second.image()["objects"]
 
 
-def test_a_late_part_that_nobody_has_put_back_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_late_part_that_was_not_restored_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     first = Process().begun()
     first.net.late = nn.Dropout(0.1)
     Process().begun().resumed(first.image())
@@ -275,7 +275,7 @@ class OfALibrary(nn.Module):
         self.mask: torch.Tensor | None = None
 
 
-def test_what_a_library_module_makes_later_is_left_to_it() -> None:
+def test_later_objects_of_a_library_module_are_left_to_it() -> None:
     def change(process: Process) -> None:
         process.net.library.mask = torch.ones(2)
         process.net.library.eval()
@@ -302,7 +302,7 @@ def test_an_attribute_that_is_gone_stays_gone() -> None:
     assert not hasattr(carried(lambda process: delattr(process.net, "a"), lambda: {"a": 1}).net, "a")
 
 
-def test_what_hooks_at_the_start_make_anew_is_filled_too() -> None:
+def test_objects_that_start_hooks_make_again_are_restored_too() -> None:
     def hook(process: Process) -> None:
         process.net.outputs = []
         process.net.push = process.net.outputs.append
@@ -353,7 +353,7 @@ def test_a_container_that_was_replaced_is_another_one() -> None:
     assert (old, second.net.held) == ([1], [2])
 
 
-def test_a_scheduler_and_a_module_that_nobody_trains_come_back() -> None:
+def test_untrained_module_and_its_scheduler_come_back() -> None:
     def made() -> dict[str, Any]:
         layer = nn.Linear(2, 2)
         nn.init.zeros_(layer.weight)
@@ -502,7 +502,7 @@ def mapped(folder: Path, name: str, size: int = 4) -> Any:
     return np.memmap(folder / name, np.float32, "w+", shape=(size,))
 
 
-def test_what_is_mapped_from_a_file_is_put_back_and_so_is_the_file(
+def test_mapped_array_and_its_file_are_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(graph, "MAPPED_MAX_BYTES", 100)
@@ -525,7 +525,7 @@ def test_what_is_mapped_from_a_file_is_put_back_and_so_is_the_file(
     assert second.net.large.sum() == 0
 
 
-def test_a_masked_array_that_came_later_is_made_anew_with_its_mask() -> None:
+def test_later_masked_array_is_made_again_with_its_mask() -> None:
     made = np.ma.masked_array([[1.0, 2.0], [3.0, 4.0]], [[0, 1], [0, 0]], fill_value=-7.0, hard_mask=True)
     found = carried(lambda process: setattr(process.net, "late", made)).net.late
     assert repr(found) == repr(made)
@@ -556,7 +556,7 @@ def test_variables_that_a_function_shares_with_the_one_around_it_are_carried() -
     assert hook.seen == [1, 2, 3]
 
 
-def test_what_a_partial_calls_with_is_carried_where_it_stands() -> None:
+def test_arguments_of_a_partial_are_restored_in_place() -> None:
     def change(process: Process) -> None:
         process.net.scale.keywords["state"]["n"] += 1
         process.net.scale.args[0].append(2)
@@ -567,7 +567,7 @@ def test_what_a_partial_calls_with_is_carried_where_it_stands() -> None:
 
 @pytest.mark.parametrize("kind", ["UserDict", "UserList", "ChainMap"])
 @pytest.mark.parametrize("own", [False, True])
-def test_what_containers_of_python_wrap_is_carried(kind: str, own: bool) -> None:
+def test_contents_of_wrapping_containers_are_carried(kind: str, own: bool) -> None:
     def begun() -> Process:
         process = Process(view=memoryview(bytearray(2)))
         exec(f"class Own(collections.{kind}):\n    pass", vars(process.script))
@@ -583,7 +583,7 @@ def test_what_containers_of_python_wrap_is_carried(kind: str, own: bool) -> None
     assert net.view.tolist() == [0, 7]
 
 
-def test_what_a_thread_has_for_itself_is_carried() -> None:
+def test_thread_local_values_are_carried() -> None:
     def made() -> dict[str, Any]:
         local = threading.local()
         local.seen, local.listed = 0, [1]

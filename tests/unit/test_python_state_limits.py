@@ -141,9 +141,7 @@ NOT_CARRIED: list[Any] = [
 
 
 @pytest.mark.parametrize("number", range(len(NOT_CARRIED)))
-def test_what_cannot_be_carried_is_named_once_and_fails_no_snapshot(
-    number: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_untracked_state_is_named_once_and_fails_no_snapshot(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     process = Process(held=[]).begun()
     NOT_CARRIED[number](process.net)
     process.net.count = 3
@@ -197,7 +195,7 @@ UNSEEN: list[Any] = [
 
 
 @pytest.mark.parametrize("number", range(len(UNSEEN)))
-def test_what_changes_out_of_sight_is_named_once(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hidden_change_is_named_once(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     make, change = UNSEEN[number]
     process = Process(held=make()).begun()
     process.image()
@@ -217,7 +215,7 @@ def test_a_method_of_its_own_object_is_not_named(capsys: pytest.CaptureFixture[s
     assert not capsys.readouterr().err
 
 
-def test_what_start_hooks_make_of_a_library_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_library_objects_of_start_hooks_are_not_named(capsys: pytest.CaptureFixture[str]) -> None:
     process = Process().begun(lambda process: setattr(process.net, "lock", threading.Lock()))
     process.image()
     assert not capsys.readouterr().err
@@ -236,7 +234,7 @@ def test_a_table_is_not_looked_into_until_it_changes() -> None:
     assert (table[5], table[-1]) == ([5, 1], [0])
 
 
-def test_what_is_too_large_to_be_compared_is_compared_by_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_array_is_compared_by_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fingerprints, "WHOLE_BYTES", 1 << 20)
     made = {"first": np.zeros(1 << 17), "second": np.zeros((1 << 17, 2))[:, 1], "third": torch.zeros(2, 1 << 18).T}
     process = Process(**made).begun()

@@ -63,7 +63,7 @@ def test_a_door_that_is_shut_and_a_host_that_is_silent_are_not_reached(stack: Ex
         assert eventually(lambda tried=tried: tried.unreached) == (TWO,)
 
 
-def test_who_answers_again_is_reached(stack: ExitStack):
+def test_member_that_answers_again_is_reached(stack: ExitStack):
     first = Door(HERE)
     tried = begin(stack, {ONE: Place(HERE, first.port)})
     first.close()

@@ -108,13 +108,13 @@ def test_an_exceptions_own_line_is_found_whole(message: str, before: str) -> Non
     assert reason_in(output) == f"ValueError: {message.rstrip(':')}."
 
 
-def test_what_is_too_long_is_cut_between_words() -> None:
+def test_long_reason_is_cut_between_words() -> None:
     found = reason_in(raised(lambda: fail(ValueError("word " * 1000))))
     assert found.endswith("word …")
     assert len(found) <= REASON_MAX
 
 
-def test_how_a_trainer_ended_is_said_in_its_own_words() -> None:
+def test_end_of_a_trainer_is_reported_in_its_own_words() -> None:
     stale = raised(lambda: fail(ValueError("handled")))
     faults = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File t.py\n"
     thrown = "terminate called after throwing an instance of 'E'\n  what():  CUDA error\nFatal Python error: Aborted\n"
@@ -138,7 +138,7 @@ def test_how_a_trainer_ended_is_said_in_its_own_words() -> None:
     assert failed.but("it failed twice at step 3") == "ValueError: boom (exit code 1; it failed twice at step 3)"
 
 
-def test_what_earlier_agents_wrote_is_one_line_too() -> None:
+def test_reason_of_an_earlier_agent_is_one_line() -> None:
     cut = raised(lambda: fail(ValueError("boom\nmore")))[20:]
     assert in_one_line(f"exit code 1; it failed twice at step 3\nof 3\n{cut}").startswith(
         "exit code 1; it failed twice"

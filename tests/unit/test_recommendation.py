@@ -94,7 +94,7 @@ def test_one_instance_is_left_once_whatever_became_of_its_standby() -> None:
         history.after(60)
 
 
-def test_a_pool_that_refuses_is_asked_once_for_a_recommendation() -> None:
+def test_refusing_pool_is_requested_once_per_recommendation() -> None:
     history, here = told()
     places = []
     while intents := events_of(decided(history, None, here)):
@@ -140,7 +140,7 @@ def test_an_old_recommendation_is_none_any_more() -> None:
     assert decided(history, None, here) == []
 
 
-def test_what_runs_on_demand_is_not_taken_and_does_not_move() -> None:
+def test_on_demand_instance_does_not_move_at_a_recommendation() -> None:
     history = History()
     launch = history.running(ON_DEMAND, price="1.00")
     history.notice("rebalance")
@@ -148,7 +148,7 @@ def test_what_runs_on_demand_is_not_taken_and_does_not_move() -> None:
     assert decided(history, spec(policy={"return_to_spot": False}), here) == []
 
 
-def test_the_pool_in_danger_is_asked_last_until_the_danger_is_past() -> None:
+def test_pool_in_danger_is_requested_last_until_the_danger_is_past() -> None:
     history, here = told()
     history.gone(here.launch, EndedBy.USER)
     assert asked(decided(history)) == ("local-b", SPOT)

@@ -63,7 +63,7 @@ def test_a_secret_that_is_shorter_once_it_is_decoded_is_hidden_where_a_line_end_
 
 
 @pytest.mark.parametrize("secret", ["lZZ<p4C%1bIW5-J%1b[1;31mqA", "lZZ-p4C%20%0a%20W5-JqA"])
-def test_what_a_secret_has_itself_that_would_break_another_is_hidden_too(secret: str) -> None:
+def test_secret_with_characters_of_a_line_break_is_hidden_too(secret: str) -> None:
     log = OutputRedaction(forms_of_all([secret]))
     for name, text in all_of(secret, Random(1), 0):
         assert not Reader(secret).reads(log.hide(text.encode()).decode()), name
@@ -115,7 +115,7 @@ HOSTILE_FOR = "a secret of somebody", "tttttt\\ttttttttttttt%&"
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("secret", HOSTILE_FOR)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_text_holds_up_whoever_looks_for_secrets(name: str, secret: str) -> None:
+def test_redaction_time_grows_linearly_with_any_text(name: str, secret: str) -> None:
     """A text four times as long may take 4 times as long, not 16; with room for a busy machine."""
 
     def seconds(size: int) -> float:
@@ -186,7 +186,7 @@ D:\temp\new\101.txt  "it\u0027s"  100%25  a &amp; b  \x41\x42\n  {"a": "b\\c"}  
 
 
 @pytest.mark.parametrize("secret", WITH_SIGNS)
-def test_what_is_no_secret_stays_as_it_is_beside_one_that_has_signs(secret: str) -> None:
+def test_ordinary_text_stays_with_a_secret_of_special_characters(secret: str) -> None:
     log, told = OutputRedaction(forms_of_all([secret])), Redactor([secret])
     assert log.hide(ORDINARY.encode()).decode() == ORDINARY
     assert told.clean(ORDINARY) == ORDINARY

@@ -55,7 +55,7 @@ def test_a_region_that_must_be_seen_fails_thequestion(asked: Asked) -> None:
         asked.regions.ask(asked.question)
 
 
-def test_what_failed_rests_for_longer_each_time_and_then_counts_again(asked: Asked) -> None:
+def test_failing_region_rests_longer_each_time_and_then_counts_again(asked: Asked) -> None:
     asked.down = {WEST: CloudUnavailable("503")}
     asked_at_s = []
     for _ in range(int(2 * REST_MAX_S)):
@@ -72,7 +72,7 @@ def test_what_failed_rests_for_longer_each_time_and_then_counts_again(asked: Ask
     assert asked.regions.left_out == {}
 
 
-def test_where_no_region_answers_all_are_asked_each_time(asked: Asked) -> None:
+def test_all_regions_are_requested_each_time_while_none_answers(asked: Asked) -> None:
     asked.down = {EAST: CloudUnavailable("503"), WEST: CloudUnavailable("503")}
     for _ in range(3):
         with pytest.raises(CloudUnavailable):
@@ -82,7 +82,7 @@ def test_where_no_region_answers_all_are_asked_each_time(asked: Asked) -> None:
     assert asked() == [EAST]
 
 
-def test_what_may_pass_wins_over_what_does_not(asked: Asked) -> None:
+def test_transient_error_wins_over_a_permanent_one(asked: Asked) -> None:
     asked.down = {EAST: AccessDenied("OptInRequired"), WEST: CloudUnavailable("503")}
     with pytest.raises(CloudUnavailable):
         asked()

@@ -55,7 +55,7 @@ def printed(show: object, width: int = 80, **options: object) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_set_up_is_told_where_there_was_any():
+def test_report_shows_setup_where_there_was_any():
     seconds = {2: SetUp(seconds=41.0, how="run", packed_bytes=312_000_000), 9: SetUp(seconds=3.1, how="unpacked")}
     summary = replace(stormy(), setups=seconds, ordinals={2: 1, 9: 2})
     assert "Setup: attempt 1 run in 41s (312.0 MB), attempt 2 unpacked in 3.1s." in printed(summary)
@@ -224,7 +224,7 @@ def test_an_assumption_of_some_of_the_runs_names_them():
     assert "instance prices are SIMULATED, nobody bills them" in said
 
 
-def test_bills_that_do_not_pay_for_the_same_work_are_said_to_above_the_table():
+def test_compare_notes_bills_for_different_work_above_the_table():
     def run(uid: str, code: str = "a", **train: object) -> RunSummary:
         spec = {"train": {"script": "t.py", "args": ["--lr", "1"]} | train}
         return stormy(uid=uid * 10, spec=spec, script_sha256=code * 64)
@@ -261,7 +261,7 @@ def test_a_comparison_names_the_nodes_where_a_run_has_several():
     assert [each["num_nodes"] for each in compare.as_json([alone, gang])["runs"]] == [1, 4]
 
 
-def test_a_run_whose_time_passed_faster_is_marked_beside_others():
+def test_run_with_scaled_time_is_marked_in_a_comparison():
     fast, real = stormy(uid="f" * 10, time_scale=20.0), stormy(uid="e" * 10)
     assert "demo-ffffffffff (20×)" in printed([real, fast])
     assert "demo-eeeeeeeeee (" not in printed([real, fast])
@@ -277,7 +277,7 @@ def test_a_run_whose_time_passed_faster_is_marked_beside_others():
     assert text.count("a (20×)") == text.count("×") == 1
 
 
-def test_what_costs_more_than_ten_times_as_much_is_no_saving():
+def test_cost_of_more_than_ten_times_shows_no_saving():
     assert [percent(share) for share in (None, 0.75, -0.5, -9.99, -42.65)] == ["-", "75%", "-50%", "-999%", "-"]
 
 
@@ -414,7 +414,7 @@ def test_a_command_without_checkpoints_is_not_said_to_train() -> None:
     assert describe(history.entries[-1]) == "run completed: its command ended well"
 
 
-def test_a_checkpoint_is_told_with_the_size_of_its_files() -> None:
+def test_checkpoint_is_shown_with_the_size_of_its_files() -> None:
     history = History()
     launch = history.launch()
     history.after(10).record(launch)
@@ -427,7 +427,7 @@ def test_a_checkpoint_is_told_with_the_size_of_its_files() -> None:
     assert "3.4 MB and 4 files of 12.0 MB, " in describe(history.entries[-1])
 
 
-def test_nodes_that_cost_nothing_are_told_by_their_hours() -> None:
+def test_free_nodes_are_shown_by_their_hours() -> None:
     history = History()
     history.running(price="0")
     history.step += 100

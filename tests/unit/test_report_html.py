@@ -127,7 +127,7 @@ def test_a_long_run_stays_small_and_says_what_it_leaves_out():
     assert "the last 500 of 1500" in text
 
 
-def test_prices_are_drawn_as_high_as_they_are_beside_the_price_on_demand():
+def test_price_bars_are_scaled_to_the_on_demand_price():
     history = stormy()
     drawn = Page(price_curve(history.state, history.now).text)
     bars = [a for tag, a in drawn.tags if tag == "rect" and a["width"] != "100.00%"]

@@ -58,17 +58,17 @@ def has_trained(history: History) -> History:
 # -- how long --------------------------------------------------------------------------------------------------------
 
 
-def test_a_pool_that_said_quota_is_asked_again_after_ever_longer_rests_of_an_hour_at_most() -> None:
+def test_pool_over_quota_is_requested_again_after_growing_cooldowns_of_at_most_an_hour() -> None:
     assert minutes_asked(History(), Cause.QUOTA, 4, market=ONE_POOL) == [0, 10, 30, 70, 130, 190]
 
 
-def test_what_has_trained_is_asked_for_again_and_again_if_its_only_pool_rejects_it() -> None:
+def test_run_that_has_trained_is_requested_again_from_its_only_rejecting_pool() -> None:
     history = has_trained(History())
     at_once, *later = minutes_asked(history, Cause.EXTERNAL, 4, market=ONE_POOL)
     assert (at_once, later) == (0, [1, 2, 12, 32, 72, 132, 192])
 
 
-def test_what_has_trained_is_asked_for_every_two_minutes_while_it_is_denied_and_says_so() -> None:
+def test_run_that_has_trained_is_requested_every_two_minutes_while_denied_and_says_so() -> None:
     history = has_trained(History())
     assert minutes_asked(history, Cause.ACCESS, 1, market=ONE_POOL)[:4] == [0, 2, 4, 6]
     answered(history, Cause.ACCESS, "UnauthorizedOperation", market=ONE_POOL)
@@ -113,7 +113,7 @@ def test_after_a_rejection_the_other_types_of_its_zone_come_last() -> None:
     assert zones == ["local-a", "local-b", "local-c", "local-a", "local-a"]
 
 
-def test_a_rejected_request_with_another_subnet_by_now_is_asked_for_at_once() -> None:
+def test_rejected_request_is_sent_at_once_with_another_subnet() -> None:
     history = has_trained(History())
     old, new = (replace(MARKET[0], subnet=name) for name in ("subnet-1", "subnet-2"))
     for _ in range(STILLBORN_MAX):
@@ -133,7 +133,7 @@ def test_a_run_that_never_trained_fails_once_every_pool_has_rejected_it_and_thre
     assert found[-1].detail == f"the cloud rejects the request: {NO_SUBNET}"
 
 
-def test_a_rejection_beside_a_pool_that_only_lacks_capacity_fails_no_run() -> None:
+def test_rejection_fails_no_run_while_another_pool_only_lacks_capacity() -> None:
     history = History()
     for minute in range(300):
         here = asked(decided(history, SPOT_ONLY, market=MARKET[:2]))
@@ -240,7 +240,7 @@ def test_a_run_that_never_trained_fails_once_no_pool_of_any_type_starts_an_insta
     assert history.state.terminal.detail == "the cloud rejects the request: the cloud's record"
 
 
-def test_pools_that_start_no_instance_rest_ever_longer_beside_a_training() -> None:
+def test_pools_that_start_no_instance_rest_ever_longer_during_a_training() -> None:
     history = has_trained(History())
     began, found = history.now, []
     while history.now - began < timedelta(hours=3):
@@ -276,7 +276,7 @@ def told(history: History, market: tuple[Offering, ...] = MARKET) -> str:
     return wait.reason
 
 
-def test_a_full_quota_is_told_in_the_clouds_words_and_not_as_a_lack_of_capacity() -> None:
+def test_full_quota_is_reported_in_the_words_of_the_cloud_and_not_as_lack_of_capacity() -> None:
     history = History()
     for _ in range(3):
         answered(history, Cause.QUOTA, FULL)
@@ -286,7 +286,7 @@ def test_a_full_quota_is_told_in_the_clouds_words_and_not_as_a_lack_of_capacity(
     )
 
 
-def test_a_quota_that_an_instance_meets_is_told_as_a_quota_too() -> None:
+def test_quota_that_ends_an_instance_is_reported_as_a_quota() -> None:
     history = History()
     for _ in range(3):
         (intent,) = events_of(decided(history, SPOT_ONLY))
@@ -294,7 +294,7 @@ def test_a_quota_that_an_instance_meets_is_told_as_a_quota_too() -> None:
     assert "a quota is full (the cloud's record): asked again at 12:10:00 UTC" in told(history)
 
 
-def test_where_some_pools_lack_capacity_and_one_rejects_both_is_told() -> None:
+def test_lack_of_capacity_and_a_rejection_are_both_reported() -> None:
     history = History()
     answered(history, Cause.EXTERNAL, NO_SUBNET)
     for _ in range(2):
@@ -303,7 +303,7 @@ def test_where_some_pools_lack_capacity_and_one_rejects_both_is_told() -> None:
     assert NO_SUBNET in told(history)
 
 
-def test_a_pool_that_starts_no_instance_is_told_in_the_words_of_the_cloud() -> None:
+def test_pool_that_starts_no_instance_is_reported_in_the_words_of_the_cloud() -> None:
     history = History()
     started_in_vain(history, {SPOT}, wanted=SPOT_ONLY)
     for _ in range(2):

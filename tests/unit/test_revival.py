@@ -14,7 +14,7 @@ import torch
 from torch.optim.lr_scheduler import StepLR
 
 from spotrun.checkpoint import snapshot
-from spotrun.checkpoint.objects import Held, Standing
+from spotrun.checkpoint.objects import SavedObject, Standing
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.errors import CheckpointDamaged
 from spotrun.lightning.checkpoint_file import _plain
@@ -71,7 +71,7 @@ def read_back(state: Any) -> Any:
     return revived(owned(read))
 
 
-def test_what_a_script_s_state_is_made_of_comes_back() -> None:
+def test_classes_of_a_script_s_state_come_back() -> None:
     plain = Plain([Level.LOW])
     state = {
         "meters": [Meter(1.5, [1]), Meter()],
@@ -135,7 +135,7 @@ NO_PLACE = {
 
 
 @pytest.mark.parametrize("name", NO_PLACE)
-def test_what_cannot_come_back_is_refused_with_its_place(name: str) -> None:
+def test_value_that_cannot_come_back_is_refused_with_its_place(name: str) -> None:
     make, words = NO_PLACE[name]
     with pytest.raises(Unsavable, match=r"^callbacks\.mine\.0 is an? ") as refused:
         snapshot.plan_image({"callbacks": {"mine": [make()]}}, {})
@@ -143,15 +143,15 @@ def test_what_cannot_come_back_is_refused_with_its_place(name: str) -> None:
 
 
 HOSTILE = {
-    "a library's class": Held("object", "subprocess:Popen", {"_child_created": True, "args": "touch here"}),
-    "a class with __del__": Held("object", f"{__name__}:Slotted", {"x": 1}),
-    "a class with __reduce__": Held("object", f"{__name__}:Asked", {}),
-    "a module that is not there": Held("object", "antigravity:Popen", {}),
-    "an enum that is none": Held("member", "subprocess:Popen", "args"),
-    "a member that is none": Held("member", f"{__name__}:Phase", "mro"),
-    "a tuple that is none": Held("namedtuple", "subprocess:Popen", ["touch here"]),
-    "a function": Held("object", "os:system", {}),
-    "an attribute of a function": Held("object", "os:system.__class__", {}),
+    "a library's class": SavedObject("object", "subprocess:Popen", {"_child_created": True, "args": "touch here"}),
+    "a class with __del__": SavedObject("object", f"{__name__}:Slotted", {"x": 1}),
+    "a class with __reduce__": SavedObject("object", f"{__name__}:Asked", {}),
+    "a module that is not there": SavedObject("object", "antigravity:Popen", {}),
+    "an enum that is none": SavedObject("member", "subprocess:Popen", "args"),
+    "a member that is none": SavedObject("member", f"{__name__}:Phase", "mro"),
+    "a tuple that is none": SavedObject("namedtuple", "subprocess:Popen", ["touch here"]),
+    "a function": SavedObject("object", "os:system", {}),
+    "an attribute of a function": SavedObject("object", "os:system.__class__", {}),
 }
 
 
@@ -196,14 +196,14 @@ def looking(standing: Standing, state: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-def test_a_scheduler_within_a_scheduler_is_asked_and_stays_the_same_object() -> None:
+def test_nested_scheduler_is_saved_and_stays_the_same_object() -> None:
     optimizer, first = schedulers()
     standing = Standing(("lr_schedulers",), lambda value: value is optimizer)
     looking(standing, first.state_dict())
     for _ in range(5):
         first.step()
     saved = looking(standing, first.state_dict())
-    assert isinstance(revived(saved)["after"], Held), "nothing is made of it without one that stands there"
+    assert isinstance(revived(saved)["after"], SavedObject), "nothing is made of it without one that stands there"
     _, second = schedulers()
     after, shape = second.after, second.shape
     second.load_state_dict(revived(saved, second.state_dict()))
@@ -215,7 +215,7 @@ def test_a_scheduler_within_a_scheduler_is_asked_and_stays_the_same_object() -> 
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-def test_what_was_put_there_after_training_began_is_refused() -> None:
+def test_attribute_set_after_training_began_is_refused() -> None:
     optimizer, scheduler = schedulers()
     standing = Standing(("lr_schedulers",), lambda value: value is optimizer)
     looking(standing, scheduler.state_dict())

@@ -46,7 +46,7 @@ def test_a_launch_is_intended_executed_and_recorded_in_that_order(played: Played
     assert played.kinds() == ["RunCreated", "LaunchIntended", "LaunchRecorded"]
 
 
-def test_what_others_write_is_acted_on_before_the_next_tick_is_due(played: PlayedRun) -> None:
+def test_runner_acts_on_entries_of_others_before_the_next_tick_is_due(played: PlayedRun) -> None:
     """Somebody asks for a stop 0.7 s after the runner's third look, of which each is 2 s after the one before."""
     ticks: list[tuple[float, Tick]] = []
     asks = played.ledger("somebody")
@@ -115,7 +115,7 @@ def test_a_launch_that_is_not_answered_is_given_up_when_no_instance_shows(played
     assert len(played.cloud.all) == 1 + behind
 
 
-def test_a_refused_launch_is_closed_and_the_next_zone_is_asked(played: PlayedRun) -> None:
+def test_refused_launch_is_closed_and_the_next_zone_is_requested(played: PlayedRun) -> None:
     played.market.empty = {MARKET[0].pool}
     played.settle(played.runner(), 5)
     assert [found.offering.zone for found in played.cloud.alive] == ["local-1b"]
@@ -210,7 +210,7 @@ def test_prices_and_places_that_cannot_be_read_are_those_known_before(error: Clo
 
 
 @ANY_REFUSAL
-def test_who_never_knew_what_is_offered_asks_for_nothing_says_so_and_ends_what_should_end(
+def test_runner_without_offerings_requests_nothing_says_so_and_ends_orphans(
     played: PlayedRun, error: CloudError
 ) -> None:
     played.settle(played.runner())
@@ -230,9 +230,7 @@ def test_who_never_knew_what_is_offered_asks_for_nothing_says_so_and_ends_what_s
 
 
 @ANY_REFUSAL
-def test_an_instance_that_cannot_be_ended_is_told_and_asked_for_again_later(
-    played: PlayedRun, error: CloudError
-) -> None:
+def test_instance_that_cannot_be_ended_is_reported_and_terminated_later(played: PlayedRun, error: CloudError) -> None:
     bad = Refusals("terminate", error)
     runner = played.runner(before=bad)
     for _ in range(12):
@@ -446,7 +444,7 @@ def test_a_runner_killed_at_any_call_of_a_port_is_followed_without_duplicate_or_
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_runner_that_is_killed_again_and_again_beside_another_gets_the_run_done(seed: int) -> None:
+def test_repeatedly_killed_runner_and_another_complete_the_run(seed: int) -> None:
     rng, played = random.Random(seed), PlayedRun()
 
     def die(_: str) -> None:

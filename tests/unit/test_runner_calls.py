@@ -23,7 +23,7 @@ from spotrun.report import terminal
 from spotrun.report.html.page import page
 from spotrun.report.machine_use import whole_report
 from spotrun.store import asked, opening
-from spotrun.store.asked import Asked
+from spotrun.store.asked import RequestCounts
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.report_samples import stormy
@@ -36,17 +36,17 @@ class Function:
     """Environments of a function that are called once a minute, and a store with the folder of its run."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clock, self.store, self.asked = ManualClock(), MemoryStore(), Asked()
+        self.clock, self.store, self.asked = ManualClock(), MemoryStore(), RequestCounts()
         monkeypatch.setattr(opening, "open_store", lambda uri: self.store)
         self.is_cold()
 
     def is_cold(self) -> None:
-        self.asked = Asked()
+        self.asked = RequestCounts()
         self._counter = CallCounter("s3://bucket/runs", 256, 2.0, self.clock, lambda: self.asked)
 
     def ticks(self, minutes: int, answer: dict[str, Any] = RUN) -> None:
         for _ in range(minutes):
-            self.asked = Asked(self.asked.reads + 3, self.asked.writes + 1)
+            self.asked = RequestCounts(self.asked.reads + 3, self.asked.writes + 1)
             self._counter.count(TICK, answer, 0.5, 10)
             self.clock.advance(60)
 
@@ -81,7 +81,7 @@ def test_calls_that_an_environment_did_not_come_to_write_down_are_known_to_be_mi
 
 
 def test_environments_that_were_called_side_by_side_miss_nothing(function: Function) -> None:
-    other = CallCounter("s3://bucket/runs", 256, 2.0, function.clock, lambda: Asked())
+    other = CallCounter("s3://bucket/runs", 256, 2.0, function.clock, lambda: RequestCounts())
     other.count({"detail-type": "EC2"}, RUN, 1.0, 0)
     function.ticks(2)
     calls = function.calls
@@ -128,7 +128,7 @@ def test_each_kind_of_request_to_s3_counts_as_it_is_billed() -> None:
         ("DELETE", "b/k"),
     ]:
         asked.count(SimpleNamespace(method=method, url=url))
-    assert asked.asked().since(before) == Asked(reads=2, writes=2)
+    assert asked.asked().since(before) == RequestCounts(reads=2, writes=2)
 
 
 def test_the_process_knows_since_when_it_lives() -> None:
@@ -156,7 +156,7 @@ def test_calls_are_priced_by_the_dated_table() -> None:
     assert counted().prices_read == prices().as_of
 
 
-def test_what_google_takes_is_priced_by_its_own_table() -> None:
+def test_calls_of_google_are_priced_by_its_own_table() -> None:
     usd = google.prices().prices
     vcpu_s = 100 + 480 * Decimal("0.05")
     service = 480 * usd["run_request"] + vcpu_s * (usd["run_vcpu_second"] + usd["run_gib_second"] / 2)

@@ -42,11 +42,11 @@ def test_an_error_of_verify_resume_is_a_row() -> None:
     assert "| not verified |  | the straight training failed: x; try: train it alone first |" in row(EMA, seen)
 
 
-def test_what_spotrun_refuses_is_called_so() -> None:
+def test_refused_script_is_called_refused() -> None:
     assert verdict({"error": "spotrun refuses the straight training: a tuner runs inside fit()"}) == "refused"
 
 
-def test_a_row_of_the_page_stays_until_its_script_is_measured_anew() -> None:
+def test_row_of_the_page_stays_until_its_script_is_measured_again() -> None:
     page = f"before\n{BEGIN}\n{END}\nafter\n"
     once = with_rows(page, {"ema": SEEN})
     assert rows_of(once)["ema"] == row(EMA, SEEN)

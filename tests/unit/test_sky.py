@@ -203,7 +203,7 @@ def test_a_file_is_taken_with_its_values_or_refused_with_its_lines(name: str) ->
 
 
 @pytest.mark.parametrize("name", [name for name, said in SAID.items() if isinstance(said, Taken)])
-def test_what_is_taken_is_the_same_job_for_launch_and_when_it_is_written(name: str, tmp_path: Path) -> None:
+def test_skypilot_file_and_its_written_job_are_the_same_job(name: str, tmp_path: Path) -> None:
     path = Path(shutil.copy(FILES / f"{name}.yaml", tmp_path))
     reading = read(path)
     store = STORE.replace("s3:", "gs:") if name == "google" else STORE

@@ -88,7 +88,7 @@ def job(folder: Path, text: str = JOB) -> Path:
 # -- the queue ----------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_in_a_full_partition_for_too_long_is_gone_without_a_runner(
+def test_job_that_waits_too_long_in_a_full_partition_ends_without_a_runner(
     queue: SlurmQueue, clock: ManualClock
 ) -> None:
     ours = driver(queue, clock, wait=timedelta(minutes=3))
@@ -110,7 +110,7 @@ def test_what_waits_in_a_full_partition_for_too_long_is_gone_without_a_runner(
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_what_slurm_does_not_even_consider_is_cancelled_when_its_wait_is_over(
+def test_job_that_slurm_cannot_schedule_is_cancelled_when_its_wait_is_over(
     queue: SlurmQueue, clock: ManualClock, held: bool
 ) -> None:
     queue.partitions["cheap"].settings["State"] = "UP" if held else "DOWN"
@@ -137,7 +137,7 @@ def _held(queue: SlurmQueue, clock: ManualClock) -> Instance:
     return waiting
 
 
-def test_what_begins_while_it_is_cancelled_for_its_wait_goes_on(queue: SlurmQueue, clock: ManualClock) -> None:
+def test_job_that_begins_while_its_wait_is_cancelled_goes_on(queue: SlurmQueue, clock: ManualClock) -> None:
     queue.partitions["cheap"].settings["State"] = "DOWN"
     ours = driver(queue, clock)
     waiting = ours.launch(request())
@@ -150,7 +150,7 @@ def test_what_begins_while_it_is_cancelled_for_its_wait_goes_on(queue: SlurmQueu
     assert [each.state for each in queue.jobs] == ["RUNNING"]
 
 
-def test_who_cancels_a_job_in_the_queue_before_is_its_user(queue: SlurmQueue, clock: ManualClock) -> None:
+def test_job_cancelled_in_the_queue_is_ended_by_its_user(queue: SlurmQueue, clock: ManualClock) -> None:
     queue.partitions["cheap"].settings["State"] = "DOWN"
     ours = driver(queue, clock)
     waiting = ours.launch(request())
@@ -276,7 +276,7 @@ def test_each_refusal_of_sbatch_is_one_of_our_errors(
     assert queue.jobs == []
 
 
-def test_what_no_node_can_ever_give_is_a_fault_of_the_request(queue: SlurmQueue, clock: ManualClock) -> None:
+def test_unsatisfiable_job_is_a_fault_of_the_request(queue: SlurmQueue, clock: ManualClock) -> None:
     ours = driver(queue, clock)
     ours.launch(request(1))
     ours.launch(request(2))
@@ -361,7 +361,7 @@ def test_no_instance_outlives_what_its_partition_lets_a_job_run(tmp_path: Path) 
     assert lives["sure"] < TIME_TO_LIVE
 
 
-def test_the_shortest_life_that_a_partition_may_give_is_asked_for(tmp_path: Path) -> None:
+def test_requested_life_is_the_shortest_that_the_partition_allows(tmp_path: Path) -> None:
     spec = load_spec(job(tmp_path, JOB.replace("max_time: 12h", "max_time: 10m")))
     (intent,) = events_of(decided(History(), spec, market=(config_of(spec.slurm).partitions[0].offering,)))
     assert isinstance(intent, ev.LaunchIntended)
@@ -439,7 +439,7 @@ def test_a_signal_before_the_step_listens_does_not_end_it() -> None:
     assert LISTENER[-len(UNENDED) - 4 : -4] == UNENDED
 
 
-def test_a_step_that_began_unended_hears_what_comes_later(tmp_path: Path) -> None:
+def test_step_that_blocks_signals_receives_later_ones(tmp_path: Path) -> None:
     hears = "import signal as s; s.pthread_sigmask(s.SIG_BLOCK, {15}); print(1, flush=True); print(s.sigwait({15}))"
     step = subprocess.Popen([*UNENDED, sys.executable, "-c", hears], stdout=subprocess.PIPE, text=True)
     assert step.stdout is not None
@@ -448,7 +448,7 @@ def test_a_step_that_began_unended_hears_what_comes_later(tmp_path: Path) -> Non
     assert "15" in step.communicate()[0].replace("Signals.SIGTERM", "15")
 
 
-def test_what_a_step_hears_is_read_from_its_file_and_silence_is_no_answer(tmp_path: Path, clock: ManualClock) -> None:
+def test_notice_of_a_step_is_read_from_its_file_and_silence_is_no_answer(tmp_path: Path, clock: ManualClock) -> None:
     file = tmp_path / notices.FILE
     (source,) = notices.slurm_notices({"SPOTRUN_INSTANCE_DIR": str(tmp_path)}, clock)
     with pytest.raises(Blind, match="no step of this job listens"):

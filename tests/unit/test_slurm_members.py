@@ -22,7 +22,7 @@ from spotrun.clouds.slurm.cloud import CLOUD
 from spotrun.clouds.slurm.commands import Answer
 from spotrun.clouds.slurm.config import SlurmConfig
 from spotrun.clouds.slurm.driver import SlurmDriver
-from spotrun.clouds.slurm.member_files import Ended, MemberFiles, Seat
+from spotrun.clouds.slurm.member_files import MemberEnd, MemberFiles, Seat
 from spotrun.clouds.slurm.submission import files_of, submission
 from spotrun.errors import CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
@@ -130,7 +130,7 @@ def test_the_member_that_ends_last_pays_for_the_nodes_that_others_left(queue: Sl
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_of_a_second_that_has_only_begun_nobody_pays_twice_or_nothing(
+def test_second_that_has_only_begun_is_billed_to_exactly_one_member(
     queue: SlurmQueue, clock: ManualClock, order: tuple[int, int]
 ) -> None:
     """Slurm counts whole seconds, and a member ends at any moment of one: the job may be over in the same."""
@@ -139,10 +139,10 @@ def test_of_a_second_that_has_only_begun_nobody_pays_twice_or_nothing(
         token = ours.launch(request(2, launch)).token
         files, began = files_of(token), clock.now()
         clock.advance(10)
-        files.end(order[0], Ended(clock.now() + timedelta(seconds=0.063), EndedBy.ITSELF, "exit code 0"))
+        files.end(order[0], MemberEnd(clock.now() + timedelta(seconds=0.063), EndedBy.ITSELF, "exit code 0"))
         seen = [each for each in ours.instances() if each.launch == launch and not each.alive]
         assert [each.member for each in seen] == [order[0]], "what it costs is written down now"
-        files.end(order[1], Ended(clock.now() + timedelta(seconds=later_s), EndedBy.ITSELF, "exit code 0"))
+        files.end(order[1], MemberEnd(clock.now() + timedelta(seconds=later_s), EndedBy.ITSELF, "exit code 0"))
         clock.advance(int(later_s) + over_s)
         over = clock.now()
         queue.end(token, "COMPLETED")
@@ -187,14 +187,14 @@ def test_a_job_without_its_first_node_ends_when_the_last_step_has(queue: SlurmQu
     assert charged(ours.instances()) == node_seconds(2 + 4)
 
 
-def test_what_is_written_first_counts(tmp_path: Path, clock: ManualClock) -> None:
+def test_first_written_member_file_counts(tmp_path: Path, clock: ManualClock) -> None:
     files = MemberFiles(str(tmp_path / "x" / "t-1"))
     assert files.seats() == ()
     assert files.take_seats([Seat("n1", "a")]) == (Seat("n1", "a"),) == files.take_seats([Seat("n2", "b")])
-    first = files.end(0, Ended(clock.now(), EndedBy.FAULT, "lost"))
-    assert files.end(0, Ended(clock.now(), EndedBy.ITSELF, "exit code 0")) == first == files.ended(0)
+    first = files.end(0, MemberEnd(clock.now(), EndedBy.FAULT, "lost"))
+    assert files.end(0, MemberEnd(clock.now(), EndedBy.ITSELF, "exit code 0")) == first == files.ended(0)
     files.ask_to_end(1)
-    assert files.end(1, Ended(clock.now(), EndedBy.ITSELF, "exit code 137")).by is EndedBy.USER
+    assert files.end(1, MemberEnd(clock.now(), EndedBy.ITSELF, "exit code 137")).by is EndedBy.USER
     assert not [*(tmp_path / "x").glob("*.tmp")]
 
 

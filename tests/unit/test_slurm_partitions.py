@@ -73,7 +73,7 @@ def test_a_gang_that_a_partition_never_has_room_for_is_refused_with_its_line(lim
         ({"MaxTime": "12:00:00"}, None, "max_time", "may run for 12h at most", "max_time: 12h"),
     ],
 )
-def test_a_partition_that_is_not_so_is_told_with_its_place_and_what_to_write(
+def test_wrong_partition_setting_is_reported_with_its_place_and_a_fix(
     cheap: dict[str, str], preempt_type: str | None, key: str, says: str, fix: str
 ) -> None:
     found = told(queue(cheap, preempt_type or "preempt/partition_prio"))
@@ -82,7 +82,7 @@ def test_a_partition_that_is_not_so_is_told_with_its_place_and_what_to_write(
     assert fix in found[0][2]
 
 
-def test_a_partition_that_was_renamed_is_told_with_the_one_that_was_meant() -> None:
+def test_renamed_partition_is_reported_with_the_intended_one() -> None:
     renamed = replace(CHEAP, name="cheaper"), replace(SURE, name="gone")
     assert told(queue(), *renamed) == [
         ("slurm.partitions.0.name", "the cluster paper has no partition cheaper", "did you mean cheap?"),
@@ -160,7 +160,7 @@ def test_doctor_asks_whether_a_partition_has_what_a_job_names(words: str, verdic
     assert cluster.jobs == []
 
 
-def test_doctor_says_that_nobody_takes_nodes_where_it_is_so() -> None:
+def test_doctor_warns_that_no_partition_preempts_another() -> None:
     found = found_by_doctor(queue(None, "preempt/none"), SlurmConfig())
     assert [each.detail for each in found if each.verdict is Verdict.WARNED] == [
         "nobody takes nodes from anybody here, as far as partitions say (PreemptType=preempt/none)"
@@ -198,7 +198,7 @@ def test_doctor_says_what_a_machine_lacks_that_cannot_submit(program: str) -> No
     assert "login node" in failed[0].hint
 
 
-def test_a_folder_that_others_may_not_see_is_told_with_the_command_that_shows_it(
+def test_folder_that_nodes_may_not_see_is_reported_with_the_command_that_shows_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doctor, "file_system_of", lambda path: "ext4" if path == Path("/home/my runs") else "nfs4")
@@ -214,7 +214,7 @@ def test_a_controller_that_is_away_ends_the_questions() -> None:
     assert (only.name, only.verdict, only.exit_code) == ("slurm", Verdict.FAILED, 7)
 
 
-def test_a_folder_on_a_disk_of_one_machine_is_told(tmp_path: Path) -> None:
+def test_folder_on_a_local_disk_is_recognised(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     rows = ("/dev/sda1 /", "server:/home /home", "/dev/sdb1 /home/my\\040disk", "tmpfs /tmp")
     each_kind = zip(rows, ("ext4", "nfs4", "xfs", "tmpfs"), strict=True)

@@ -213,7 +213,7 @@ def test_a_deadline_may_be_a_moment(folder: Path, written: str, meant: datetime)
     assert RunSpec.from_dict(spec.to_dict()) == spec
 
 
-def test_what_a_stored_spec_contradicts_was_accepted_once(folder: Path) -> None:
+def test_stored_spec_is_read_without_new_checks(folder: Path) -> None:
     policy = {"deadline": "2001-01-01T00:00:00", "expected_work": "3h"}
     spec = RunSpec.from_dict({"name": "a", "workdir": "/w", "train": {"run": "make"}, "policy": policy})
     assert RunSpec.from_dict(spec.to_dict()) == spec
@@ -302,7 +302,7 @@ def test_a_bad_spec_is_refused_with_key_line_and_fix(folder: Path, key: str, lin
         ("train: {{script: train.py, args: [{}]}}", "train.args[0]"),
     ],
 )
-def test_what_no_program_can_be_started_with_is_refused(folder: Path, text: str, key: str) -> None:
+def test_too_long_argument_is_refused(folder: Path, text: str, key: str) -> None:
     most = WORD_MAX_BYTES - (2 if key == "envs.A" else 0)
     load_spec(write(folder, text.format("x" * most)))
     (problem,) = refused(write(folder, text.format("x" * (most + 1)))).problems
@@ -322,7 +322,7 @@ def test_a_bad_job_for_google_is_refused_without_a_call(
     assert (key, line) in {(problem.key, problem.line) for problem in refused(write(folder, text)).problems}
 
 
-def test_every_problem_is_told_at_once_in_the_order_of_the_file(folder: Path) -> None:
+def test_every_problem_is_reported_at_once_in_the_order_of_the_file(folder: Path) -> None:
     text = """\
 name: Bad Name
 name: again
@@ -377,7 +377,7 @@ def test_paths_that_are_no_file_are_refused(folder: Path) -> None:
     assert (refused(folder / "jub.yaml").hint or "").startswith("name a JOB.yaml or a Python script")
 
 
-def test_a_flag_alone_that_is_wrong_sends_nobody_to_the_file(folder: Path) -> None:
+def test_wrong_flag_is_reported_without_advice_on_the_file(folder: Path) -> None:
     with pytest.raises(SpecFileInvalid) as caught:
         load_spec(write(folder, TRAIN), {"resources.max_price": "abc"})
     assert caught.value.message.startswith("--max-price: 'abc' is not a number of US dollars")

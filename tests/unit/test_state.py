@@ -361,7 +361,7 @@ def test_no_runner_ends_a_run_over_the_head_of_its_attempt(event: ev.AnyEvent) -
     history.write(event)
 
 
-def test_the_end_is_the_end_until_somebody_asks_to_go_on() -> None:
+def test_ended_run_stays_ended_until_a_resume_request() -> None:
     history = training()
     history.write(ev.StopRequested(by="test"))
     history.drained(history.commit(final=True))

@@ -136,7 +136,7 @@ def test_a_command_without_a_checkpoint_fails_twice() -> None:
     assert "2 times without a checkpoint" in str(why_give_up_command(history.state, second, 9))
 
 
-def test_who_was_killed_leaves_files_that_nobody_goes_on_with() -> None:
+def test_files_of_a_killed_command_are_not_used_by_the_next_attempt() -> None:
     history = begun(CommandHistory())
     history.state_commit()
     for _ in range(5):
@@ -165,7 +165,7 @@ def test_sigterm_comes_as_late_as_the_measured_saves_allow() -> None:
     assert drain.until_next_s(StateTimes(16.0)) == pytest.approx(120 - 24 - 5, abs=2)
 
 
-def test_a_restless_state_is_told_of_after_three_intervals() -> None:
+def test_restless_state_is_reported_after_three_intervals() -> None:
     assert not is_restless(89.0, 30.0)
     assert is_restless(90.0, 30.0)
 
@@ -178,7 +178,7 @@ def times(history: History) -> dict[str, float]:
     return {str(kind): time.total_seconds() for kind, time in spent.items() if time and kind is not Activity.WAIT}
 
 
-def test_what_ran_after_the_freeze_that_the_next_attempt_resumes_from_is_rework() -> None:
+def test_work_after_the_resumed_freeze_is_rework() -> None:
     history = begun(CommandHistory())
     before = times(history)
     history.after(100).state_commit()
@@ -201,7 +201,7 @@ def test_without_a_checkpoint_all_of_it_is_rework() -> None:
     assert "productive" not in times(history)
 
 
-def test_who_goes_on_where_it_stands_has_lost_nothing() -> None:
+def test_command_resumed_in_place_has_lost_nothing() -> None:
     history = begun(CommandHistory())
     commit = history.after(100).state_commit()
     history.after(40).exited()

@@ -84,7 +84,7 @@ def test_state_is_all_that_lies_at_its_paths(work: Work) -> None:
     assert not found.refused
 
 
-def test_what_the_job_leaves_out_is_no_state(work: Work) -> None:
+def test_files_that_the_job_excludes_are_no_state(work: Work) -> None:
     work.write("out/run.log", "always growing")
     work.write("out/tmp/half", "of a file")
     found = survey(work.folder, StateAt(("out",), chooser(["out/*.log", "out/tmp/"])))
@@ -155,7 +155,7 @@ def test_a_list_names_no_link_that_leads_out() -> None:
 # -- rest ---------------------------------------------------------------------------------------------------------
 
 
-def test_state_is_at_rest_when_two_looks_agree_and_nobody_may_write(work: Work) -> None:
+def test_state_is_quiescent_when_two_surveys_agree_and_no_process_may_write(work: Work) -> None:
     before = Look(work.survey(), 0)
     assert why_not_at_rest(before, Look(work.survey(), 0), None) is None
     writer = Writer(7, "sim", "out/a.txt")

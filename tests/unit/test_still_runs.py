@@ -68,7 +68,7 @@ def test_an_end_without_a_word_is_seen_when_the_agent_misses_its_times_to_write(
     assert ended.gone.ended_by is EndedBy.CLOUD
 
 
-def test_who_hears_nothing_of_the_agent_looks_at_each_pass(still: PlainAwsRun) -> None:
+def test_runner_without_heartbeats_lists_instances_at_each_pass(still: PlainAwsRun) -> None:
     still.is_hung = True
     still.goes_on(6, PASS_S)
     assert asks(still, 30) == 30 / PASS_S
@@ -82,7 +82,7 @@ def refusal_of(run: PlainAwsRun, *operations: str, code: str = "RequestLimitExce
     run.aws.fault = refuse
 
 
-def test_a_throttled_account_is_asked_less_while_its_instance_trains(still: PlainAwsRun) -> None:
+def test_throttled_account_is_polled_less_while_its_instance_trains(still: PlainAwsRun) -> None:
     refusal_of(still, LOOK)
     assert asks(still, 600) <= 40
     tick = still.ticks[-1]
@@ -95,7 +95,7 @@ def test_a_throttled_account_is_asked_less_while_its_instance_trains(still: Plai
     assert still.ticks[-1].remark is None
 
 
-def test_who_is_throttled_asks_on_while_something_happens(still: PlainAwsRun) -> None:
+def test_throttled_runner_keeps_polling_while_something_happens(still: PlainAwsRun) -> None:
     refusal_of(still, LOOK)
     still.goes_on(30, PASS_S)
     still.is_interrupted()
@@ -116,7 +116,7 @@ def test_while_there_is_no_capacity_each_refusal_is_looked_after_and_nothing_els
     assert still.trains_within(120)
 
 
-def test_a_cloud_that_costs_nothing_to_ask_is_asked_at_each_pass() -> None:
+def test_cloud_with_free_calls_is_polled_at_each_pass() -> None:
     asked: list[str] = []
     played = PlayedRun(steps=6000)
     runner = played.runner(before=asked.append)

@@ -71,7 +71,7 @@ def test_no_strategy_is_late_whatever_the_market_does(name: str, world: tuple[Jo
 @pytest.mark.exhaustive
 @settings(max_examples=400, deadline=None)
 @given(world=worlds(), wishes=st.lists(st.integers(0, 4), min_size=1, max_size=30))
-def test_the_net_holds_whatever_it_is_asked_for(world: tuple[Job, Ticks], wishes: list[int]) -> None:
+def test_safety_net_meets_the_deadline_under_any_wish(world: tuple[Job, Ticks], wishes: list[int]) -> None:
     job, ticks = world
     assert not simulate(SafetyNet(AnyWish(wishes)), job, ticks).missed(job)
 
@@ -204,13 +204,13 @@ def test_spot_that_saves_next_to_nothing_is_not_worth_a_changeover() -> None:
 
 
 @given(slack_s=st.floats(0.0, 9000.0), dearer=st.floats(1.0, 2.0))
-def test_nobody_returns_to_spot_that_is_dearer_than_on_demand(slack_s: float, dearer: float) -> None:
+def test_run_does_not_return_to_spot_dearer_than_on_demand(slack_s: float, dearer: float) -> None:
     job = Job(6000.0, 6000.0 + slack_s, 60.0, TICK_S, 3.0)
     asked = Situation(job, 0.0, 6000.0, ON_DEMAND, True, {"a": 3.0 * dearer}, MarketHistory().observed({"a"}, 0.0))
     assert COMPARED["ours"].choose(asked) == ON_DEMAND
 
 
-def test_what_has_lasted_is_expected_to_last_and_what_was_lost_often_is_not() -> None:
+def test_pool_that_lasted_is_expected_to_last_and_one_lost_often_is_not() -> None:
     young = MarketHistory().observed({"a"}, 0.0)
     flaky = young
     for turn in range(1, 7):
@@ -249,7 +249,7 @@ def test_the_zones_of_a_region_are_known_by_their_names(one: str, other: str) ->
     ("one", "other"),
     [("us-east-1a", "us-east-2a"), ("us-east-1a/g5.xlarge", "us-east-1b/g6.xlarge"), ("a", "b")],
 )
-def test_what_is_not_of_one_region_is_not_mistaken_for_it(one: str, other: str) -> None:
+def test_names_of_different_regions_are_not_confused(one: str, other: str) -> None:
     assert region_of(one) != region_of(other)
 
 

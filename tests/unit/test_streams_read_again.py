@@ -67,6 +67,6 @@ def test_a_place_of_an_earlier_spotrun_is_not_compared() -> None:
         (torch.ones(4, 4).t()[1:], torch.arange(12.0).view(3, 4)),
     ],
 )
-def test_batches_are_told_apart_by_what_they_hold(one: Any, other: Any) -> None:
+def test_batches_are_distinguished_by_their_contents(one: Any, other: Any) -> None:
     assert mark_of(one) != mark_of(other)
     assert mark_of(one) == mark_of(one)

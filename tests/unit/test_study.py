@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from spotrun.errors import SpotrunError
-from spotrun.forecast.study import Options, Row, records_in, study
+from spotrun.forecast.study import Options, StrategyResult, records_in, study
 from spotrun.forecast.study_report import as_csv, as_json
 from tests.support.market_records import write_records
 
@@ -38,7 +38,7 @@ def test_a_study_has_a_row_per_case_and_strategy_and_on_demand_costs_its_bill(tr
         assert (row.misses > 0) == (row.strategy == "spot_only")
 
 
-def test_polarity_is_the_readers_business_and_is_told(traces: Path) -> None:
+def test_polarity_is_applied_by_the_reader_and_reported(traces: Path) -> None:
     options = Options(("spot_only",), (HOUR_S,), (4 * HOUR_S,), (360.0,), published_as="adrs")
     found = study([traces / "never.json"], options)
     assert found.records[0].polarity == "0 = available (adrs)"
@@ -55,7 +55,7 @@ def test_the_same_study_has_the_same_hash_and_another_changeover_another(traces:
 
 def test_hindsight_is_below_every_strategy_and_counts_no_losses(traces: Path) -> None:
     options = msgspec.structs.replace(OPTIONS, strategies=("ours", "greedy", "optimum"))
-    costs: dict[float, dict[str, Row]] = {}
+    costs: dict[float, dict[str, StrategyResult]] = {}
     for row in study(records_in(traces), options).rows:
         costs.setdefault(row.case.deadline_s, {})[row.strategy] = row
     for rows in costs.values():
@@ -71,7 +71,7 @@ def test_csv_and_json_hold_the_same_figures(traces: Path) -> None:
     assert facts["results"][0]["work_s"] == 2 * HOUR_S
 
 
-def test_records_too_short_for_the_deadline_are_told(traces: Path) -> None:
+def test_records_too_short_for_the_deadline_are_reported(traces: Path) -> None:
     long = Options(STRATEGIES, (HOUR_S,), (1000 * HOUR_S,), (360.0,))
     with pytest.raises(SpotrunError, match="no record is as long as the deadlines"):
         study(records_in(traces), long)

@@ -32,7 +32,7 @@ def stillborn(history: History, market: tuple[Offering, ...] = MARKET, wanted: o
 
 
 @pytest.mark.parametrize("wanted", [SPOT_ONLY, spec(), HURRIED], ids=["spot", "auto", "by a deadline"])
-def test_another_subnet_and_then_another_zone_is_asked_after_stillborn_instances(wanted: object) -> None:
+def test_stillborn_instances_lead_to_another_subnet_and_then_another_zone(wanted: object) -> None:
     history = History()
     assert [stillborn(history, wanted=wanted) for _ in range(3)] == ["subnet-1", "subnet-2", "subnet-3"]
     (failure,) = events_of(decided(history, SPOT_ONLY, market=MARKET))
@@ -88,7 +88,7 @@ def test_a_resumed_run_begins_with_the_first_subnet() -> None:
     assert stillborn(history) == "subnet-1"
 
 
-def test_a_zone_whose_subnets_all_failed_is_asked_first_again_after_an_hour() -> None:
+def test_zone_whose_subnets_all_failed_comes_first_again_after_an_hour() -> None:
     history, market = History(), (replace(TWO_SUBNETS, other_subnets=UNSET), ONE_SUBNET)
     assert stillborn(history, market) == "subnet-1"
     assert asked_subnet(history, market) == "subnet-3"

@@ -49,7 +49,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((*RIGHT, "--deadline", "2020-01-01T07:00"), "has passed"),
         ((*RIGHT, "--deadline", "10s"), "comes before one trial could be done"),
         ((*RIGHT, "--deadline", "soon"), "--deadline"),
-        ((*RIGHT, "--stop-worst", "0.4"), "is no share that leaves one trial in two"),
+        ((*RIGHT, "--reduction-factor", "1"), "is no whole number from 2 on"),
+        ((*RIGHT, "--stop-worst", "0.4"), "--reduction-factor 0.4 is no whole number from 2 on"),
         (("--grid", "LR=1e-3,3e-4", "--budget", "40"), "did you mean lr?"),
         (("--grid", "lr=1e-3,3e-4", "--budget", "0"), "try: --budget 40"),
         (("--grid", "lr=[1,2],[3", "--budget", "40"), "a ']' is missing"),
@@ -60,7 +61,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((*RIGHT, "--name", "Net Sweep"), "--name"),
     ],
 )
-def test_a_mistake_is_told_with_what_to_type_and_nothing_is_made(
+def test_mistake_is_reported_with_a_fix_and_nothing_is_made(
     job: Path, spotrun: Spotrun, flags: tuple[str, ...], said: str
 ) -> None:
     found = spotrun("sweep", str(job), *flags, "-y")

@@ -85,7 +85,7 @@ def test_a_parameter_may_be_a_variable_or_an_override_of_hydra(tmp_path: Path) -
     assert with_params(hydra, {"model.width": "8"}).train.args == ("model.width=8",)
 
 
-def test_a_name_that_the_script_does_not_have_is_refused_and_what_nobody_knows_is_passed_on(tmp_path: Path) -> None:
+def test_unknown_argument_is_refused_and_an_uncertain_one_is_passed_on(tmp_path: Path) -> None:
     with pytest.raises(SpecInvalid, match="no argument --learnin-rate") as refused:
         with_params(job(tmp_path, ARGPARSE), {"learnin-rate": "1"})
     assert refused.value.hint == "did you mean learning-rate?"

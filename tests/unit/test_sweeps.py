@@ -23,8 +23,8 @@ from spotrun.sweep.rungs import (
     Trial,
     Unknown,
     best_of,
+    grace_epochs,
     held_usd,
-    judged_from,
     metric_of,
     need_of,
     next_actions,
@@ -32,7 +32,7 @@ from spotrun.sweep.rungs import (
 )
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
-PLAN = SweepPlan(trials=8, budget_usd=Decimal(40), at_once=4, keep_one_in=2, judged_from=1, metric="val_loss")
+PLAN = SweepPlan(trials=8, budget_usd=Decimal(40), max_parallel=4, keep_one_in=2, grace_epochs=1, metric="val_loss")
 HOUR = timedelta(hours=1)
 
 
@@ -106,7 +106,7 @@ def test_a_budget_that_is_more_than_ample_for_all_is_shared_by_all(budget: int, 
     assert [each.budget_usd for each in found] == [Decimal(each_gets)] * 4, "seven are to begin"
 
 
-def test_what_runs_holds_its_whole_budget_and_what_has_ended_its_cost() -> None:
+def test_running_trial_holds_its_whole_budget_and_an_ended_one_its_cost() -> None:
     plan = replace(PLAN, budget_usd=Decimal(12))
     assert held_usd([ended(1, 0.5), trial(2, 0.5)]) == Decimal(7)
     assert [each.budget_usd for each in begun(next_actions(plan, [ended(1, 0.5), trial(2, 0.5)]))] == [Decimal(5)]
@@ -159,7 +159,7 @@ def test_no_history_makes_a_sweep_promise_more_than_its_budget(
 # -- who stops -------------------------------------------------------------------------------------------------------
 
 
-def test_the_worst_half_of_those_that_have_come_as_far_stops_and_is_told_why() -> None:
+def test_worst_half_of_the_trials_at_a_rung_stops_with_a_reason() -> None:
     trials = [trial(1, 0.5), trial(2, 0.9, begin_min=1), trial(3, 0.4, begin_min=2), trial(4, 0.6, begin_min=3)]
     reasons = stopped(next_actions(PLAN, trials))
     assert reasons == {
@@ -167,19 +167,19 @@ def test_the_worst_half_of_those_that_have_come_as_far_stops_and_is_told_why() -
         4: "val_loss 0.6 after epoch 1 is no. 3 of 4 trials; the best has 0.4",
     }
     assert stopped(next_actions(replace(PLAN, keep_one_in=None), trials)) == {}
-    assert set(stopped(next_actions(replace(PLAN, judged_from=2), trials))) == set()
+    assert set(stopped(next_actions(replace(PLAN, grace_epochs=2), trials))) == set()
 
 
 @pytest.mark.parametrize(
-    ("budget", "time", "at_once", "first"), [(40, None, 4, 3), (7, None, 4, 2), (4, None, 4, 1), (40, HOUR, 4, 1)]
+    ("budget", "time", "max_parallel", "first"), [(40, None, 4, 3), (7, None, 4, 2), (4, None, 4, 1), (40, HOUR, 4, 1)]
 )
 def test_trials_are_compared_as_late_as_budget_and_time_allow(
-    budget: int, time: timedelta | None, at_once: int, first: int
+    budget: int, time: timedelta | None, max_parallel: int, first: int
 ) -> None:
-    plan = replace(PLAN, judged_from=None, budget_usd=Decimal(budget), time=time, at_once=at_once)
-    assert judged_from(plan, [trial(1, 0.5, price_usd_per_hour=Decimal(1))]) == first
-    assert judged_from(plan, [trial(1)]) == 1, "nothing is known yet"
-    assert judged_from(replace(plan, judged_from=5), [trial(1, 0.5)]) == 5
+    plan = replace(PLAN, grace_epochs=None, budget_usd=Decimal(budget), time=time, max_parallel=max_parallel)
+    assert grace_epochs(plan, [trial(1, 0.5, price_usd_per_hour=Decimal(1))]) == first
+    assert grace_epochs(plan, [trial(1)]) == 1, "nothing is known yet"
+    assert grace_epochs(replace(plan, grace_epochs=5), [trial(1, 0.5)]) == 5
 
 
 def test_of_a_metric_that_has_to_grow_the_smallest_are_the_worst() -> None:
@@ -203,7 +203,7 @@ def test_a_trial_that_loses_its_metric_to_nan_stops() -> None:
     assert stopped(next_actions(PLAN, trials)) == {2: "it has logged no finite val_loss after epoch 1"}
 
 
-def test_nobody_is_stopped_twice_or_after_the_end() -> None:
+def test_no_trial_is_stopped_twice_or_after_its_end() -> None:
     trials = [trial(1, 0.5), trial(2, 0.9, begin_min=1, asked_to_stop=True), ended(3, 0.9, begin_min=2)]
     assert stopped(next_actions(PLAN, trials)) == {}
 
@@ -221,21 +221,23 @@ def halved(number: int, *values: float, **known: object) -> Trial:
     return replace(ended(number, *values, outcome="stopped"), judged=True, **known)
 
 
-def test_what_is_left_when_all_have_begun_goes_to_those_that_were_stopped_the_most_promising_first() -> None:
-    plan = replace(PLAN, trials=5, at_once=2, spend_rest=True)
+def test_remaining_budget_resumes_stopped_trials_the_most_promising_first() -> None:
+    plan = replace(PLAN, trials=5, max_parallel=2, resume_stopped=True)
     trials = [ended(1, 0.5, 0.4, 0.3), halved(2, 0.9), halved(3, 0.5, 0.6), halved(4, 0.8), ended(5, outcome="stopped")]
     assert next_actions(plan, trials) == [CarryOn(3), CarryOn(4)], "the last one was stopped by somebody else"
-    assert next_actions(replace(plan, spend_rest=False), trials) == [Over("")]
+    assert next_actions(replace(plan, resume_stopped=False), trials) == [Over("")]
     assert next_actions(replace(plan, trials=6), trials)[0] == Begin(6, Decimal(12), HOUR), "new ones come first"
     assert next_actions(plan, trials, HOUR) == [Over("")], "no time is left for one"
     assert next_actions(replace(plan, budget_usd=Decimal(10)), trials) == [CarryOn(3)], "its whole budget is kept again"
     assert next_actions(replace(plan, budget_usd=Decimal(9)), trials) == [Over("")]
 
 
-def test_who_would_be_carried_on_at_once_is_not_stopped() -> None:
-    plan = replace(PLAN, trials=3, at_once=1, spend_rest=True)
+def test_trial_that_would_be_resumed_at_once_is_not_stopped() -> None:
+    plan = replace(PLAN, trials=3, max_parallel=1, resume_stopped=True)
     worse = trial(3, 0.9, begin_min=60)
-    assert stopped(next_actions(replace(plan, spend_rest=False), [ended(1, 0.5), halved(2, 0.8), worse])).keys() == {3}
+    assert stopped(
+        next_actions(replace(plan, resume_stopped=False), [ended(1, 0.5), halved(2, 0.8), worse])
+    ).keys() == {3}
     assert stopped(next_actions(plan, [ended(1, 0.5), halved(2, 0.8), worse])).keys() == {3}, "for the sake of no. 2"
     assert stopped(next_actions(plan, [ended(1, 0.5), halved(2, 1.2), worse])) == {}
 
@@ -253,7 +255,7 @@ def test_a_trial_that_was_carried_on_is_compared_again_only_further_on() -> None
 # -- by which metric -------------------------------------------------------------------------------------------------
 
 
-def test_a_metric_that_nobody_logs_is_told_at_the_end_of_the_first_epoch() -> None:
+def test_unlogged_metric_is_reported_at_the_end_of_the_first_epoch() -> None:
     mistaken = replace(PLAN, metric="val_los")
     (unknown,) = next_actions(mistaken, [trial(1, 0.5)])
     assert unknown == Unknown("val_los", 1, ("val_loss",))
@@ -262,7 +264,9 @@ def test_a_metric_that_nobody_logs_is_told_at_the_end_of_the_first_epoch() -> No
     assert not any(isinstance(each, Unknown) for each in next_actions(strange, [trial(1, 0.5)])), "it may be NaN"
     (unknown,) = next_actions(strange, [trial(1, 0.5), trial(2, 0.5)])
     assert unknown == Unknown("accuracy", 1, ("val_loss",))
-    assert not any(isinstance(each, Unknown) for each in next_actions(replace(strange, judged_from=2), [trial(1, 0.5)]))
+    assert not any(
+        isinstance(each, Unknown) for each in next_actions(replace(strange, grace_epochs=2), [trial(1, 0.5)])
+    )
 
 
 def test_without_a_wish_trials_are_judged_by_the_loss_of_the_validation_or_else_of_the_training() -> None:
@@ -302,7 +306,7 @@ def test_a_sample_is_of_different_trials_and_the_same_for_the_same_seed() -> Non
 @pytest.fixture(scope="module")
 def found() -> list[Swept]:
     """Two of the sweeps of benchmarks/sweep.py, with fewer trials."""
-    return [swept(Case(seed, 10, 4.0, 3, 2, deadline, spend_rest=True)) for seed, deadline in ((1, None), (2, 8.0))]
+    return [swept(Case(seed, 10, 4.0, 3, 2, deadline, resume_stopped=True)) for seed, deadline in ((1, None), (2, 8.0))]
 
 
 def test_simulated_sweeps_keep_budget_and_deadline_and_come_near_the_best_in_hindsight(found: list[Swept]) -> None:

@@ -29,7 +29,7 @@ WRITTEN = [*OF_AGENT, AgentStatus]
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_nobody_reads_a_secret_that_a_training_tells(
+def test_no_reader_gets_a_secret_that_a_training_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """`make secrets` does this with 1,000 values."""
@@ -99,7 +99,7 @@ def texts(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("ending", ["", CUT])
-def test_a_text_that_somebody_has_cut_loses_the_beginning_of_a_secret(tmp_path: Path, ending: str) -> None:
+def test_truncated_text_loses_the_beginning_of_a_secret(tmp_path: Path, ending: str) -> None:
     console = Console(tmp_path, OutputRedaction([SECRET]))
     assert console.clean(f"it is {SECRET[:9]}{ending}") == f"it is {CUT}"
     assert console.clean(f"it is {SECRET[:4]}\n{SECRET[4:9]}{ending}") == f"it is {CUT}"
@@ -120,7 +120,7 @@ BY_NUMBER = ["bytes of Python by number", "letters by number in JSON", "each byt
 
 @pytest.mark.parametrize("how", BROKEN_BY)
 @pytest.mark.parametrize("form", BY_NUMBER)
-def test_a_cut_beside_a_break_within_a_written_letter_shows_no_more(tmp_path: Path, form: str, how: str) -> None:
+def test_cut_next_to_a_break_within_an_escape_shows_no_more(tmp_path: Path, form: str, how: str) -> None:
     """What breaks a letter's number apart is itself cut off, or is the last that there is."""
     console, reader = Console(tmp_path, OutputRedaction([SECRET])), Reader(SECRET)
     letters = BY_LETTER[form](SECRET)
@@ -135,7 +135,7 @@ def test_a_cut_beside_a_break_within_a_written_letter_shows_no_more(tmp_path: Pa
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_wherever_a_text_is_cut_nobody_reads_the_beginning_of_a_secret(tmp_path: Path, form: str) -> None:
+def test_text_cut_anywhere_shows_no_beginning_of_a_secret(tmp_path: Path, form: str) -> None:
     """Also where the cut is within a letter that is written as several bytes, and those by number."""
     secret = 'größer-é%c3-<漢>-\\"ñ€-z'
     console, reader = Console(tmp_path, OutputRedaction(forms_of_all([secret]))), Reader(secret)

@@ -216,7 +216,7 @@ def look(value: object) -> Places:
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 5), st.integers(0, 5))
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_differs_is_seen_or_named_and_what_is_the_same_is_the_same(kind: str, one: int, other: int) -> None:
+def test_different_values_differ_or_are_named_and_equal_ones_match(kind: str, one: int, other: int) -> None:
     make = KINDS[kind]
     first, again, second = look([make(one)]), look([make(one)]), look([make(other)])
     assert first.found == again.found
@@ -241,7 +241,7 @@ UNREAD = {"weak", "context", "cache"}
 
 
 @pytest.mark.parametrize("kind", sorted(UNREAD))
-def test_what_cannot_be_looked_into_is_named(kind: str) -> None:
+def test_unreadable_object_is_named(kind: str) -> None:
     assert [*look([KINDS[kind](1)]).unread] == ["there[0]"]
 
 
@@ -256,7 +256,7 @@ class Unwilling:
         raise RuntimeError("not now")
 
 
-def test_what_resists_is_named_and_the_rest_is_looked_at() -> None:
+def test_object_that_raises_is_named_and_the_rest_is_read() -> None:
     places = look([Unwilling(), torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), 3])
     assert {*places.unread} == {"there[0]", "there[1]"}
     assert places.found["there[2]"] == "3"
@@ -290,7 +290,7 @@ def test_a_time_in_an_array_is_in_other_places_than_its_other_columns(make: Call
         assert {place for place in one if one[place] != other[place]} > varying
 
 
-def test_sharing_is_told_from_two_that_are_equal() -> None:
+def test_shared_object_differs_from_two_equal_ones() -> None:
     shared = [1]
     assert look([shared, shared]).found != look([[1], [1]]).found
     assert look([shared, shared]).found["there[1]"] == "the same as there[0]"

@@ -61,7 +61,7 @@ def test_windows_come_out_as_zones_with_prices(tmp_path: Path) -> None:
     assert windows.ticks(1, (0,))[8] == {}
 
 
-def test_a_folder_without_the_windows_is_told(tmp_path: Path) -> None:
+def test_folder_without_the_windows_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SpotrunError, match="no market windows"):
         read_windows(tmp_path / "none.npz")
 
@@ -81,14 +81,14 @@ def test_counts_are_read_in_the_order_of_their_times(tmp_path: Path) -> None:
     assert read_counts(path, 3, 1.0).up[0, :, 0].tolist() == [True, True, False, False]
 
 
-def test_what_is_no_record_is_told_with_its_name(tmp_path: Path) -> None:
+def test_file_that_is_no_record_is_reported_by_name(tmp_path: Path) -> None:
     for name in ("a.json", "b.csv", "c.txt"):
         (tmp_path / name).write_text("{}" if name == "a.json" else "hello")
         with pytest.raises(SpotrunError, match="is no record of a market"):
             read_any(tmp_path / name, "skypilot", 1, 1.0)
 
 
-def test_what_cannot_be_read_is_told_with_its_name(tmp_path: Path) -> None:
+def test_unreadable_record_is_reported_by_name(tmp_path: Path) -> None:
     with pytest.raises(SpotrunError, match="is a folder"):
         read_any(tmp_path, "adrs", 1, 1.0)
     with pytest.raises(SpotrunError, match=r"absent\.json cannot be read: No such file"):

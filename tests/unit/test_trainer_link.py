@@ -158,7 +158,7 @@ def test_a_timeout_is_not_an_end(ends):
     assert agent.receive(None) == (Finished(step=3, epoch=1), [])
 
 
-def test_what_was_sent_before_the_other_end_died_is_still_read(ends):
+def test_message_sent_before_the_other_end_died_is_still_read(ends):
     agent, trainer = ends
     trainer.send(Finished(step=3, epoch=1))
     trainer.close()

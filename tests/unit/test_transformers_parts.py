@@ -89,7 +89,7 @@ class TestRefusals:
     def test_a_checkpoint_of_lightning_is_nothing_to_begin_with(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(start_file.VARIABLE, "/run/start.ckpt")
         (problem,) = refusals.problems(trainer(), MODULE, "5.24.0")
-        assert "--from" in problem.hint
+        assert "--init-from" in problem.hint
 
     @pytest.mark.parametrize("version", ["4.57.1", "5.0.0", "5.9.3"])
     def test_an_old_version_is_refused_before_one_looks_at_its_trainer(self, version: str) -> None:
@@ -97,7 +97,7 @@ class TestRefusals:
         assert version in problem.reason
         assert f"install transformers {names.KNOWN}" in problem.hint
 
-    def test_a_version_that_has_moved_a_name_is_told_which(self) -> None:
+    def test_version_that_moved_a_private_name_is_refused_by_that_name(self) -> None:
         (problem,) = refusals.problems(SimpleNamespace(), ModuleType("another"), "6.1.0")
         assert problem.reason == "transformers 6.1.0 has moved Trainer._run_epoch"
 
@@ -137,7 +137,7 @@ class TestTaps:
         assert one.count(1) == 2
         assert not vars(one)
 
-    def test_what_the_script_has_set_on_an_object_is_there_again(self) -> None:
+    def test_methods_that_the_script_set_on_an_object_come_back(self) -> None:
         one, taps = SimpleNamespace(log=len), Taps()
         taps.around(one, "log", lambda original, text: original(text) + 1)
         assert one.log("ab") == 3
@@ -150,7 +150,7 @@ class TestBaseModel:
         assert {*BaseModel(PeftModel()).digests()} == {"base.weight", "base.bias"}
         assert not BaseModel(nn.Sequential(PeftModel())).digests()
 
-    def test_what_is_written_to_or_trained_is_no_base_any_more(self) -> None:
+    def test_changed_or_trained_parameter_is_no_longer_a_base(self) -> None:
         model = PeftModel()
         base = BaseModel(model)
         with torch.no_grad():
@@ -168,7 +168,7 @@ class TestBaseModel:
         assert "revision" in raised.value.hint
 
 
-def test_optimizers_are_heard_of_wherever_gradients_are_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimizers_are_reported_wherever_gradients_are_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The port is asked before there is a loader; a stream's pass may end within the batches of one step."""
     monkeypatch.setattr(adapter, "version", lambda: "5.24.0")
     arguments = {"gradient_accumulation_steps": 3, "process_index": 0, "seed": 1}

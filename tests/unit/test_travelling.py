@@ -55,7 +55,7 @@ def test_rules_mean_what_git_takes_them_for(tmp_path: Path, seed: int) -> None:
     assert sorted(names(work)) == by_git(work)
 
 
-def test_what_looks_like_a_secret_stays_here_and_is_named(tmp_path: Path) -> None:
+def test_files_that_look_like_secrets_are_not_uploaded_and_are_named(tmp_path: Path) -> None:
     secret = {
         ".env": "", ".env.production": "", ".aws/credentials": "", "keys/id_ed25519": "", "server.pem": "",
         "account.json": f'{{"private_key": "{KEY_MARK.decode()}"}}',

@@ -248,7 +248,7 @@ def test_a_wait_for_the_better_kind_comes_before_a_dearer_one() -> None:
     assert found.offering.capacity_type is ON_DEMAND
 
 
-def test_spot_of_a_dearer_kind_is_asked_before_on_demand_that_costs_more() -> None:
+def test_spot_of_a_dearer_kind_comes_before_on_demand_that_costs_more() -> None:
     """The best kind has refused for long enough to go on demand, and spot of the other one costs less than that."""
     history = History()
     for kind, step_s in ((T4, 1.0), (A10G, 1.0)):
@@ -266,7 +266,7 @@ def test_spot_of_a_dearer_kind_is_asked_before_on_demand_that_costs_more() -> No
     assert (found.offering.accelerators, found.offering.capacity_type) == (T4, ON_DEMAND)
 
 
-def test_from_on_demand_spot_of_another_kind_is_asked_before_the_best_kind_refuses_again() -> None:
+def test_run_on_demand_tries_spot_of_another_kind_before_the_refusing_best_kind() -> None:
     history = History()
     for kind, step_s in ((T4, 1.0), (A10G, 1.2)):
         launch = begins(history, kind)

@@ -124,7 +124,7 @@ def test_an_arena_with_a_commit_that_borrows_is_recognised_by_every_byte(where: 
         found.close()
 
 
-def test_what_trains_as_a_whole_is_sent_as_a_whole_and_soon_not_looked_at_any_more() -> None:
+def test_fully_trained_model_is_sent_whole_and_soon_not_compared() -> None:
     rng, attempt = random.Random(2), Attempt()
     frozen = rng.randbytes(MB // 5)
     for _ in range(FRUITLESS_MAX + 2):
@@ -132,14 +132,14 @@ def test_what_trains_as_a_whole_is_sent_as_a_whole_and_soon_not_looked_at_any_mo
     assert attempt.commit(image_of([frozen])).event.borrows == ()
 
 
-def test_a_backbone_that_was_trained_in_between_is_sent_anew_and_borrowed_from_then_on() -> None:
+def test_backbone_trained_in_between_is_sent_again_and_borrowed_from_then_on() -> None:
     rng, attempt = random.Random(3), Attempt()
     first, second = rng.randbytes(MB), rng.randbytes(MB)
     borrows = [attempt.commit(image_of([rng.randbytes(99), body])).event.borrows for body in [first] * 2 + [second] * 2]
     assert borrows == [(), ("checkpoints/1-0-0",), (), ("checkpoints/1-0-2",)]
 
 
-def test_a_checkpoint_that_nobody_keeps_is_not_borrowed_of() -> None:
+def test_retired_checkpoint_lends_nothing() -> None:
     attempt = Attempt()
     image = memoryview(image_of([random.randbytes(MB)]))
     attempt.commit(bytes(image))
@@ -188,7 +188,7 @@ def state_of(*borrows: int | None, suspect: Sequence[int] = (), cut_off: Sequenc
     ],
     ids=["needed", "moved on", "free", "needed by a suspect one", "needed by one that was cut off"],
 )
-def test_who_has_lent_stays_as_long_as_it_is_needed_and_goes_last(state: RunState, retired: list[int]) -> None:
+def test_lending_checkpoint_stays_while_it_is_needed_and_goes_last(state: RunState, retired: list[int]) -> None:
     assert retention.to_retire(state, CheckpointSpec(keep_last=2), None) == retired
 
 
@@ -247,7 +247,7 @@ def three_commits() -> Attempt:
     return attempt
 
 
-def test_damage_of_what_was_lent_is_seen_by_all_who_need_it_and_by_nobody_else() -> None:
+def test_damage_of_a_borrowed_part_affects_exactly_its_borrowers() -> None:
     attempt = three_commits()
     key = "checkpoints/1-0-0/part-0000"
     attempt.store.objects[key] = attempt.store.objects[key][:-1] + b"?"

@@ -139,7 +139,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_changes_out_of_sight_is_named_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hidden_change_is_named_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     make, change = CHANGES[name]
     held = make()
     if name == "a generator over an iterator":
@@ -174,7 +174,7 @@ HARMLESS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_libraries_note_for_themselves_is_not_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_of_libraries_are_not_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     make, change = HARMLESS[name]
     process = Process(held=make()).begun()
     process.image()
@@ -202,7 +202,7 @@ def test_an_object_of_the_script_within_one_of_a_library_is_carried_or_named(
     assert "module.alone has changed" in capsys.readouterr().err
 
 
-def test_a_connection_whose_traffic_nobody_counts_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_connection_with_uncounted_traffic_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     ours, theirs = socket.socketpair()
     process = Process(held=Library(link=ours), other=socket.socket()).begun()
     process.image()
@@ -255,7 +255,7 @@ def test_one_look_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what functions keep, and what torch calls
 
 
-def test_what_a_cache_of_the_script_has_taken_in_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_filled_cache_of_the_script_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     process = Process()
     process.script.noise = functools.lru_cache(process.script.remembered)
     process.script.imported = functools.lru_cache(math.factorial)

@@ -34,7 +34,7 @@ def seen_later(history: History, launch: int, heard_at: datetime | None = None) 
     return gone
 
 
-def test_the_last_heartbeat_bounds_an_end_that_nobody_saw() -> None:
+def test_last_heartbeat_bounds_an_unobserved_end() -> None:
     history = History()
     launch = history.running()
     heard_at = history.after(300).now
@@ -79,7 +79,7 @@ def _decided(history: History, launch: int, heard_at: datetime) -> list[ev.AnyEv
     return events_of(decided(history, heard={launch: heard_at}, silent={launch: history.now - heard_at}))
 
 
-def test_its_time_to_live_bounds_it_if_nothing_was_ever_heard() -> None:
+def test_time_to_live_bounds_an_end_without_any_heartbeat() -> None:
     history = History()
     launch = history.launch()
     history.record(launch)
@@ -100,7 +100,7 @@ def test_no_end_is_before_its_beginning_whatever_the_clocks_say() -> None:
 
 
 @pytest.mark.parametrize(("lived_on_s", "by", "usd"), [(118, EndedBy.CLOUD, 0.0), (25, EndedBy.FAULT, 0.0115)])
-def test_whoever_lived_until_the_moment_of_its_notice_was_taken_by_the_cloud(
+def test_instance_alive_at_its_notice_deadline_was_ended_by_the_cloud(
     lived_on_s: float, by: EndedBy, usd: float
 ) -> None:
     """EC2 does not charge for what it takes in the first hour; what powers off before is charged."""

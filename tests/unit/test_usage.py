@@ -60,7 +60,7 @@ def test_this_machine_tells(monkeypatch: pytest.MonkeyPatch):
     assert 0 < found.memory_used_bytes < found.memory_bytes
 
 
-def test_what_was_used_is_summed_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_usage_is_summed_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """From the second look of a training on: what was before the first one may be a download."""
     now_s = iter([0.0, 10.0, 20.0, 30.0, 34.0, 36.0])
     monkeypatch.setattr(usage.time, "monotonic", lambda: next(now_s))
@@ -94,7 +94,7 @@ def test_the_share_is_that_of_the_last_minute_of_training():
     assert (wait.trained.waited_s, wait.trained.seconds) == pytest.approx((59.5, 199.0))
 
 
-def test_it_is_told_once_and_only_of_a_training_that_waits_for_long():
+def test_data_wait_is_reported_once_and_only_when_it_lasts():
     wait, told = DataWait(), []
     for second in range(300):
         wait.progressed(at(0.29 * second if second < 100 else 29.0 + 0.42 * (second - 100)), float(second))
@@ -104,7 +104,7 @@ def test_it_is_told_once_and_only_of_a_training_that_waits_for_long():
     assert news.startswith("the training waits for its data 3")
 
 
-def test_validations_and_another_process_begin_anew():
+def test_validation_and_a_new_process_restart_the_data_wait():
     for interruption in (at(9.0, "validate"), at(0.0)):
         wait = DataWait()
         for second in range(30):

@@ -70,7 +70,7 @@ def compared(
     return compare(command(["out/"]), PLAN, one, other, second, lambda text: text)
 
 
-def test_a_command_that_leaves_the_same_files_is_identical_and_it_is_said_how_often_it_was_killed(
+def test_command_with_the_same_files_is_identical_and_its_kills_are_counted(
     tmp_path: Path,
 ) -> None:
     seen = compared(tmp_path, {"out_n": "5"}, {"out_n": "5"})
@@ -83,7 +83,7 @@ def test_a_command_that_leaves_the_same_files_is_identical_and_it_is_said_how_of
     assert as_json(seen)["first_difference"] is None
 
 
-def test_where_two_runs_in_peace_differ_as_well_the_command_is_said_not_to_be_deterministic(tmp_path: Path) -> None:
+def test_command_is_called_nondeterministic_where_two_undisturbed_runs_differ(tmp_path: Path) -> None:
     calm, other, again = ({"out_n": "5", "out_log": str(drawn)} for drawn in (1, 2, 3))
     seen = compared(tmp_path, calm, other, again)
     assert seen.identical, "of the rest"

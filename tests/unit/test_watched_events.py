@@ -29,7 +29,7 @@ def watched(history: History) -> list[str]:
     return [watched_line(entry, history.state) for entry in history.entries]
 
 
-def test_a_refusal_is_told_in_a_few_words_and_the_same_one_of_another_zone_not_again() -> None:
+def test_refusal_is_shown_briefly_and_not_repeated_for_another_zone() -> None:
     history = History()
     for zone in ("local-a", "local-b", "local-c"):
         refused(history, zone)

@@ -38,7 +38,7 @@ def test_a_row_has_the_kills_and_the_steps_that_were_done_twice() -> None:
     ]
 
 
-def test_what_differs_is_in_the_row() -> None:
+def test_row_shows_what_differs() -> None:
     seen = msgspec.structs.replace(SEEN, wrong="a|b <c>\nd")
     assert row("fabric", seen).endswith("| **differs**: a\\|b &lt;c> d |\n")
 
@@ -48,7 +48,7 @@ def test_an_instance_is_killed_with_a_notice_half_of_the_times() -> None:
     assert SEEN.left(4) == {TRAINER: 3, AGENT: 3, INSTANCE: 1, NOTICE: 1}
 
 
-def test_what_was_measured_of_other_files_does_not_count(tmp_path: Path) -> None:
+def test_measurement_of_other_files_does_not_count(tmp_path: Path) -> None:
     measured = msgspec.structs.replace(SEEN, sha256=unseen("fabric").sha256)
     keep(tmp_path, "fabric", measured)
     keep(tmp_path, "hydra", SEEN)

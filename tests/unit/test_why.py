@@ -68,7 +68,7 @@ def test_a_wait_that_nothing_in_the_ledger_explains_is_called_that() -> None:
     assert "after a wait of 1h (the ledger does not say why" in sentence(history, "spot")
 
 
-def test_many_refusals_in_a_row_are_told_briefly_to_people() -> None:
+def test_why_shortens_many_refusals_in_a_row() -> None:
     history = History()
     for _ in range(40):
         ask(history, spec(resources={"spot_policy": "spot"}))
@@ -128,7 +128,7 @@ def test_a_loss_without_a_notice_says_what_was_lost() -> None:
     assert "13 steps had to be done again; on-demand in local-a" in sentence(history, "loss")
 
 
-def test_an_end_by_hand_is_told_as_that_and_what_follows_is_no_first_launch() -> None:
+def test_end_by_hand_is_reported_as_such_and_a_replacement_follows() -> None:
     history = History()
     launch = history.running()
     history.after(60).gone(launch, by=EndedBy.USER)
@@ -137,7 +137,7 @@ def test_an_end_by_hand_is_told_as_that_and_what_follows_is_no_first_launch() ->
     assert ": replacement: " in sentence(history, "spot")
 
 
-def test_an_end_by_hand_before_it_trained_is_told_too() -> None:
+def test_end_by_hand_before_training_is_reported_too() -> None:
     history = History()
     launch = history.launch()
     history.record(launch)
@@ -149,7 +149,7 @@ def test_an_end_by_hand_before_it_trained_is_told_too() -> None:
 
 
 @pytest.mark.parametrize("how", ["stop", "hang", "time-to-live"])
-def test_what_spotrun_or_its_guard_ends_is_no_end_by_hand(how: str) -> None:
+def test_end_by_spotrun_or_its_guard_is_no_end_by_hand(how: str) -> None:
     history = History()
     launch = history.running()
     if how == "stop":
@@ -161,7 +161,7 @@ def test_what_spotrun_or_its_guard_ends_is_no_end_by_hand(how: str) -> None:
     assert "somebody" not in sentence(history, "loss")
 
 
-def test_a_quota_that_is_full_is_told_with_what_comes_next_until_its_pool_is_asked_again() -> None:
+def test_full_quota_is_reported_with_the_next_step_until_its_pool_is_requested_again() -> None:
     history = History()
     launch = history.launch(SPOT, "0.36")
     history.write(ev.LaunchClosed(launch=launch, cause=Cause.QUOTA, detail="spot vCPUs of G: 8 of 8 in use"))
@@ -190,7 +190,7 @@ def test_text_from_outside_moves_no_cursor() -> None:
     assert sentence(history, "end") == "run stopped: \\x1b[2J\\u202eover written"
 
 
-def test_what_had_no_effect_is_no_decision() -> None:
+def test_void_entry_is_no_decision() -> None:
     history = History()
     entry = history.entry(ev.LaunchClosed(launch=99, cause=Cause.CAPACITY))
     assert [each.kind for each in decisions([*history.entries, entry], spec())] == ["wish"]
@@ -198,7 +198,7 @@ def test_what_had_no_effect_is_no_decision() -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_runs())
-def test_every_launch_and_every_end_of_any_run_is_told_in_a_line(history: History) -> None:
+def test_every_launch_and_every_end_of_any_run_is_one_line(history: History) -> None:
     found = {each.number: each.sentence for each in told(history)}
     voids = {void.number for void in history.state.voids}
     for entry in history.entries:
@@ -212,7 +212,7 @@ def test_every_launch_and_every_end_of_any_run_is_told_in_a_line(history: Histor
 # -- what comes next -------------------------------------------------------------------------------------------------
 
 
-def test_what_comes_next_is_told_with_its_reason() -> None:
+def test_next_decision_is_shown_with_its_reason() -> None:
     history = History()
 
     def coming(wanted: RunSpec | None = None) -> str:
@@ -241,7 +241,7 @@ def test_what_comes_next_is_told_with_its_reason() -> None:
     assert coming() == "ends once the last checkpoint is durable"
 
 
-def test_standbys_that_fail_are_told_with_what_follows_for_the_next_one() -> None:
+def test_failing_standbys_are_reported_with_the_next_step() -> None:
     history = History()
     history.running()
     launch = history.failed_standbys(3)
@@ -268,7 +268,7 @@ def test_the_time_told_for_a_return_is_the_time_of_it(seconds: float) -> None:
     assert events_of(decided(history))
 
 
-def test_who_watches_is_told_what_comes_next_until_all_have_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_shows_the_next_decision_until_all_runs_have_ended(capsys: pytest.CaptureFixture[str]) -> None:
     history = History()
     with watching() as view:
         for _ in range(2):

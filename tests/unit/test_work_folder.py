@@ -108,7 +108,7 @@ LINKS = {
 }
 
 
-def test_what_the_script_wrote_is_handed_over_as_it_was(folder: Folder) -> None:
+def test_files_of_the_script_are_handed_over_unchanged(folder: Folder) -> None:
     folder.write("a.csv", "small")
     folder.write("sub/best.ckpt", b"x" * 5000)
     folder.write("excluded", "no")
@@ -286,7 +286,7 @@ def test_a_final_boundary_copies_what_is_open(folder: Folder) -> None:
     assert contents(sent(frozen))["log"] == b"x" * 9000
 
 
-def test_what_python_has_in_its_buffers_belongs_to_the_boundary(folder: Folder) -> None:
+def test_buffered_writes_of_python_belong_to_the_boundary(folder: Folder) -> None:
     text = (folder.work / "text").open("w")
     binary = (folder.work / "binary").open("wb")
     text.write("abc")

@@ -51,7 +51,7 @@ def test_a_store_of_runs_inside_of_the_folder_does_not_travel_with_its_keys(tmp_
     assert workdir.upload(open_store(str(tmp_path / "runs" / "second-0123456780")), tmp_path) == digest
 
 
-def test_what_is_not_what_its_name_says_is_not_unpacked(tmp_path: Path) -> None:
+def test_archive_with_another_digest_is_not_unpacked(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     store.put(workdir.key_of("0" * 64), b"something else")
     with pytest.raises(SpotrunError, match="damaged"):

@@ -242,7 +242,7 @@ def test_a_new_instance_may_not_be_listed_yet_and_its_token_finds_it() -> None:
     assert [each.instance_id for each in cloud.instances()] == [instance.instance_id]
 
 
-def test_when_its_record_is_over_a_market_begins_anew() -> None:
+def test_market_begins_again_when_its_record_is_over() -> None:
     turning = market("a", "-", "a")
     pool = ZONES["a"].pool
     assert [turning.has(pool, at_s) for at_s in (0, 599.9, 600, 1199, 1200, 1800, 2400)] == [1, 1, 0, 0, 1, 1, 0]

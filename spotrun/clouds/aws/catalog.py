@@ -18,9 +18,9 @@ from spotrun.clouds.aws.network import Network, find_image, find_network
 from spotrun.clouds.aws.price_list import PriceList, read_price_list
 from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
 from spotrun.clouds.instance_type import InstanceType
-from spotrun.clouds.kept import ASKED_AGAIN_S, Kept
 from spotrun.clouds.left_out import LeftOut
 from spotrun.clouds.list_prices import ListPrice
+from spotrun.clouds.ttl_cache import ASKED_AGAIN_S, TtlCache
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering, Pool
@@ -41,16 +41,16 @@ class Catalog:
         self._config = config
         self._clock = clock
         self._left_out = LeftOut(clock)
-        self._types: Kept[dict[str, InstanceType]] = Kept(clock, TYPES_FOR_S, self._read_types)
-        self._zones: Kept[dict[str, set[str]]] = Kept(clock, TYPES_FOR_S, self._read_zones)
-        self._price_list: Kept[PriceList] = Kept(clock, _price_list_lasts_s, self._read_price_list)
-        self._spot: Kept[SpotPrices] = Kept(clock, SPOT_PRICES_FOR_S, self._read_spot)
+        self._types: TtlCache[dict[str, InstanceType]] = TtlCache(clock, TYPES_FOR_S, self._read_types)
+        self._zones: TtlCache[dict[str, set[str]]] = TtlCache(clock, TYPES_FOR_S, self._read_zones)
+        self._price_list: TtlCache[PriceList] = TtlCache(clock, _price_list_lasts_s, self._read_price_list)
+        self._spot: TtlCache[SpotPrices] = TtlCache(clock, SPOT_PRICES_FOR_S, self._read_spot)
         self._history: tuple[float, datetime, Mapping[SpotPool, list[PriceSegment]]] = (-inf, clock.now(), {})
         self._failed_s, self._history_trouble = -inf, ""
-        self._image: Kept[str] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_image(region, config))
-        self._network: Kept[Network] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_network(region, config))
+        self._image: TtlCache[str] = TtlCache(clock, SURROUNDINGS_FOR_S, lambda: find_image(region, config))
+        self._network: TtlCache[Network] = TtlCache(clock, SURROUNDINGS_FOR_S, lambda: find_network(region, config))
         self._unrouted = ""
-        self._launch_template: Kept[str] = Kept(clock, SURROUNDINGS_FOR_S, self._read_launch_template)
+        self._launch_template: TtlCache[str] = TtlCache(clock, SURROUNDINGS_FOR_S, self._read_launch_template)
 
     @property
     def remarks(self) -> Iterator[str]:

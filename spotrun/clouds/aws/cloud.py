@@ -21,8 +21,8 @@ from spotrun.clouds.cloud import (
     Account,
     Cloud,
     Forward,
+    RentalFlags,
     Shell,
-    Wish,
     never_rented_kinds,
     secrets_elsewhere,
     secrets_of,
@@ -113,19 +113,19 @@ class Aws(Cloud):
         return _driver(config_of(spec.resources, spec.aws), clock)
 
     def guards(self, spec: RunSpec, clock: Clock) -> Guards:
-        return _guards(self.regions(spec, Wish()), clock)
+        return _guards(self.regions(spec, RentalFlags()), clock)
 
     def identities(self, spec: RunSpec, clock: Clock) -> Identities:
         if spec.aws.instance_profile is not None:
             return NoIdentities()
-        return _identities(self.regions(spec, Wish()), clock, spec.secret_references.values(), _repository(spec))
+        return _identities(self.regions(spec, RentalFlags()), clock, spec.secret_references.values(), _repository(spec))
 
     def require_identity(self, spec: RunSpec) -> None:
         if spec.aws.instance_profile is not None:
             with _sdk():
                 from spotrun.clouds.aws.account_checks import require_profile
                 from spotrun.clouds.aws.calls import Region
-            require_profile(Region(self.regions(spec, Wish())[0], self.clock(spec)), spec.aws.instance_profile)
+            require_profile(Region(self.regions(spec, RentalFlags())[0], self.clock(spec)), spec.aws.instance_profile)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """Each answer does so; this is the first of the run."""
@@ -133,7 +133,7 @@ class Aws(Cloud):
             from spotrun.clouds.aws.account_checks import account_number
             from spotrun.clouds.aws.calls import Region
 
-            account_number([Region(name, clock) for name in self.regions(spec, Wish())])
+            account_number([Region(name, clock) for name in self.regions(spec, RentalFlags())])
 
     def furnish(self, store: Store) -> None:
         from spotrun.boot import upload
@@ -142,10 +142,10 @@ class Aws(Cloud):
 
     def require_known(self, spec: RunSpec) -> None:
         named = [key for key in ("region", "zone") if getattr(spec.resources, key)]
-        self._require(self.regions(spec, Wish()), ("resources", named[0]) if named else ("aws", "regions"))
+        self._require(self.regions(spec, RentalFlags()), ("resources", named[0]) if named else ("aws", "regions"))
 
     def billing(self, spec: RunSpec) -> BillingRule:
-        return aws_rule(spec.aws.volume_gb, self.regions(spec, Wish()))
+        return aws_rule(spec.aws.volume_gb, self.regions(spec, RentalFlags()))
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
         if spec.aws.advisor is None:
@@ -209,7 +209,7 @@ class Aws(Cloud):
             from spotrun.clouds.aws.calls import require_regions
         require_regions(regions, key)
 
-    def offers(self, wish: Wish) -> Quotes:
+    def offers(self, wish: RentalFlags) -> Quotes:
         with _sdk():
             from spotrun.clouds.aws.advisor import read_advice, with_bands
             from spotrun.clouds.aws.calls import default_region
@@ -228,7 +228,7 @@ class Aws(Cloud):
         config = replace(config_of(spec.resources, spec.aws), instance_types=tuple(types))
         return read_quotes(config, self.clock(spec), ())
 
-    def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
+    def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
         with _sdk():
             from spotrun.clouds.aws.calls import Region
             from spotrun.clouds.aws.doctor import AwsDoctor
@@ -253,7 +253,7 @@ class Aws(Cloud):
 
         return RunnerCalls(calls, usd_of(calls), prices().as_of)
 
-    def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
+    def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
         return config_of(wish.over(spec, Aws.name, like="A10G:1"), _around(spec, wish)).regions
 
     def reachable(self, store: str) -> str:
@@ -308,7 +308,7 @@ def _repository(spec: RunSpec | None) -> str:
     return repository_of(spec.image)
 
 
-def _around(spec: RunSpec | None, wish: Wish) -> AwsSpec:
+def _around(spec: RunSpec | None, wish: RentalFlags) -> AwsSpec:
     aws = AwsSpec() if spec is None else spec.aws
     if wish.image is None:
         return aws

@@ -25,8 +25,8 @@ from spotrun.clouds.aws.termination_times import TerminationTimes
 from spotrun.clouds.clock_skew import SKEW_WARNED, in_words
 from spotrun.clouds.driver import require_one
 from spotrun.clouds.error_kinds import BadImage, BadSurroundings, Unsupported
-from spotrun.clouds.kept import Kept
 from spotrun.clouds.regions import Regions, regions_of
+from spotrun.clouds.ttl_cache import TtlCache
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
@@ -65,9 +65,10 @@ class AwsDriver:
         self._odd_tags: dict[str, str] = {}
         self._homes: dict[str, str] = {}
         self._pending_at: dict[str, datetime] = {}
-        self._quotas: dict[tuple[str, Quota], Kept[str]] = {}
+        self._quotas: dict[tuple[str, Quota], TtlCache[str]] = {}
         self._keys = {
-            name: Kept(clock, KEY_READ_FOR_S, partial(_key_of, region.aside)) for name, region in self._regions.items()
+            name: TtlCache(clock, KEY_READ_FOR_S, partial(_key_of, region.aside))
+            for name, region in self._regions.items()
         }
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class AwsDriver:
 
         catalog = self._catalogs[region.name]
         try:
-            return self._quotas.setdefault((region.name, quota), Kept(self._clock, QUOTA_TOLD_FOR_S, read)).get()
+            return self._quotas.setdefault((region.name, quota), TtlCache(self._clock, QUOTA_TOLD_FOR_S, read)).get()
         except CloudError:
             return ""  # the refusal itself is reported in any case
 

@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path, PurePosixPath
 
-from spotrun.clouds.archive import Place, archive_for
+from spotrun.clouds.archive import FunctionRuntime, archive_for
 from spotrun.clouds.nights import Function
 
 SIZE_MAX_BYTES = 50 * 1000 * 1000
@@ -30,7 +30,7 @@ def _calls(name: str) -> bool:
     return parts[:2] != ("botocore", "data") or len(parts) == 3 or parts[2] in SERVICES
 
 
-LAMBDA = Place(
+LAMBDA = FunctionRuntime(
     name="AWS Lambda",
     extra="aws",
     glibc_of={(3, 11): (2, 26), (3, 12): (2, 34), (3, 13): (2, 34)},

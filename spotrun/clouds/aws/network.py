@@ -22,7 +22,7 @@ public address.
 """
 
 
-class Image(msgspec.Struct, frozen=True, kw_only=True):
+class Ami(msgspec.Struct, frozen=True, kw_only=True):
     """`made_on` is a day, as EC2 writes it; "" if EC2 gives none."""
 
     image_id: str
@@ -61,7 +61,7 @@ def find_image(region: Region, config: AwsConfig) -> str:
     return config.image_id or _newest(region, config.image_parameter)
 
 
-def describe_image(region: Region, image_id: str) -> Image:
+def describe_image(region: Region, image_id: str) -> Ami:
     """
     Raises:
         BadImage: there is no such image, or it is not available any more.
@@ -77,7 +77,7 @@ def describe_image(region: Region, image_id: str) -> Image:
         if mapping.get("DeviceName") == root and "Ebs" in mapping
     ]
     made_on = found.get("CreationDate", "").partition("T")[0]
-    return Image(image_id=image_id, root_device=root, volume_gib=max(sizes, default=0), made_on=made_on)
+    return Ami(image_id=image_id, root_device=root, volume_gib=max(sizes, default=0), made_on=made_on)
 
 
 def _newest(region: Region, parameter: str) -> str:

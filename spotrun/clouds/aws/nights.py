@@ -27,7 +27,7 @@ from spotrun.clouds.aws.night_alarm import AwsAlarm, name_of
 from spotrun.clouds.aws.night_stack import SLOW, SOUND, NightStack, ask, naming_the_right, parameters_of
 from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.night_archives import NightArchives
-from spotrun.clouds.nights import ANEW, Alarm, Due, Function, when_due, when_due_again
+from spotrun.clouds.nights import ANEW, Alarm, Function, ScheduleTimes, when_due, when_due_again
 from spotrun.errors import CloudError, SpecInvalid
 from spotrun.folder.night_pin import Pin, pinned
 from spotrun.folder.night_record import AGAIN, Night, NightRecord, names
@@ -52,7 +52,7 @@ def expression_again(night: Night) -> str:
     return _cron(when_due_again(night))
 
 
-def _cron(due: Due) -> str:
+def _cron(due: ScheduleTimes) -> str:
     return f"cron({','.join(map(str, due.minutes))} {due.hour} ? * {','.join(day.upper() for day in due.days)} *)"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from spotrun.clouds.aws.bootstrap import user_data
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.aws.network import Image
+from spotrun.clouds.aws.network import Ami
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType
 
@@ -15,7 +15,7 @@ TIME_TO_LIVE, PRICE = "spotrun:time-to-live", "spotrun:usd-per-hour"
 ACCELERATORS, CPUS, MEMORY = "spotrun:accelerators", "spotrun:cpus", "spotrun:memory-gib"
 
 
-def run_instances(request: LaunchRequest, config: AwsConfig, image: Image, group: str) -> dict[str, Any]:
+def run_instances(request: LaunchRequest, config: AwsConfig, image: Ami, group: str) -> dict[str, Any]:
     """
     Return the parameters of the one call. They depend on the arguments alone: EC2 refuses a call that repeats a token
     with other parameters.
@@ -52,7 +52,7 @@ def run_instances(request: LaunchRequest, config: AwsConfig, image: Image, group
     return parameters
 
 
-def _root_volume(config: AwsConfig, image: Image) -> dict[str, Any]:
+def _root_volume(config: AwsConfig, image: Ami) -> dict[str, Any]:
     volume = {
         "VolumeSize": max(config.volume_gib, image.volume_gib),
         "VolumeType": "gp3",

@@ -18,8 +18,8 @@ from spotrun.clouds.gcp.sku_prices import PartPrices
 from spotrun.clouds.gcp.spot_prices import KEPT_BY_GOOGLE, SpotPrices, spot_prices
 from spotrun.clouds.gcp.surroundings import Image, find_image, find_subnetwork, zones_of
 from spotrun.clouds.instance_type import InstanceType
-from spotrun.clouds.kept import Kept
 from spotrun.clouds.left_out import LeftOut
+from spotrun.clouds.ttl_cache import TtlCache
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering, Pool
@@ -61,11 +61,11 @@ class Catalog:
         self._parts = parts
         self._left_out = LeftOut(clock)
         self._silent: dict[str, str] = {}
-        self._placed: Kept[dict[str, dict[str, Placed]]] = Kept(clock, self._types_last_s, self._read_types)
-        self._price_list: Kept[PriceList] = Kept(clock, _price_list_lasts_s, self._read_price_list)
-        self._spot: Kept[SpotPrices] = Kept(clock, SPOT_PRICES_FOR_S, self._read_spot)
-        self._image: Kept[Image] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_image(google, config.image))
-        self._subnetwork: Kept[str] = Kept(
+        self._placed: TtlCache[dict[str, dict[str, Placed]]] = TtlCache(clock, self._types_last_s, self._read_types)
+        self._price_list: TtlCache[PriceList] = TtlCache(clock, _price_list_lasts_s, self._read_price_list)
+        self._spot: TtlCache[SpotPrices] = TtlCache(clock, SPOT_PRICES_FOR_S, self._read_spot)
+        self._image: TtlCache[Image] = TtlCache(clock, SURROUNDINGS_FOR_S, lambda: find_image(google, config.image))
+        self._subnetwork: TtlCache[str] = TtlCache(
             clock, SURROUNDINGS_FOR_S, lambda: find_subnetwork(google, project, region, config.subnetwork)
         )
 
@@ -228,7 +228,7 @@ class Catalog:
 
 def catalogs(google: Google, project: str, config: GcpConfig, clock: Clock) -> dict[str, Catalog]:
     """Return the catalogs of all regions of `config`. They share the prices of parts, which are read once a day."""
-    parts = Kept(clock, PRICE_LIST_FOR_S, lambda: read_part_prices(google, config.regions))
+    parts = TtlCache(clock, PRICE_LIST_FOR_S, lambda: read_part_prices(google, config.regions))
     return {region: Catalog(google, project, region, config, clock, parts.get) for region in config.regions}
 
 

@@ -16,8 +16,8 @@ from spotrun.clouds.cloud import (
     Account,
     Cloud,
     Forward,
+    RentalFlags,
     Shell,
-    Wish,
     never_rented_kinds,
     secrets_elsewhere,
     secrets_of,
@@ -118,7 +118,7 @@ class Gcp(Cloud):
         upload.upload(store, files(__package__).joinpath("start.sh").read_bytes())
 
     def billing(self, spec: RunSpec) -> BillingRule:
-        return gcp_rule(spec.gcp.volume_gb, self.regions(spec, Wish()))
+        return gcp_rule(spec.gcp.volume_gb, self.regions(spec, RentalFlags()))
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
         """Return the bands that Google tells; none while it does not answer."""
@@ -169,7 +169,7 @@ class Gcp(Cloud):
         for unknown in filter(None, map(unknown_region, regions)):
             raise SpecInvalid(unknown.message, hint=unknown.suggestion)
 
-    def offers(self, wish: Wish) -> Quotes:
+    def offers(self, wish: RentalFlags) -> Quotes:
         self.require_regions(wish.regions)
         regions = tuple(map(str.lower, wish.regions)) or GcpSpec().regions
         types = tuple(map(str.lower, wish.instance_types))
@@ -179,7 +179,7 @@ class Gcp(Cloud):
         config = replace(config_of(spec.resources, spec.gcp), instance_types=tuple(types))
         return _quotes(config, self.clock(spec), ())
 
-    def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
+    def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
         with _sdk():
             from spotrun.clouds.gcp.doctor import GcpDoctor
         wanted = wish.over(spec, Gcp.name, like="L4:1")
@@ -197,7 +197,7 @@ class Gcp(Cloud):
 
         return RunnerCalls(calls, usd_of(calls), prices().as_of)
 
-    def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
+    def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
         return config_of(wish.over(spec, Gcp.name, like="L4:1"), _around(spec, wish)).regions
 
     def reachable(self, store: str) -> str:
@@ -236,6 +236,6 @@ def _quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) -> Quo
     return read_quotes(config, clock, accelerators)
 
 
-def _around(spec: RunSpec | None, wish: Wish) -> GcpSpec:
+def _around(spec: RunSpec | None, wish: RentalFlags) -> GcpSpec:
     gcp = GcpSpec() if spec is None else spec.gcp
     return gcp if wish.image is None else gcp.model_copy(update={"image": wish.image})

@@ -18,7 +18,7 @@ from spotrun.clouds.gcp.config import GcpConfig, region_of
 from spotrun.clouds.gcp.delete_ids import delete_id
 from spotrun.clouds.gcp.description import Record, denials, instance_of, odd_labels, why_not_ended
 from spotrun.clouds.gcp.error_codes import AddressesExhausted, StockedOut
-from spotrun.clouds.gcp.instances import Seen, look, require_seen
+from spotrun.clouds.gcp.instances import InstanceListing, look, require_seen
 from spotrun.clouds.gcp.launching import Launching
 from spotrun.clouds.gcp.names import OURS, name_for, read_name
 from spotrun.clouds.regions import Regions
@@ -59,7 +59,7 @@ class GcpDriver:
         self._clock = clock
         self._google = google or Google(clock)
         self._offered = Regions(config.regions, clock)
-        self._snapshots: dict[str | None, tuple[float, Seen]] = {}
+        self._snapshots: dict[str | None, tuple[float, InstanceListing]] = {}
         self._is_blind = False
         self._known: dict[str, Instance] = {}
         self._accepted: dict[str, tuple[float, Instance]] = {}
@@ -259,7 +259,7 @@ class GcpDriver:
         zones = {zone for _, seen in self._snapshots.values() for zone in seen.unreachable}
         return sorted(zone for zone in zones if region_of(zone) in self._config.regions)
 
-    def _snapshot(self, run_uid: str | None) -> Seen:
+    def _snapshot(self, run_uid: str | None) -> InstanceListing:
         now_s = self._clock.monotonic()
         known = self._snapshots.get(run_uid)
         if known is None or now_s - known[0] >= SNAPSHOT_FOR_S * self._clock.scale:

@@ -22,14 +22,14 @@ from spotrun.errors import CloudUnavailable
 _PAGE = {"maxResults": "500", "returnPartialSuccess": "true"}
 
 
-class Seen(NamedTuple):
+class InstanceListing(NamedTuple):
     """`records` by name. `unreachable` are zones about which Google says nothing now: unknown, not empty."""
 
     records: dict[str, Record]
     unreachable: frozenset[str]
 
 
-def look(google: Google, project: str, run_uid: str | None) -> Seen:
+def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
     """
     Return what there is of a run, or of all runs.
 
@@ -42,10 +42,10 @@ def look(google: Google, project: str, run_uid: str | None) -> Seen:
         by_name.setdefault(operation.target, []).append(operation)
     names = {*rows, *by_name}
     records = {name: Record(name, rows.get(name), by_name.get(name, ())) for name in sorted(names)}
-    return Seen(records, unreachable | blind)
+    return InstanceListing(records, unreachable | blind)
 
 
-def require_seen(seen: Seen, must_see: Collection[str]) -> None:
+def require_seen(seen: InstanceListing, must_see: Collection[str]) -> None:
     """
     Raises:
         CloudUnavailable: Google says nothing about one of these zones, or about one in these regions.

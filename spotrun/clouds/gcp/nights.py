@@ -26,7 +26,7 @@ import requests
 
 from spotrun import address
 from spotrun.clock import Clock
-from spotrun.clouds.archive import Place, archive_for
+from spotrun.clouds.archive import FunctionRuntime, archive_for
 from spotrun.clouds.error_kinds import AlreadyThere, BadImage, CredentialsRefused, NotThere
 from spotrun.clouds.gcp.calls import CREDENTIALS, RUN, SCHEDULER, Call, Google
 from spotrun.clouds.gcp.config import account_address
@@ -35,7 +35,7 @@ from spotrun.clouds.gcp.error_codes import ServiceOff
 from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of, name_of
 from spotrun.clouds.gcp.secret_checks import grant_command
 from spotrun.clouds.night_archives import NightArchives
-from spotrun.clouds.nights import ANEW, Alarm, Due, Function, when_due, when_due_again
+from spotrun.clouds.nights import ANEW, Alarm, Function, ScheduleTimes, when_due, when_due_again
 from spotrun.clouds.patience import CHECK_NETWORK
 from spotrun.errors import (
     AccessDenied,
@@ -60,7 +60,7 @@ RUNNER, CLOCK = "night", "clock"
 FUNCTION_S = 300.0
 POLL_S = 3.0
 DEPLOYED_WITHIN = timedelta(minutes=15)
-CLOUD_RUN = Place(
+CLOUD_RUN = FunctionRuntime(
     name="Cloud Run",
     extra="gcp",
     glibc_of={(3, 11): (2, 35), (3, 12): (2, 35), (3, 13): (2, 35)},
@@ -83,7 +83,7 @@ _RIGHTS = "infra/gcp/README.md, under Nights, says what makes the accounts and r
 _CONNECT_S = 10.0
 
 
-def schedule(due: Due) -> str:
+def schedule(due: ScheduleTimes) -> str:
     """In the form of unix-cron, where Sunday is 0."""
     days = ",".join(str((DAYS.index(day) + 1) % len(DAYS)) for day in due.days)
     return f"{','.join(map(str, due.minutes))} {due.hour} * * {days}"

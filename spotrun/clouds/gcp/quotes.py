@@ -31,7 +31,7 @@ NOT_AMAZONS = (
 NAME_TYPES = "what spot cost before is not read for all types: name them by --accelerators or --instance-type"
 
 
-class _Asked(NamedTuple):
+class _QuoteContext(NamedTuple):
     """The facts that all regions share."""
 
     google: Google
@@ -53,7 +53,7 @@ def read_quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) ->
     project = google.project(config.project)
     config = replace(config, accelerators=tuple(accelerators)) if accelerators else config
     limits, refused = _limits(google, project)
-    asked, regions = _Asked(google, project, config, limits), Regions(config.regions, clock)
+    asked, regions = _QuoteContext(google, project, config, limits), Regions(config.regions, clock)
     catalogs_by_region = catalogs(google, project, config, clock)
     found = regions.ask(lambda name: _in_region(asked, name, catalogs_by_region[name], clock), must_see=()).values()
     notes = [note for part in found for note in part.notes]
@@ -65,7 +65,7 @@ def read_quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) ->
     return Quotes(at=clock.now(), quotes=quotes, notes=tuple(notes))
 
 
-def _in_region(asked: _Asked, region: str, catalog: Catalog, clock: Clock) -> Quotes:
+def _in_region(asked: _QuoteContext, region: str, catalog: Catalog, clock: Clock) -> Quotes:
     offerings = [each for each in catalog.rented_out() if _is_wanted(each, asked.config)]
     bands = bands_in(asked.google, asked.project, region, catalog.asked_for)
     quotes = tuple(_quote(offering, catalog, bands, asked.limits) for offering in offerings)

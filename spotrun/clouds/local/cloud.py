@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws.notices import Ec2Notices
-from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, refuse_regions, zone_elsewhere
+from spotrun.clouds.cloud import Account, Cloud, Forward, RentalFlags, Shell, refuse_regions, zone_elsewhere
 from spotrun.clouds.notices import NoticeSource
 from spotrun.container import ENTRANCE
 from spotrun.doctor.finding import Finding, findings_of, ok
@@ -118,13 +118,13 @@ class Local(Cloud):
         refuse_regions(self, regions)
         return Account(self._everything())
 
-    def offers(self, wish: Wish) -> Quotes:
+    def offers(self, wish: RentalFlags) -> Quotes:
         return self._everything().quotes(wish.accelerators, wish.instance_types, wish.regions)
 
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
         return self.driver(spec, self.clock(spec)).quotes((), types, ())
 
-    def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
+    def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
         return findings_of("local cloud", self._alive)
 
     def _alive(self) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from spotrun.clock import Clock, ScaledClock, system_clock
-from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, refuse_regions
+from spotrun.clouds.cloud import Account, Cloud, Forward, RentalFlags, Shell, refuse_regions
 from spotrun.clouds.notices import NoticeSource
 from spotrun.clouds.slurm.ids import job_of
 from spotrun.clouds.slurm.notices import slurm_notices
@@ -140,7 +140,7 @@ class Slurm(Cloud):
         refuse_regions(self, regions)
         return Account(_driver(SlurmConfig(), system_clock()))
 
-    def offers(self, wish: Wish) -> Quotes:
+    def offers(self, wish: RentalFlags) -> Quotes:
         raise SpecInvalid(
             "what a node of a cluster costs is in a job, under slurm.partitions",
             hint="spotrun launch JOB.yaml --dry-run, or `spotrun doctor slurm` for the partitions that there are",
@@ -152,7 +152,7 @@ class Slurm(Cloud):
         on_demand = [each for each in offerings if each.capacity_type is CapacityType.ON_DEMAND]
         return Quotes(at=clock.now(), quotes=tuple(_quote(each, on_demand) for each in offerings))
 
-    def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
+    def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
         from spotrun.clouds.slurm.commands import Programs
         from spotrun.clouds.slurm.config import SlurmConfig, config_of
         from spotrun.clouds.slurm.doctor import SlurmDoctor

@@ -14,7 +14,7 @@ from spotrun import address
 from spotrun.clouds.slurm.commands import Commands, require_submitting
 from spotrun.clouds.slurm.config import MAX_TIME, Partition, SlurmConfig
 from spotrun.clouds.slurm.faults import fault
-from spotrun.clouds.slurm.partitions import BY_QOS, Cluster, Known, misfits, read_cluster
+from spotrun.clouds.slurm.partitions import BY_QOS, Cluster, ClusterPartition, misfits, read_cluster
 from spotrun.clouds.slurm.shared_folders import file_system_of, is_of_one_machine
 from spotrun.clouds.slurm.submission import trial
 from spotrun.doctor.finding import Finding, Step, failed, findings_of_steps, ok, warned
@@ -94,7 +94,7 @@ class SlurmDoctor:
                 yield ok("shared folders", f"{what} is on {kind}")
 
 
-def _refused(known: Known, error: CloudError) -> Finding:
+def _refused(known: ClusterPartition, error: CloudError) -> Finding:
     """Return a warning for a refusal that passes by itself, and a failure for any other."""
     if isinstance(error, InsufficientCapacity | QuotaExceeded | CloudUnavailable):
         return warned(f"partition {known.name}", error.message, error.hint or "it counts as full until then")
@@ -117,7 +117,7 @@ def _to_write(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _wrong_as(kind: CapacityType, known: Known, cluster: Cluster) -> Unreadable | None:
+def _wrong_as(kind: CapacityType, known: ClusterPartition, cluster: Cluster) -> Unreadable | None:
     """Return why a job that names the partition with this capacity type would be refused; None if it would not."""
     partition = Partition(
         name=known.name, capacity_type=kind, usd_per_node_hour=Decimal(0), max_time=known.max_time or timedelta()
@@ -125,14 +125,14 @@ def _wrong_as(kind: CapacityType, known: Known, cluster: Cluster) -> Unreadable 
     return next(misfits(SlurmConfig(partitions=(partition,)), cluster), None)
 
 
-def _line(kind: CapacityType, known: Known) -> str:
+def _line(kind: CapacityType, known: ClusterPartition) -> str:
     """Return the partition as a line of a job, with a limit if that is shorter than the default."""
     shorter = known.max_time is not None and known.max_time < MAX_TIME
     limit = f", max_time: {format_duration(known.max_time)}" if known.max_time is not None and shorter else ""
     return f"{{name: {known.name}, capacity: {kind}, usd_per_node_hour: 0{limit}}}"
 
 
-def _facts(known: Known) -> str:
+def _facts(known: ClusterPartition) -> str:
     limit = "no MaxTime" if known.max_time is None else f"MaxTime {known.max_time}"
     most = "" if known.nodes_max is None else f", {count_of(known.nodes_max, 'node')} for a job at most"
     grace = f"GraceTime={known.grace.total_seconds():.0f} s"

@@ -11,7 +11,7 @@ from spotrun.clouds.slurm.config import CLOUD_NAME, Partition, SlurmConfig
 from spotrun.clouds.slurm.faults import fault, require_answer
 from spotrun.clouds.slurm.gang_jobs import GangJob
 from spotrun.clouds.slurm.ids import job_of, step_name
-from spotrun.clouds.slurm.member_files import Ended, MemberFiles, Seat, read_seats
+from spotrun.clouds.slurm.member_files import MemberEnd, MemberFiles, Seat, read_seats
 from spotrun.clouds.slurm.queue import LIST, RUNNING, STEPS, Job, Step, instance_of, of_token, read_queue, read_steps
 from spotrun.clouds.slurm.submission import BOOTSTRAP, files_of, logs, submission
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
@@ -136,7 +136,7 @@ class SlurmDriver:
         step = next((each for each in self._steps(job) if each.name == step_name(member.member)), None)
         if step is not None and member.state is InstanceState.RUNNING:
             self._cancel(job, "--signal=KILL", what=step.step_id)
-            files.end(member.member, Ended(self._clock.now(), EndedBy.USER, "ended alone"))
+            files.end(member.member, MemberEnd(self._clock.now(), EndedBy.USER, "ended alone"))
 
     def _cancel(self, job: Job, *options: str, what: str = "") -> None:
         """Cancel the whole job, or the part of it that `what` names."""
@@ -184,7 +184,7 @@ class SlurmDriver:
             return
         for member, seat in enumerate(seats):
             if seat not in there and files.ended(member) is None:
-                files.end(member, Ended(now, EndedBy.FAULT, f"its node {seat.node} is lost"))
+                files.end(member, MemberEnd(now, EndedBy.FAULT, f"its node {seat.node} is lost"))
         if seats[0] not in there:
             self._end_those_without_a_step(job, files, now)
 
@@ -192,7 +192,7 @@ class SlurmDriver:
         steps = {each.name for each in self._steps(job)}
         for member in range(job.tags.count or 0):
             if step_name(member) not in steps and files.ended(member) is None:
-                files.end(member, Ended(now, EndedBy.ITSELF, "its step has ended"))
+                files.end(member, MemberEnd(now, EndedBy.ITSELF, "its step has ended"))
 
     def _seats_of(self, nodes: str) -> tuple[Seat, ...]:
         if nodes not in self._seats:

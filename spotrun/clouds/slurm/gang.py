@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from spotrun.clouds.slurm.commands import Commands, Programs
 from spotrun.clouds.slurm.ids import step_name
 from spotrun.clouds.slurm.listener import asked
-from spotrun.clouds.slurm.member_files import Ended, MemberFiles, Seat, read_seats
+from spotrun.clouds.slurm.member_files import MemberEnd, MemberFiles, Seat, read_seats
 from spotrun.clouds.slurm.start import OVER, UNENDED
 from spotrun.errors import CloudError
 from spotrun.instance import EndedBy
@@ -40,7 +40,7 @@ def main(files: MemberFiles, arguments: Sequence[str], environment: Mapping[str,
     steps: dict[int, subprocess.Popen[bytes]] = {}
     for member, seat in enumerate(seats):
         if files.is_to_end(member):
-            files.end(member, Ended(datetime.now(UTC), EndedBy.USER, "before it began"))
+            files.end(member, MemberEnd(datetime.now(UTC), EndedBy.USER, "before it began"))
         else:
             steps[member] = subprocess.Popen(
                 step(files, member, seat, arguments, environment), stdin=subprocess.DEVNULL, start_new_session=True
@@ -113,13 +113,13 @@ def _write_down(files: MemberFiles, member: int, seat: Seat, code: int, job: str
     if told is not None and not told.runs:
         return
     if code == OVER:
-        ended = Ended(at, EndedBy.TIME_TO_LIVE, "its time-to-live was over")
+        ended = MemberEnd(at, EndedBy.TIME_TO_LIVE, "its time-to-live was over")
     elif told is not None and not _has(seat, told.nodes, commands):
-        ended = Ended(at, EndedBy.FAULT, f"its node {seat.node} is lost")
+        ended = MemberEnd(at, EndedBy.FAULT, f"its node {seat.node} is lost")
     elif code in BY_A_SIGNAL and told is not None and told.deadline is not None:
-        ended = Ended(at, EndedBy.CLOUD, f"the job is preempted (exit code {code})")
+        ended = MemberEnd(at, EndedBy.CLOUD, f"the job is preempted (exit code {code})")
     else:
-        ended = Ended(at, EndedBy.ITSELF, f"exit code {code}")
+        ended = MemberEnd(at, EndedBy.ITSELF, f"exit code {code}")
     files.end(member, ended)
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from spotrun.clouds.slurm.ids import instance_id_of
-from spotrun.clouds.slurm.member_files import Ended, Seat
+from spotrun.clouds.slurm.member_files import MemberEnd, Seat
 from spotrun.clouds.slurm.queue import Job, instance_of
 from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 
@@ -26,7 +26,7 @@ class GangJob(NamedTuple):
 
     job: Job
     seats: Sequence[Seat]
-    ended: Sequence[Ended | None]
+    ended: Sequence[MemberEnd | None]
 
     @property
     def is_deserted(self) -> bool:

@@ -27,7 +27,7 @@ LEFT_UNTOLD = timedelta(seconds=10)
 _FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime|NodeList)=(\S+)")
 
 
-class Told(NamedTuple):
+class JobStatus(NamedTuple):
     """
     The controller's answer about a job: whether it runs, on which nodes, and when Slurm ends it (None: no preemption).
     """
@@ -44,7 +44,7 @@ def main(file: Path, job: str, commands: Commands) -> None:
     Slurm may preempt a job before this step can receive its signal, so this asks the controller at the beginning too.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    told = asked(job, commands) or Told(True, None)
+    told = asked(job, commands) or JobStatus(True, None)
     while told.runs and told.deadline is None and file.parent.exists():
         write(file, None)
         if not _hears(file):
@@ -62,17 +62,17 @@ def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Comman
     over = False
     while not over:
         signal.sigwait({signal.SIGTERM})
-        told = asked(job, commands) if file.exists() else Told(False, None)
+        told = asked(job, commands) if file.exists() else JobStatus(False, None)
         over = datetime.now(UTC) >= deadline if told is None else not told.runs
 
 
-def after_signal(job: str, commands: Commands) -> Told:
+def after_signal(job: str, commands: Commands) -> JobStatus:
     """Return the state of a job after a signal. If the controller does not answer, the job has `LEFT_UNTOLD` left."""
     heard_at = datetime.now(UTC)
-    return asked(job, commands) or Told(True, heard_at + LEFT_UNTOLD)
+    return asked(job, commands) or JobStatus(True, heard_at + LEFT_UNTOLD)
 
 
-def asked(job: str, commands: Commands) -> Told | None:
+def asked(job: str, commands: Commands) -> JobStatus | None:
     """Return the controller's answer about a job; None if it does not answer."""
     for _ in range(TRIES):
         try:
@@ -85,13 +85,13 @@ def asked(job: str, commands: Commands) -> Told | None:
     return None
 
 
-def read_job(told: str) -> Told:
+def read_job(told: str) -> JobStatus:
     """Read scontrol's output about a job. Its EndTime is the deadline if it still runs and has a PreemptTime."""
     facts = dict(_FACT.findall(told))
     ends, preempted = facts.get("EndTime", ""), facts.get("PreemptTime", "")
     runs = facts.get("JobState") == "RUNNING"
     taken = runs and preempted.isdecimal() and ends.isdecimal()
-    return Told(runs, datetime.fromtimestamp(int(ends), UTC) if taken else None, facts.get("NodeList", ""))
+    return JobStatus(runs, datetime.fromtimestamp(int(ends), UTC) if taken else None, facts.get("NodeList", ""))
 
 
 def _hears(file: Path) -> bool:

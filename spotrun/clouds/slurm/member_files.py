@@ -34,7 +34,7 @@ class Seat(NamedTuple):
     address: str
 
 
-class Ended(NamedTuple):
+class MemberEnd(NamedTuple):
     """The end of a member that ended before its job: when, by whom, and why in words."""
 
     at: datetime
@@ -63,13 +63,13 @@ class MemberFiles:
     def take_seats(self, seats: Sequence[Seat]) -> tuple[Seat, ...]:
         return self._agree("nodes", tuple(seats), tuple[Seat, ...])
 
-    def ended(self, member: int) -> Ended | None:
-        return self._read(f"{member}.ended", Ended)
+    def ended(self, member: int) -> MemberEnd | None:
+        return self._read(f"{member}.ended", MemberEnd)
 
-    def end(self, member: int, ended: Ended) -> Ended:
+    def end(self, member: int, ended: MemberEnd) -> MemberEnd:
         """Record the end of a member. If a driver was to end it, the user ended it."""
         said = ended._replace(by=EndedBy.USER) if self.is_to_end(member) else ended
-        return self._agree(f"{member}.ended", said, Ended)
+        return self._agree(f"{member}.ended", said, MemberEnd)
 
     def ask_to_end(self, member: int) -> None:
         path = self._path(f"{member}.asked")

@@ -20,7 +20,7 @@ _ENDING = {"CANCEL", "REQUEUE"}
 """Modes that end a job which is not to be requeued: https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode"""
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
     """
     One partition as the cluster has it. `max_time`, and how many nodes a job may have, are None where it sets no limit.
     """
@@ -41,10 +41,10 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     preempt_type: str
-    partitions: Mapping[str, Known]
+    partitions: Mapping[str, ClusterPartition]
     min_job_age: str = ""
 
-    def takes_from(self, known: Known) -> list[str]:
+    def takes_from(self, known: ClusterPartition) -> list[str]:
         """Return the partitions whose jobs may take nodes from jobs of this one, if both have the same nodes."""
         if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
             return []
@@ -107,7 +107,7 @@ def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
             )
 
 
-def _unlike_spot(known: Known, cluster: Cluster, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
+def _unlike_spot(known: ClusterPartition, cluster: Cluster, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
     if cluster.preempt_type == BY_QOS:
         return  # a QOS has mode and grace, and only the accounting shows them
     if cluster.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
@@ -129,14 +129,14 @@ def _unlike_spot(known: Known, cluster: Cluster, at: tuple[str | int, ...]) -> I
         )
 
 
-def _meant(name: str, known: Mapping[str, Known]) -> str:
+def _meant(name: str, known: Mapping[str, ClusterPartition]) -> str:
     close = get_close_matches(name, sorted(known), 1)
     return f"did you mean {close[0]}?" if close else f"it has {', '.join(sorted(known))}"
 
 
-def _known(line: str) -> Known:
+def _known(line: str) -> ClusterPartition:
     facts = dict(word.split("=", 1) for word in line.split() if "=" in word)
-    return Known(
+    return ClusterPartition(
         name=facts["PartitionName"],
         preempt_mode=facts.get("PreemptMode", "OFF"),
         grace=timedelta(seconds=int(facts.get("GraceTime", "0"))),

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from spotrun.account.summary import RunSummary
 from spotrun.account.timeline import DOWNTIME, Activity
-from spotrun.report.compare import Compared, assumptions, comparison, trend, warnings
+from spotrun.report.compare import ComparedRun, assumptions, comparison, trend, warnings
 from spotrun.report.html import listings
 from spotrun.report.html.document import document
 from spotrun.report.html.drawing import ROW, bar, bars, lane, legend, picture
@@ -45,7 +45,7 @@ def _trend(summaries: Sequence[RunSummary]) -> Markup:
     return section(title.rstrip(":"), element("ul", *(element("li", line.strip()) for line in lines)))
 
 
-def _costs(runs: Sequence[Compared]) -> Markup:
+def _costs(runs: Sequence[ComparedRun]) -> Markup:
     """Draw two bars for each run: what was paid, by capacity type, and what all on demand would have cost."""
     totals = [run.summary.total for run in runs]
     most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)
@@ -68,7 +68,7 @@ def _costs(runs: Sequence[Compared]) -> Markup:
     return join(picture(f"Cost: {said}", *rows), legend(keys))
 
 
-def _times(runs: Sequence[Compared]) -> Markup:
+def _times(runs: Sequence[ComparedRun]) -> Markup:
     """Draw a bar for each run: training, and downtime by cause."""
     most = max((run.summary.total.wall.total_seconds() for run in runs), default=0.0) or 1.0
     rows = []
@@ -83,7 +83,7 @@ def _times(runs: Sequence[Compared]) -> Markup:
     return join(picture(f"Wall time: {said}", *rows), legend(keys))
 
 
-def _table(runs: Sequence[Compared]) -> Markup:
+def _table(runs: Sequence[ComparedRun]) -> Markup:
     """Draw a row for each run; the column heads sort them."""
     own = any(run.summary.total.at_home for run in runs)
     names = ("run", "state", "epochs", "ratio to the first", "cost per epoch", *listings.costs(own=own))
@@ -92,7 +92,7 @@ def _table(runs: Sequence[Compared]) -> Markup:
     return table("Runs", heads, [_row(run, own=own) for run in runs])
 
 
-def _row(run: Compared, *, own: bool) -> Markup:
+def _row(run: ComparedRun, *, own: bool) -> Markup:
     summary = run.summary
     ratio, per_epoch = run.ratio_to_first, summary.usd_per_epoch
     cells = [

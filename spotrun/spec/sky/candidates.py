@@ -32,7 +32,7 @@ At = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class CandidatePlace:
     """A place that a candidate names; None in a field is any."""
 
     cloud: str | None = None
@@ -43,7 +43,7 @@ class Place:
         return {name: text for name in PARTS if (text := getattr(self, name)) is not None}
 
 
-def read_place(value: object) -> Place:
+def read_place(value: object) -> CandidatePlace:
     """
     Read `aws`, `aws/us-east-1`, `aws/us-east-1/us-east-1a`, with a * for any.
 
@@ -56,19 +56,19 @@ def read_place(value: object) -> Place:
     first, *after = [part.strip() for part in value.strip().strip("/").split("/")]
     cloud = first.lower()
     if cloud in ELSEWHERE:
-        return Place(cloud)
+        return CandidatePlace(cloud)
     if "" in (first, *after) or len(after) > 2:
         raise Unreadable(f"{shown(value)!r} is no place", form)
     region, zone = (None if part == _ANY else part for part in (*after, _ANY, _ANY)[:2])
     if cloud == _ANY:
         if region or zone:
             raise Unreadable("names a place of no cloud", f"write it like aws/{shown(region or _ANY)}")
-        return Place()
-    return Place(cloud, region, zone)
+        return CandidatePlace()
+    return CandidatePlace(cloud, region, zone)
 
 
 @dataclass(frozen=True)
-class Wish:
+class JobValue:
     """A value for one of our keys, None for none; and the user's key, below the list, of each part of it."""
 
     section: str
@@ -86,7 +86,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Candidate:
-    place: Place
+    place: CandidatePlace
     kind: str | None
     spot: bool | None
 
@@ -120,7 +120,7 @@ class Candidates:
                     raise Unreadable("holds for all candidates or for none", advice, at=(at, name))
         return cls(value, [_candidate(item, above, at) for at, item in enumerate(value)], in_order)
 
-    def wishes(self) -> list[Wish]:
+    def wishes(self) -> list[JobValue]:
         """
         Raises:
             Unreadable: our words cannot express this choice.
@@ -153,7 +153,7 @@ class Candidates:
                 reason = f"spotrun would also rent {shown(' '.join(filter(None, told)))}, which no candidate allows"
                 raise Unreadable(reason, "add that one, or keep candidates that differ in one thing")
 
-    def _of_places(self) -> list[Wish]:
+    def _of_places(self) -> list[JobValue]:
         places = _distinct(each.place for each in self.each)
         if len(places) == 1:
             return [self._of_one_place(name, getattr(places[0], name)) for name in PARTS]
@@ -168,18 +168,18 @@ class Candidates:
             raise Unreadable(f"cloud {shown(cloud)} has no choice of regions", "keep one region")
         at = [next(i for i, each in enumerate(self.each) if each.place.region == region) for region in regions]
         spelled = tuple(((index,), self._key(one, "infra", "region")) for index, one in enumerate(at))
-        elsewhere = [Wish("resources", name, None) for name in ("region", "zone")]
-        return [self._of_one_place("cloud", cloud), *elsewhere, Wish(cloud, "regions", regions, spelled)]
+        elsewhere = [JobValue("resources", name, None) for name in ("region", "zone")]
+        return [self._of_one_place("cloud", cloud), *elsewhere, JobValue(cloud, "regions", regions, spelled)]
 
-    def _of_one_place(self, name: str, value: str | None) -> Wish:
+    def _of_one_place(self, name: str, value: str | None) -> JobValue:
         named = {"infra", name} & self.listed[0].keys()
-        return Wish("resources", name, value, (((), self._key(0, "infra", name)),) if named else ())
+        return JobValue("resources", name, value, (((), self._key(0, "infra", name)),) if named else ())
 
     def _key(self, at: int, *names: str) -> At:
         """Return the candidate's key of one of these names, or the candidate."""
         return (at, *[name for name in names if name in self.listed[at]][:1])
 
-    def _of_kinds(self) -> list[Wish]:
+    def _of_kinds(self) -> list[JobValue]:
         kinds = _distinct(each.kind for each in self.each)
         if kinds == [None]:
             return []
@@ -189,10 +189,10 @@ class Candidates:
         keys: list[At] = [(one, name) if (name := self._name_of_kind(one)) else () for one in at]
         if len(kinds) > 1:
             spelled = tuple(((ANY_OF, index), key) for index, key in enumerate(keys))
-            choice = Wish("resources", "accelerators", {ANY_OF: kinds}, spelled)
-            return [Wish("resources", "instance_type", None), choice]
+            choice = JobValue("resources", "accelerators", {ANY_OF: kinds}, spelled)
+            return [JobValue("resources", "instance_type", None), choice]
         name = self._name_of_kind(at[0])
-        return [] if name is None else [Wish("resources", name, self.listed[at[0]][name], (((), keys[0]),))]
+        return [] if name is None else [JobValue("resources", name, self.listed[at[0]][name], (((), keys[0]),))]
 
     def _name_of_kind(self, at: int) -> str | None:
         """Return the key of the candidate that names its kind; None if that stands above the list."""
@@ -202,12 +202,15 @@ class Candidates:
     def _spots(self) -> list[bool]:
         return _distinct(bool(each.spot) for each in self.each)
 
-    def _of_spot(self) -> list[Wish]:
+    def _of_spot(self) -> list[JobValue]:
         if all(each.spot is None for each in self.each):
             return []
         if len(self._spots) > 1:
-            return [Wish("resources", "use_spot", None), Wish("resources", "spot_policy", "auto", (((), (0,)),))]
-        return [Wish("resources", "use_spot", self._spots[0], (((), (0,)),))]
+            return [
+                JobValue("resources", "use_spot", None),
+                JobValue("resources", "spot_policy", "auto", (((), (0,)),)),
+            ]
+        return [JobValue("resources", "use_spot", self._spots[0], (((), (0,)),))]
 
 
 def _candidate(item: dict[str, Any], above: dict[str, Any], at: int) -> Candidate:
@@ -217,12 +220,12 @@ def _candidate(item: dict[str, Any], above: dict[str, Any], at: int) -> Candidat
     return Candidate(_place(item, above, at), _own_kind(item, at) or _kind_above(above), spot)
 
 
-def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> Place:
+def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> CandidatePlace:
     if "infra" not in item:
         inherited = {} if {"region", "zone"} & item.keys() else above
         cloud = _text(item.get("cloud", above.get("cloud")))
         region, zone = (_text(item.get(name, inherited.get(name))) for name in ("region", "zone"))
-        return Place(cloud and cloud.lower(), region, zone)
+        return CandidatePlace(cloud and cloud.lower(), region, zone)
     if twice := next((name for name in PARTS if name in item), None):
         raise Unreadable("cannot be combined with infra", "remove it", at=(at, twice))
     try:

@@ -18,7 +18,7 @@ IN_PARTS = "resources"
 
 
 @dataclass(frozen=True)
-class Row:
+class SkyKey:
     """
     One key, in the order of the file: its translation, or why it was refused. `line` is None if the file lacks the key.
     """
@@ -50,7 +50,7 @@ class Row:
 class Reading:
     """`job` is the file in our words, as far as it was taken; `spec` is None if a row has a problem."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SkyKey, ...]
     notes: tuple[str, ...]
     job: dict[str, Any]
     spec: RunSpec | None
@@ -106,17 +106,19 @@ def _has_row(draft: Draft, key: Key) -> bool:
     return len(key) == (2 if in_parts else 1) and not str(key[-1]).startswith(OWN)
 
 
-def _rows(draft: Draft, written: dict[Key, Position]) -> tuple[Row, ...]:
+def _rows(draft: Draft, written: dict[Key, Position]) -> tuple[SkyKey, ...]:
     problems = draft.placed()
-    found: list[tuple[int, int, Row]] = []
+    found: list[tuple[int, int, SkyKey]] = []
     for key, at in written.items() if not draft.hopeless() else ():
         name = dotted(key)
         if not any(_is_below(problem.key, name) for problem in problems):
-            found.append((at.line, at.column, Row(at.line, name, draft.taken.get(key, AS_IT_IS))))
+            found.append((at.line, at.column, SkyKey(at.line, name, draft.taken.get(key, AS_IT_IS))))
     for problem in problems:
         line, column = problem.line or 0, problem.column or 0
         missing = problem.key != "" and not any(_is_below(problem.key, dotted(key[:1])) for key in written)
-        found.append((1 << 30 if missing else line, column, Row(None if missing else line, problem.key, None, problem)))
+        found.append(
+            (1 << 30 if missing else line, column, SkyKey(None if missing else line, problem.key, None, problem))
+        )
     return tuple(row for _, _, row in sorted(found, key=lambda each: each[:2]))
 
 

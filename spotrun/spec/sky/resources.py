@@ -11,7 +11,7 @@ from spotrun.spec.clouds import BUILT_IN, find_cloud
 from spotrun.spec.image import PREFIX, image_of
 from spotrun.spec.model import RunSpec
 from spotrun.spec.problems import Key, keys_of
-from spotrun.spec.sky.candidates import OWN, Candidates, Wish, read_place
+from spotrun.spec.sky.candidates import OWN, Candidates, JobValue, read_place
 from spotrun.spec.sky.translation import Translation
 from spotrun.spec.values import kind_of
 from spotrun.units import Unreadable, shown
@@ -224,7 +224,7 @@ def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) ->
     found.say(key, *words or ("the resources next to it",))
 
 
-def _fulfil(found: Translation, key: Key, wish: Wish) -> str | None:
+def _fulfil(found: Translation, key: Key, wish: JobValue) -> str | None:
     """
     Apply one part of the candidates at `key` and return its words. It is more specific than the resources next to the
     list.

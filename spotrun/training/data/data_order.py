@@ -52,7 +52,7 @@ class KeyedBatch(list[Any]):
 
 
 @dataclass(frozen=True)
-class Read:
+class SeededSamples:
     """Samples on their way to the collate function, which draws under generators of the same place."""
 
     samples: Any
@@ -82,7 +82,7 @@ class ExactDataset(Proxy):
             return self._inner[index]
         with _untouched():
             _seed(self._own(), index.seed, 0)
-            read = Read(self._inner[index.indices], index.seed)
+            read = SeededSamples(self._inner[index.indices], index.seed)
             self._is_read()
             return read
 
@@ -94,7 +94,7 @@ class ExactDataset(Proxy):
         with _untouched() if draws else nullcontext():
             if draws:
                 _seed(own, indices.seed, 0)
-            read = Read(self._read_batch(indices, own if draws else None, indices.seed), indices.seed)
+            read = SeededSamples(self._read_batch(indices, own if draws else None, indices.seed), indices.seed)
             self._is_read()
             return read
 
@@ -132,7 +132,7 @@ class ExactCollate(Proxy):
     """A collate function that draws (mixup and its kin) from generators seeded by the batch's place."""
 
     def __call__(self, read: Any) -> Any:
-        if type(read) is not Read:
+        if type(read) is not SeededSamples:
             return self._inner(read)
         with _untouched():
             _seed(generators.kept_by(collate=self._inner), read.seed, "collate")

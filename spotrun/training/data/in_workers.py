@@ -21,7 +21,7 @@ from torch import Tensor
 from spotrun.checkpoint.slots import attributes_of, has_attributes
 from spotrun.training.data.proxy import Proxy
 from spotrun.training.python_state.asked import GENERATORS
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.python_state.fingerprints import sampled
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import SCALARS, name_of, same
@@ -58,7 +58,7 @@ class Notes:
         row[2 : 2 + len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         row[:2] = torch.tensor(divmod(len(text), 256), dtype=torch.uint8)
 
-    def read(self) -> Iterator[Lost]:
+    def read(self) -> Iterator[UntrackedChange]:
         for row in self._rows:
             high, low = row[:2].tolist()
             if size := high * 256 + low:
@@ -66,7 +66,7 @@ class Notes:
                     places = json.loads(bytes(row[2 : 2 + size].tolist()))
                 except ValueError:
                     continue  # a worker is writing it: there is a next time
-                yield from (Lost(place, KEPT_THERE) for place in places)
+                yield from (UntrackedChange(place, KEPT_THERE) for place in places)
 
 
 def _text(places: list[str]) -> bytes:

@@ -12,7 +12,7 @@ from spotrun.training.data.in_workers import notes_of
 from spotrun.training.data.loader import ExactLoader, ValidationProxy, exact_loaders, is_indexed
 from spotrun.training.framework import Framework, Stage
 from spotrun.training.place import PassStart
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.session import Agent
 
 
@@ -136,10 +136,10 @@ class TrainingData:
             "validate": [one.state_between() for one in self._validation_streams()] or self._resumed_validation,
         }
 
-    def news(self) -> list[Lost]:
+    def news(self) -> list[UntrackedChange]:
         """Return what data sets keep in workers of their loaders, and streams that gave other data again; each time."""
         again = [
-            Lost(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
+            UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
             for number, one in enumerate(self._train_loaders())
             if one.gave_others
         ]

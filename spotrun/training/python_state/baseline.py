@@ -26,7 +26,7 @@ LATE = "late: "
 """Prefix of the path of a part of the trained module that came in training. A resume has restored it before."""
 
 
-class _Known(NamedTuple):
+class _BaselineObject(NamedTuple):
     """An object that existed, with its parts of then. Holding it keeps its `id` its own."""
 
     node: Node
@@ -47,7 +47,7 @@ class Baseline:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _BaselineObject] = {}
         self._paths: dict[int, tuple[str, object]] = {}
         self._by_path: dict[str, object] = {}
         self._tables: dict[int, object] = {}
@@ -65,7 +65,9 @@ class Baseline:
         for key, node in walk.nodes.items():
             if key in self._known:
                 continue
-            self._known[key] = _Known(node, unchanged(node.value, self._budget) if _is_compared(node) else None)
+            self._known[key] = _BaselineObject(
+                node, unchanged(node.value, self._budget) if _is_compared(node) else None
+            )
             if node.is_closed:
                 self._tables[key] = node.value
             elif node.kind in CONTAINERS or node.kind in LEAVES:
@@ -91,7 +93,7 @@ class Baseline:
         for node in walk.nodes.values():
             self._name(f"{STARTED}{node.path}", node.value)
         for key in walk.structure():
-            self._known.setdefault(key, _Known(walk.nodes[key], None))
+            self._known.setdefault(key, _BaselineObject(walk.nodes[key], None))
         for path, rest, value in walk.others.values():
             self._name(f"{STARTED}{path}{rest}", value)
         self._still = Still(self._resting())

@@ -44,7 +44,7 @@ Packages of locks, logs, bars and pictures, which no step of a training depends 
 """
 
 
-class Lost(NamedTuple):
+class UntrackedChange(NamedTuple):
     """
     A change that is in no image: its place, and what it is. `saved`: an image has it, and the process that resumes has
     no place for it.
@@ -70,10 +70,10 @@ class Encoder:
         self._copies = copies
         self._left_bytes = BYTES_MAX
         self._states: dict[int, tuple[str, Encoded]] = {}
-        self._dead: dict[int, Lost] = {}
+        self._dead: dict[int, UntrackedChange] = {}
         self._numbers: dict[int, int] = {}
         self._waiting: deque[int] = deque()
-        self.lost: list[Lost] = []
+        self.lost: list[UntrackedChange] = []
         self._changes: dict[int, Change] = {}
         for key in walk.compared:
             if (change := baseline.change_of(key, walk.nodes[key], probe=probe)) is not None:
@@ -124,30 +124,32 @@ class Encoder:
                     self._dead[holder] = self._dead[dead]
                     waiting.append(holder)
 
-    def _lost_in(self, node: Node) -> Lost | None:
+    def _lost_in(self, node: Node) -> UntrackedChange | None:
         """Return why this object cannot be carried, as far as it shows without its parts' parts; else None."""
         value = node.value
         if node.is_closed:
-            return Lost(node.path, f"a {name_of(value)} of {len(value)} items")
+            return UntrackedChange(node.path, f"a {name_of(value)} of {len(value)} items")
         if isinstance(value, Tensor | np.ndarray):
             return self._lost_array(node, value)
         if node.kind == "asked":
             return self._lost_state(node)
         if not self._baseline.knows(value) and not self._can_be_made(node):
-            return Lost(node.path, name_of(value))
+            return UntrackedChange(node.path, name_of(value))
         return next((lost for part in node.parts or () if (lost := self._lost_value(node, part))), None)
 
-    def _lost_value(self, node: Node, value: Any) -> Lost | None:
+    def _lost_value(self, node: Node, value: Any) -> UntrackedChange | None:
         if self._baseline.path_of(value) is not None:
             return None
         if (found := self._walk.nodes.get(id(value))) is not None:
             can_be = (found.kind not in HOLDERS and found.kind != "asked") or id(value) in self._walk.trained_parts
             can_be = can_be or self._can_be_made_anew(found) or self._part_like(found) is not None
-            return None if can_be else Lost(found.path, f"a new {name_of(value)}")
+            return None if can_be else UntrackedChange(found.path, f"a new {name_of(value)}")
         try:
             self._plain(value)
         except NotPlain:
-            return Lost(node.path, f"it holds a {name_of(value)}" if node.kind in CONTAINERS else name_of(value))
+            return UntrackedChange(
+                node.path, f"it holds a {name_of(value)}" if node.kind in CONTAINERS else name_of(value)
+            )
         return None
 
     def _can_be_made(self, node: Node) -> bool:
@@ -159,17 +161,17 @@ class Encoder:
             return type(node.value) in _EXACT and known
         return type(node.value) in _EXACT
 
-    def _lost_array(self, node: Node, array: Any) -> Lost | None:
+    def _lost_array(self, node: Node, array: Any) -> UntrackedChange | None:
         if not is_storable(array) or (node.kind == "mapped" and not self._baseline.knows(array)):
-            return Lost(node.path, f"a {name_of(array)} of {array.dtype}")
+            return UntrackedChange(node.path, f"a {name_of(array)} of {array.dtype}")
         self._left_bytes -= array.nbytes
-        return Lost(node.path, f"an array of {array.nbytes} bytes") if self._left_bytes < 0 else None
+        return UntrackedChange(node.path, f"an array of {array.nbytes} bytes") if self._left_bytes < 0 else None
 
-    def _lost_state(self, node: Node) -> Lost | None:
+    def _lost_state(self, node: Node) -> UntrackedChange | None:
         try:
             state = asked.state_of(node.value)
         except NotPlain as problem:
-            return Lost(node.path, f"a {name_of(node.value)}, and {problem}")
+            return UntrackedChange(node.path, f"a {name_of(node.value)}, and {problem}")
         self._states[id(node.value)] = (type(node.value).__name__, state)
         return None
 
@@ -254,12 +256,12 @@ class Encoder:
         found = node.kind == "object" and self._script.find(self._script.class_name(cls)) is cls
         return node.kind == "bag" or (found and self._script.can_make(cls))
 
-    def _lost_part(self, path: str, node: Node, part: Any) -> Lost | None:
+    def _lost_part(self, path: str, node: Node, part: Any) -> UntrackedChange | None:
         dead = self._dead.get(id(part))
         if dead is not None and not self._baseline.knows(part):
             return dead
         lost = self._lost_value(node, part)
-        return Lost(path, lost.what) if lost else None
+        return UntrackedChange(path, lost.what) if lost else None
 
     # --- values
 

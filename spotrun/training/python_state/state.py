@@ -13,7 +13,7 @@ from spotrun.training.data.loader import is_indexed
 from spotrun.training.framework import Framework, Stage, State
 from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.copies import Copies
-from spotrun.training.python_state.encoding import Encoder, Lost
+from spotrun.training.python_state.encoding import Encoder, UntrackedChange
 from spotrun.training.python_state.fingerprints import PROBE_EVERY
 from spotrun.training.python_state.glance import CACHE
 from spotrun.training.python_state.graph import Before, Walk
@@ -53,7 +53,7 @@ class PythonState:
         self._unseen = Unseen(())
         self._surroundings = Surroundings()
         self._hooks = TorchHooks(torch.nn.Module())
-        self._news: list[Lost] = []
+        self._news: list[UntrackedChange] = []
 
     def begins(self) -> None:
         """Note everything as the script has made it, before any hook of the script has seen restored weights."""
@@ -112,16 +112,16 @@ class PythonState:
         loggers = {f"loggers[{number}]": one for number, one in enumerate(self._framework.loggers)}
         return loggers | dict(self._framework.roots())
 
-    def _come_and_gone(self) -> Iterator[Lost]:
+    def _come_and_gone(self) -> Iterator[UntrackedChange]:
         """A process that resumes has those of the beginning."""
         now = self._given_now()
         before, there = (set(map(id, each.values())) for each in (self._given, now))
         for path, one in now.items():
             if id(one) not in before:
-                yield Lost(path, f"a {name_of(one)} that came while training went on")
+                yield UntrackedChange(path, f"a {name_of(one)} that came while training went on")
         for path, one in self._given.items():
             if id(one) not in there:
-                yield Lost(path, f"a {name_of(one)} that is no part of the training any more")
+                yield UntrackedChange(path, f"a {name_of(one)} that is no part of the training any more")
 
     def _is_of_library(self, value: object) -> bool:
         """Return whether it is a cache of a function that the script has only imported."""
@@ -142,7 +142,9 @@ class PythonState:
         restorer.load()
         self._baseline.ignore(restorer.new)
         if last:
-            self._news += (Lost(path.removeprefix(LATE), NOTHING_LIKE_IT, saved=True) for path in restorer.lost)
+            self._news += (
+                UntrackedChange(path.removeprefix(LATE), NOTHING_LIKE_IT, saved=True) for path in restorer.lost
+            )
 
     def knows(self, value: object) -> bool:
         """Return whether the script has it in a place that images hold."""
@@ -160,7 +162,7 @@ class PythonState:
         walk.modules()
         return walk
 
-    def news(self) -> list[Lost]:
+    def news(self) -> list[UntrackedChange]:
         """Return what was found since the last call and is in no image."""
         found, self._news = self._news, []
         return found

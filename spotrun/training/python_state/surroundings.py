@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.encoding import UntrackedChange
 
 SET_BY_LIBRARIES = (
     "SPOTRUN_", "PL_", "WANDB_", "MLFLOW_", "COMET_", "NEPTUNE_", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_",
@@ -40,20 +40,20 @@ class Surroundings:
     def __init__(self) -> None:
         self._raw, self._variables, self._settings = dict(_raw()), _variables(), _settings()
 
-    def changed(self) -> Iterator[Lost]:
+    def changed(self) -> Iterator[UntrackedChange]:
         """Yield what differs from then; each time."""
         if self._raw != _raw():
             yield from self._changed_variables()
         settings = _settings()
         for name, before in self._settings.items():
             if settings[name] != before:
-                yield Lost(name, f"it was {before}, and is {settings[name]}")
+                yield UntrackedChange(name, f"it was {before}, and is {settings[name]}")
 
-    def _changed_variables(self) -> Iterator[Lost]:
+    def _changed_variables(self) -> Iterator[UntrackedChange]:
         variables = _variables()
         for name in sorted(self._variables.keys() | variables.keys()):
             if self._variables.get(name) != variables.get(name):
-                yield Lost(f"os.environ[{name!r}]", VARIABLE)
+                yield UntrackedChange(f"os.environ[{name!r}]", VARIABLE)
 
 
 def _raw() -> Mapping[Any, Any]:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules import module as torch_modules
 from torch.utils.hooks import RemovableHandle
 
-from spotrun.training.python_state.encoding import HARMLESS, Lost
+from spotrun.training.python_state.encoding import HARMLESS, UntrackedChange
 
 OF_MODULES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 OF_ALL_MODULES = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
@@ -40,7 +40,7 @@ class TorchHooks:
         self._registered = RemovableHandle.next_id
         self._hooks = self._now()
 
-    def changed(self, *, probe: bool) -> Iterator[Lost]:
+    def changed(self, *, probe: bool) -> Iterator[UntrackedChange]:
         """Yield places whose functions have changed. Only a `probe` sees those of parameters that only go."""
         counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
         if not probe and (counts, registered) == (self._counts, self._registered):
@@ -49,7 +49,7 @@ class TorchHooks:
         self._counts, self._registered = counts, registered
         for path in sorted(before.keys() | self._hooks.keys()):
             if (now := self._hooks.get(path, ())) != before.get(path, ()):
-                yield Lost(path, f"hooks that torch holds: {', '.join(now) or 'none is left'}")
+                yield UntrackedChange(path, f"hooks that torch holds: {', '.join(now) or 'none is left'}")
 
     def _now(self) -> Hooks:
         held = chain(_of_modules(self._module), _of_optimizers(self._optimizers), _of_parameters(self._module))

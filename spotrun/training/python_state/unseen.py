@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 
-from spotrun.training.python_state.encoding import HARMLESS, Lost
+from spotrun.training.python_state.encoding import HARMLESS, UntrackedChange
 from spotrun.training.python_state.glance import DEPTH, Facts, Glance
 from spotrun.training.python_state.outside import UNKNOWN
 from spotrun.training.python_state.values import name_of, same
@@ -40,7 +40,7 @@ class Unseen:
                 self._left += [(path + rest, value, depth, facts)] if facts else []
                 self._many += len(facts)
 
-    def changed(self, *, probe: bool = True) -> Iterator[Lost]:
+    def changed(self, *, probe: bool = True) -> Iterator[UntrackedChange]:
         """
         Yield each changed object once: its place, and what it is. Without `probe`, yield none if that would take long.
         """
@@ -52,5 +52,5 @@ class Unseen:
             if same(before, now) and not any(fact is UNKNOWN for fact in now):
                 left.append((path, value, depth, before))
             else:
-                yield Lost(path, name_of(value))
+                yield UntrackedChange(path, name_of(value))
         self._left = left

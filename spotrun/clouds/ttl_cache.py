@@ -15,7 +15,7 @@ ASKED_AGAIN_S = 30.0
 """Seconds from a failed reading to the next try, if an older value is known."""
 
 
-class Kept(Generic[T]):
+class TtlCache(Generic[T]):
     """
     A value that is read again once it is older than `for_s`, which may depend on the value.
 
