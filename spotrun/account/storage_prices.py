@@ -51,24 +51,18 @@ not deducted. Traffic to a bucket is free.
 """
 
 
-def with_home(prices: StoragePrices, uri: str) -> StoragePrices:
-    """Return the prices with those for traffic between a bucket and the user's own machine."""
-    place = address.parse(uri)
-    to_home = None if isinstance(place, str) else TO_HOME_USD_PER_GB.get(place.scheme)
-    if to_home is None:
-        return prices
-    passage = Passage(read_usd_per_gb=to_home, write_usd_per_gb=Decimal(0), is_home=True)
-    return replace(prices, between={**prices.between, HOME: passage})
-
-
-def storage_prices(uri: str, region: str = "") -> StoragePrices:
+def storage_prices(uri: str, region: str = "", *, home: bool = False) -> StoragePrices:
     """
     Return the prices for a run at `uri`. A folder is priced as if it were a bucket, so that bills can be compared.
 
-    `region` is where the bucket is, "" if that is unknown.
+    `region` is where the bucket is, "" if that is unknown. `home`: the run may train on the user's own machine too.
     """
     place = address.parse(uri)
     if isinstance(place, str):
         return replace(S3_STANDARD, source=f"{S3_STANDARD.source}, as if the folder were a bucket; simulated")
     prices = gcs_prices(region) if place.scheme == "gs" else replace(S3_STANDARD, region=region)
+    if home and place.scheme in TO_HOME_USD_PER_GB:
+        to_home = TO_HOME_USD_PER_GB[place.scheme]
+        passage = Passage(read_usd_per_gb=to_home, write_usd_per_gb=Decimal(0), is_home=True)
+        prices = replace(prices, between={**prices.between, HOME: passage})
     return replace(prices, source=f"{prices.source}, whatever the region of the bucket")

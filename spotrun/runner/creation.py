@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from spotrun.account.storage_prices import storage_prices, with_home
+from spotrun.account.storage_prices import storage_prices
 from spotrun.clock import ScaledClock
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import LedgerDamaged, StoreError
@@ -24,7 +24,7 @@ from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.revision import revision_of
 from spotrun.folder.travelling import require_script, travelling
 from spotrun.run import fold
-from spotrun.run.events import Entry, EpochsEnd, RunCreated, StoragePrices, version_for
+from spotrun.run.events import Entry, EpochsEnd, RunCreated, version_for
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec, sha256_of
 from spotrun.store.conditional_put_probe import race
@@ -281,7 +281,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         time_scale=clock.scale,
         price_cap_usd_per_hour=spec.resources.max_price,
         budget_usd=spec.budget.max_usd,
-        storage=_storage_prices(spec, region),
+        storage=storage_prices(spec.checkpoint.uri, region, home=spec.home is not None),
         interruption_bands=cloud.interruption_rates(spec),
         billing=cloud.billing(spec),
         simulated=cloud.simulated,
@@ -289,11 +289,6 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         epochs_end=EpochsEnd.FINISHED,
         spotrun=__version__,
     )
-
-
-def _storage_prices(spec: RunSpec, region: str) -> StoragePrices:
-    prices = storage_prices(spec.checkpoint.uri, region)
-    return prices if spec.home is None else with_home(prices, spec.checkpoint.uri)
 
 
 def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) -> datetime:
