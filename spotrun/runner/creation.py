@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,13 +15,14 @@ from msgspec.structs import replace
 
 from spotrun.account.storage_prices import storage_prices
 from spotrun.clock import ScaledClock
-from spotrun.clouds.registry import cloud_of
+from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import LedgerDamaged, StoreError
 from spotrun.folder import keys, start_file, workdir
 from spotrun.folder.bench_record import benched, steps_of_the_first
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.revision import revision_of
 from spotrun.folder.travelling import require_script, travelling
+from spotrun.policy.deadline import deadline_at
 from spotrun.run import fold
 from spotrun.run.events import Entry, EpochsEnd, RunCreated, version_for
 from spotrun.run.state import RunState
@@ -215,11 +215,6 @@ def in_what(unlike: Sequence[str]) -> str:
     return f": it differs in {', '.join(unlike)}" if unlike else ""
 
 
-def clock_of(spec: RunSpec) -> ScaledClock:
-    """Return the clock of a run that begins now."""
-    return cloud_of(spec).clock(spec)
-
-
 def _try_out(store: Store) -> None:
     """Try what every run needs of its store before anything is rented. `spotrun doctor` tries more."""
     try:
@@ -289,19 +284,3 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         epochs_end=EpochsEnd.FINISHED,
         spotrun=__version__,
     )
-
-
-def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) -> datetime:
-    """
-    Return the moment of a deadline, in UTC, for a run that is launched at `launched_at`.
-
-    A time of day means the next such time after the launch. It, and a moment without a zone, are on the clock of this
-    machine.
-    """
-    if isinstance(deadline, timedelta):
-        return launched_at + deadline
-    if isinstance(deadline, datetime):
-        return deadline.astimezone(UTC)
-    today = launched_at.astimezone().date()
-    chosen = (datetime.combine(today + timedelta(days=days), deadline).astimezone(UTC) for days in (0, 1, 2))
-    return next(moment for moment in chosen if moment > launched_at)

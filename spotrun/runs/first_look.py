@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from spotrun.clouds.registry import cloud_of
+from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import CloudError, SpecInvalid
 from spotrun.folder.market_record import MarketRecord
 from spotrun.market.quotes import Quotes
@@ -22,7 +22,7 @@ from spotrun.policy.facts import Facts
 from spotrun.policy.least_budget import least_budget_usd
 from spotrun.run.events import LaunchIntended, RunStopped
 from spotrun.run.state import RunState
-from spotrun.runner.creation import benched_steps, clock_of, newborn, region_of
+from spotrun.runner.creation import benched_steps, newborn, region_of
 from spotrun.runs.earlier_runs import ask_store
 from spotrun.spec.model import RunSpec
 from spotrun.units import Unreadable

@@ -10,18 +10,17 @@ from typing import NamedTuple
 
 from spotrun import address
 from spotrun.clock import system_clock
-from spotrun.clouds.registry import cloud_of
+from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import SpecInvalid, needs_extra
 from spotrun.market.world import World
 from spotrun.notify.sinks import require_sinks
 from spotrun.offering import Offering
-from spotrun.policy.deadline import unreachable
+from spotrun.policy.deadline import deadline_at, unreachable
 from spotrun.policy.feasibility import earlier, hopeless_on_spot, median_life
 from spotrun.policy.throughput import works_of_hours
 from spotrun.report import offers
 from spotrun.report.folding import say
 from spotrun.report.tables import short_duration
-from spotrun.runner.creation import clock_of, deadline_at
 from spotrun.runs import asking
 from spotrun.runs.container_image import with_image
 from spotrun.runs.earlier_runs import earlier_run

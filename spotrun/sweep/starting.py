@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from spotrun import address
 from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.clouds.registry import clock_of
 from spotrun.folder.sweep_record import FOLDER, SweepRecord, create_sweep, replace_sweep
-from spotrun.runner.creation import clock_of, deadline_at
+from spotrun.policy.deadline import deadline_at
 from spotrun.runs.asking import confirm
 from spotrun.runs.background import Background, log_named
 from spotrun.runs.first_look import look_at_market, with_baseline_price
