@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from spotrun import address
-from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.clouds.registry import clock_of
+from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.folder.sweep_record import FOLDER, SweepRecord, create_sweep, replace_sweep
 from spotrun.policy.deadline import deadline_at
 from spotrun.runs.asking import confirm
