@@ -41,37 +41,16 @@ def new_uid() -> str:
     return secrets.token_hex(5)
 
 
-def create_run(
-    spec: RunSpec,
-    writer: str,
-    start: Path | None = None,
-    uid: str | None = None,
-    *,
-    shared: bool = False,
-    part_of: str = "",
-    signer: keys.Signer | None = None,
-) -> str:
-    """
-    Prepare a run and create it. The parameters are those of `prepare_run`.
-
-    Returns:
-        The address of the run's folder.
-
-    Raises:
-        LedgerDamaged: another run has its folder.
-        StoreError, SpecInvalid, CloudError: as in `prepare_run`.
-    """
-    new = prepare_run(spec, writer, start, uid, shared=shared, part_of=part_of, signer=signer)
-    new.create(shared=shared)
-    return new.uri
-
-
 class NewRun:
-    """A run that has all in its folder but entry 0. Every try to create it writes the same bytes."""
+    """
+    A run that has all in its folder but entry 0. Every try to create it writes the same bytes. `shared`: an entry 0 of
+    another process will do, if it says the same.
+    """
 
-    def __init__(self, store: Store, created: RunCreated, ledger: Ledger) -> None:
+    def __init__(self, store: Store, created: RunCreated, ledger: Ledger, *, shared: bool = False) -> None:
         self._store = store
         self._ledger = ledger
+        self._shared = shared
         self.created = created
 
     @property
@@ -87,9 +66,9 @@ class NewRun:
         """The digest of the object that entry 0 will be."""
         return self._ledger.first_sha256(self.created)
 
-    def create(self, *, shared: bool = False) -> None:
+    def create(self) -> str:
         """
-        Write entry 0. `shared`: an entry 0 of another process will do, if it says the same.
+        Write entry 0, and return the address of the run's folder.
 
         Raises:
             LedgerDamaged: there is another entry 0.
@@ -99,8 +78,9 @@ class NewRun:
             self._ledger.create(self.created)
         except EntryRefused:
             found = self._ledger.state.created
-            if not shared or differences(found, self.created):
+            if not self._shared or differences(found, self.created):
                 raise self.not_ours(found) from None
+        return self.uri
 
     def not_ours(self, found: RunCreated) -> LedgerDamaged:
         """The error if another process wrote the entry 0 that was found."""
@@ -145,7 +125,8 @@ def prepare_run(
     start_sha256 = None if start is None else start_file.upload(store, start)
     created = _first_event(spec, uid, clock, work_sha256, start_sha256, part_of)
     created = replace(created, public_key=keys.make(runs, uid))
-    return NewRun(store, created, Ledger(store, uid, writer, clock, sign=None if signer is None else signer.sign))
+    ledger = Ledger(store, uid, writer, clock, sign=None if signer is None else signer.sign)
+    return NewRun(store, created, ledger, shared=shared)
 
 
 def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunCreated:
