@@ -31,28 +31,19 @@ def s3_standard() -> StoragePrices:
     return replace(standard_prices("S3 Standard in us-east-1"), egress_elsewhere=dearer)
 
 
-def with_home(prices: StoragePrices, uri: str) -> StoragePrices:
-    """
-    Return the prices with those for traffic between a bucket and the user's own machine. Those from the bucket are of
-    the first tier, and the free first GB of each month are not deducted. Traffic to a bucket is free.
-    """
-    place = address.parse(uri)
-    to_internet = list_prices("traffic from a bucket to the internet").prices
-    to_home = None if isinstance(place, str) else to_internet.get(place.scheme)
-    if to_home is None:
-        return prices
-    passage = Passage(read_usd_per_gb=to_home, write_usd_per_gb=Decimal(0), is_home=True)
-    return replace(prices, between={**prices.between, HOME: passage})
-
-
-def storage_prices(uri: str, region: str = "") -> StoragePrices:
+def storage_prices(uri: str, region: str = "", *, home: bool = False) -> StoragePrices:
     """
     Return the prices for a run at `uri`. A folder is priced as if it were a bucket, so that bills can be compared.
 
-    `region` is where the bucket is, "" if that is unknown.
+    `region` is where the bucket is, "" if that is unknown. `home`: the run may train on the user's own machine too.
+    Traffic to it has the price of the first tier, and the free first GB of each month are not deducted.
     """
     place = address.parse(uri)
     if isinstance(place, str):
         return replace(s3_standard(), source=f"{s3_standard().source}, as if the folder were a bucket; simulated")
     prices = gcs_prices(region) if place.scheme == "gs" else replace(s3_standard(), region=region)
+    to_home = list_prices("traffic from a bucket to the internet").prices.get(place.scheme) if home else None
+    if to_home is not None:
+        passage = Passage(read_usd_per_gb=to_home, write_usd_per_gb=Decimal(0), is_home=True)
+        prices = replace(prices, between={**prices.between, HOME: passage})
     return replace(prices, source=f"{prices.source}, whatever the region of the bucket")

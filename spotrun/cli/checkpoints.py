@@ -157,9 +157,9 @@ def import_checkpoint(
     """
     from spotrun import address
     from spotrun.runner.creation import prepare_run
-    from spotrun.runs.first_look import with_baseline_price
     from spotrun.runs.known import create_known
     from spotrun.runs.open_run import default_store, who
+    from spotrun.runs.pinning import with_baseline_price
     from spotrun.runs.prepared import show_start
     from spotrun.spec.file import load_spec, placed
 

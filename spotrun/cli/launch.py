@@ -68,9 +68,10 @@ def launch(
     from spotrun.runs.attend import attend
     from spotrun.runs.background import leave_behind
     from spotrun.runs.earlier_runs import going_on
-    from spotrun.runs.launching import Launch
     from spotrun.runs.nightly import attend_tonight
-    from spotrun.runs.prepared import billed
+    from spotrun.runs.open_run import default_store
+    from spotrun.runs.prepared import Prepared, billed, prepare
+    from spotrun.spec.file import load_spec, placed
 
     _refuse_both(nightly, detach)
     overrides: dict[str, object] = {
@@ -84,18 +85,24 @@ def launch(
         "checkpoint.uri": None if store is None else address.absolute(store),
         **_variables(env or []),
     }
-    begun = Launch(spec_path, overrides, arguments or (), start)
+    spec = load_spec(spec_path, overrides, default_store(), arguments or ())
     _say_what_is_not_used(spec_path)
+
+    def prepared_now() -> Prepared:
+        with placed(spec_path, overrides):
+            return prepare(spec, start, dry_run=dry_run)
+
     if nightly and not dry_run:
-        attend_tonight(begun.spec, begun.show, begun.create, begun.as_now)
+        attend_tonight(spec, start, prepared_now)
         return
-    others = [] if nightly else going_on(begun.spec)
-    begun.show(others, dry_run=dry_run)
+    prepared = prepared_now()
+    others = [] if nightly else going_on(prepared.earlier)
+    prepared.show(others)
     if dry_run:
         return
     question = "Launch another?" if others else "Launch?"
-    confirm(yes, question, default=not billed(begun.spec) and not others, declined="nothing was launched")
-    run = begun.create()
+    confirm(yes, question, default=not billed(prepared.spec) and not others, declined="nothing was launched")
+    run = prepared.create()
     if detach:
         leave_behind(run)
     else:

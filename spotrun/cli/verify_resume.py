@@ -48,8 +48,8 @@ def verify_resume(
     from msgspec.structs import replace
 
     from spotrun.report.folding import say
-    from spotrun.runs.container_image import with_image_here
     from spotrun.runs.job_checks import check_script, require_framework
+    from spotrun.runs.pinning import with_image_here
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.values import read_positive_duration
     from spotrun.verify import command_report as verified_command

@@ -115,8 +115,6 @@ class Cloud(CloudRules[RunSpec], Protocol):
     a cloud answers that has no such thing. Failures are those of CloudDriver.
     """
 
-    simulated: bool
-    """True if no user is ever billed for its prices."""
     sends_bills: bool = True
     """True if the cloud sends a bill of its own, with which that of a run can be compared."""
     failed_starts: str = ""

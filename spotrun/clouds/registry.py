@@ -13,6 +13,7 @@ and `spotrun reap --cloud acme` find it here. The tests bring a whole one in one
 
 from __future__ import annotations
 
+from spotrun.clock import ScaledClock
 from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.nights import Nights
 from spotrun.folder.night_record import Night
@@ -37,6 +38,11 @@ def cloud_of(spec: RunSpec) -> Cloud:
     from spotrun.clouds.at_home import AtHome
 
     return AtHome(rented)
+
+
+def clock_of(spec: RunSpec) -> ScaledClock:
+    """Return the clock of a run that begins now."""
+    return cloud_of(spec).clock(spec)
 
 
 def nights_of(night: Night) -> Nights:

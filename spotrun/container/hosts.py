@@ -24,7 +24,7 @@ RIGHTS: Mapping[str, str] = {
 """The rights that a pull from each cloud's registries needs."""
 
 
-def cloud_of(host: str) -> str:
+def cloud_behind(host: str) -> str:
     """Return the cloud whose identities log in there; "" for a registry with its own passwords."""
     if host == ECR_PUBLIC or ECR.fullmatch(host):
         return AWS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spotrun.container.hosts import AWS, ECR_PUBLIC, GOOGLE, cloud_of
+from spotrun.container.hosts import AWS, ECR_PUBLIC, GOOGLE, cloud_behind
 from spotrun.container.registry import KEY, Credentials, NotForThisUser, credentials_of
 from spotrun.errors import command_for
 from spotrun.spec.image import Image
@@ -23,16 +23,16 @@ def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str]) 
     if (stored := credentials_of(envs, secrets)) is not None:
         return stored
     try:
-        if cloud_of(image.host) == AWS:
+        if cloud_behind(image.host) == AWS:
             from spotrun.container import ecr
 
             return ecr.login(image.host)
-        if cloud_of(image.host) == GOOGLE:
+        if cloud_behind(image.host) == GOOGLE:
             from spotrun.container import artifact_registry
 
             return artifact_registry.login(image.host)
     except ImportError as error:
-        if image.host == ECR_PUBLIC or cloud_of(image.host) == GOOGLE:
+        if image.host == ECR_PUBLIC or cloud_behind(image.host) == GOOGLE:
             return None
         what = f"a login to {image.host} needs boto3, which is not installed"
         raise NotForThisUser(what, hint=command_for("aws"), key=KEY) from error

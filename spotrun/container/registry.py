@@ -19,7 +19,7 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from spotrun.container.hosts import AWS, RIGHTS, cloud_of
+from spotrun.container.hosts import AWS, RIGHTS, cloud_behind
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.spec.image import HUB, LOOPBACK, PASSWORD, USERNAME, Image
 
@@ -212,7 +212,7 @@ class _ManifestRequest:
 
     def _wants_login(self) -> ImageRefused:
         what = f"{self._image.host} has no public {self._image.path}"
-        if cloud_of(self._image.host):
+        if cloud_behind(self._image.host):
             return NotForThisUser(what, hint="correct the name, or log in to that cloud", key=KEY)
         return ImageRefused(
             what,

@@ -19,7 +19,7 @@ import numpy as np
 from spotrun.forecast.lifetimes import Source, SpotPools, draw, standby_of
 from spotrun.forecast.lived import LifeOutcome, LivedRun, Truth
 from spotrun.forecast.lives_ahead import SPAN, TICKS, WORKERS, Forecast, Inputs, Question, seed_of, span_s, summary
-from spotrun.market.kinds import is_of, kind_among
+from spotrun.market.wishes import is_of, kind_among
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.facts import Facts

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
+from spotrun.clouds.registry import clock_of
 from spotrun.errors import SpecInvalid, StoreError
 from spotrun.folder.bench_record import Benched, benched, benched_otherwise, digest_of
 from spotrun.forecast.lifetimes import Generated, Local, Recorded, Replayed, Source
@@ -21,12 +22,11 @@ from spotrun.forecast.plan import plan as forecast_of
 from spotrun.forecast.traces import AVAILABLE, read_any
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
-from spotrun.policy.deadline import unreachable
+from spotrun.policy.deadline import deadline_at, unreachable
 from spotrun.policy.explain import considered
 from spotrun.policy.pools import name_of
 from spotrun.policy.throughput import BENCH_DOUBT, of_first_choice
 from spotrun.run.events import RunCreated
-from spotrun.runner.creation import clock_of, deadline_at
 from spotrun.runs.first_look import look_at_market, quotes_of
 from spotrun.runs.flags import known_word
 from spotrun.runs.open_run import absent, default_store, runs_in

@@ -1,4 +1,4 @@
-"""Finds the user's requirement that leaves no offering, and names the alternatives."""
+"""Matches offerings with the requirements of a job; finds the one that leaves none, and names the alternatives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from spotrun.market.accelerators import PEAK_TFLOPS
-from spotrun.market.kinds import is_of, kind_among
 from spotrun.offering import CapacityType, Offering
 from spotrun.spec.kinds import ANY_OF, AnyOf, Kind, NamedType
 from spotrun.spec.model import ResourcesSpec
@@ -56,6 +55,17 @@ def wishes_of(resources: ResourcesSpec) -> Iterator[Requirement]:
         yield _sized("cpus", resources.cpus, lambda found: found.cpus)
     if resources.memory is not None:
         yield _sized("memory", resources.memory, lambda found: found.memory_gib)
+
+
+def is_of(offering: Offering, kind: Kind) -> bool:
+    """Return whether an offering is of a kind; letter case does not matter."""
+    has = offering.instance_type if isinstance(kind, NamedType) else offering.accelerators
+    return has.casefold() == str(kind).casefold()
+
+
+def kind_among(offering: Offering, kinds: Sequence[Kind]) -> Kind | None:
+    """Return the first of these kinds that the offering is; None if it is none."""
+    return next((kind for kind in kinds if is_of(offering, kind)), None)
 
 
 def _any_of(choice: AnyOf) -> Requirement:

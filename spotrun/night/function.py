@@ -43,7 +43,7 @@ from spotrun.night.news import Addresses, NightNews
 from spotrun.notify.news import late_night, night
 from spotrun.run.events import NoticeSeen, parted
 from spotrun.run.state import RunState
-from spotrun.runner.creation import create_run, new_uid
+from spotrun.runner.creation import new_uid, prepare_run
 from spotrun.runner.runner import Runner
 from spotrun.runner.tick import Tick
 from spotrun.runs.open_run import OpenRun, open_each, writer
@@ -238,7 +238,8 @@ class Attendant:
 
     def _create(self, uid: str) -> OpenRun:
         with self._job() as spec:
-            uri = create_run(spec, f"night:{self._name}", uid=uid, shared=True, signer=self._signer)
+            new = prepare_run(spec, f"night:{self._name}", uid=uid, shared=True, signer=self._signer)
+            uri = new.create()
         return OpenRun(uri, writer("night"))
 
     @contextlib.contextmanager

@@ -17,7 +17,6 @@ from spotrun.night.times import next_due, read_at, read_days, shortest_gap, wint
 from spotrun.notify.sinks import require_https
 from spotrun.report.tables import dollars
 from spotrun.runs.asking import say
-from spotrun.runs.first_look import with_baseline_price
 from spotrun.runs.open_run import default_store
 from spotrun.runs.prepared import prepare
 from spotrun.spec.file import load_spec, placed
@@ -37,7 +36,7 @@ class Installation:
         self._time_of_day, self._zone = read_at(at)
         self._days = read_days(days)
         with placed(path, overrides):
-            spec = with_baseline_price(load_spec(path, overrides, default_store()))
+            spec = load_spec(path, overrides, default_store())
             self._cloud = cloud_of(spec)
             self._regions = self._cloud.regions(spec, RentalFlags())
             self._nights = self._cloud.nights(self._regions[0] if self._regions else "", spec)
@@ -48,7 +47,7 @@ class Installation:
             left = left_alone(spec.checkpoint.uri, spec.name) if self._before is None else None
             prepared = prepare(spec, later=True)
         notes = prepared.notes if left is None else (*prepared.notes, left)
-        self._spec = spec
+        self._spec = prepared.spec
         self._prepared = prepared._replace(notes=notes)
 
     @property

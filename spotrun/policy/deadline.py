@@ -12,7 +12,7 @@ keeps the promise (`spotrun.policy.promise`). The run leaves an instance of a ki
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, time, timedelta
 
 from spotrun.errors import SpecInvalid
 from spotrun.offering import CapacityType, Offering
@@ -107,6 +107,22 @@ def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
         return None
     expected_at = now + timedelta(seconds=left_s)
     return ev.DeadlineOutOfReach(deadline_at=deadline_at, expected_at=expected_at, work_left_s=left_s)
+
+
+def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) -> datetime:
+    """
+    Return the moment of a deadline, in UTC, for a run that is launched at `launched_at`.
+
+    A time of day means the next such time after the launch. It, and a moment without a zone, are on the clock of this
+    machine.
+    """
+    if isinstance(deadline, timedelta):
+        return launched_at + deadline
+    if isinstance(deadline, datetime):
+        return deadline.astimezone(UTC)
+    today = launched_at.astimezone().date()
+    chosen = (datetime.combine(today + timedelta(days=days), deadline).astimezone(UTC) for days in (0, 1, 2))
+    return next(moment for moment in chosen if moment > launched_at)
 
 
 def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import UNSET
 
 from spotrun.account.summary import CHANGED
-from spotrun.market.kinds import is_of, kind_among
 from spotrun.market.published_speeds import published_speed
+from spotrun.market.wishes import is_of, kind_among
 from spotrun.offering import Offering
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.pace import Pace, measured_pace

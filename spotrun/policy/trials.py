@@ -32,7 +32,7 @@ from math import erf, exp, inf, log, sqrt
 
 import msgspec
 
-from spotrun.market.kinds import kind_among
+from spotrun.market.wishes import kind_among
 from spotrun.offering import Offering
 from spotrun.policy import assumptions
 from spotrun.policy.changeovers import changeover

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,17 +13,18 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from spotrun.account.storage_prices import storage_prices, with_home
+from spotrun.account.storage_prices import storage_prices
 from spotrun.clock import ScaledClock
-from spotrun.clouds.registry import cloud_of
+from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import LedgerDamaged, StoreError
 from spotrun.folder import keys, start_file, workdir
 from spotrun.folder.bench_record import benched, steps_of_the_first
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.revision import revision_of
 from spotrun.folder.travelling import require_script, travelling
+from spotrun.policy.deadline import deadline_at
 from spotrun.run import fold
-from spotrun.run.events import Entry, EpochsEnd, RunCreated, StoragePrices, version_for
+from spotrun.run.events import Entry, EpochsEnd, RunCreated, version_for
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec, sha256_of
 from spotrun.store.conditional_put_probe import race
@@ -41,37 +41,16 @@ def new_uid() -> str:
     return secrets.token_hex(5)
 
 
-def create_run(
-    spec: RunSpec,
-    writer: str,
-    start: Path | None = None,
-    uid: str | None = None,
-    *,
-    shared: bool = False,
-    part_of: str = "",
-    signer: keys.Signer | None = None,
-) -> str:
-    """
-    Prepare a run and create it. The parameters are those of `prepare_run`.
-
-    Returns:
-        The address of the run's folder.
-
-    Raises:
-        LedgerDamaged: another run has its folder.
-        StoreError, SpecInvalid, CloudError: as in `prepare_run`.
-    """
-    new = prepare_run(spec, writer, start, uid, shared=shared, part_of=part_of, signer=signer)
-    new.create(shared=shared)
-    return new.uri
-
-
 class NewRun:
-    """A run that has all in its folder but entry 0. Every try to create it writes the same bytes."""
+    """
+    A run that has all in its folder but entry 0. Every try to create it writes the same bytes. `shared`: an entry 0 of
+    another process will do, if it says the same.
+    """
 
-    def __init__(self, store: Store, created: RunCreated, ledger: Ledger) -> None:
+    def __init__(self, store: Store, created: RunCreated, ledger: Ledger, *, shared: bool = False) -> None:
         self._store = store
         self._ledger = ledger
+        self._shared = shared
         self.created = created
 
     @property
@@ -87,9 +66,9 @@ class NewRun:
         """The digest of the object that entry 0 will be."""
         return self._ledger.first_sha256(self.created)
 
-    def create(self, *, shared: bool = False) -> None:
+    def create(self) -> str:
         """
-        Write entry 0. `shared`: an entry 0 of another process will do, if it says the same.
+        Write entry 0, and return the address of the run's folder.
 
         Raises:
             LedgerDamaged: there is another entry 0.
@@ -99,8 +78,9 @@ class NewRun:
             self._ledger.create(self.created)
         except EntryRefused:
             found = self._ledger.state.created
-            if not shared or differences(found, self.created):
+            if not self._shared or differences(found, self.created):
                 raise self.not_ours(found) from None
+        return self.uri
 
     def not_ours(self, found: RunCreated) -> LedgerDamaged:
         """The error if another process wrote the entry 0 that was found."""
@@ -145,7 +125,8 @@ def prepare_run(
     start_sha256 = None if start is None else start_file.upload(store, start)
     created = _first_event(spec, uid, clock, work_sha256, start_sha256, part_of)
     created = replace(created, public_key=keys.make(runs, uid))
-    return NewRun(store, created, Ledger(store, uid, writer, clock, sign=None if signer is None else signer.sign))
+    ledger = Ledger(store, uid, writer, clock, sign=None if signer is None else signer.sign)
+    return NewRun(store, created, ledger, shared=shared)
 
 
 def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunCreated:
@@ -215,11 +196,6 @@ def in_what(unlike: Sequence[str]) -> str:
     return f": it differs in {', '.join(unlike)}" if unlike else ""
 
 
-def clock_of(spec: RunSpec) -> ScaledClock:
-    """Return the clock of a run that begins now."""
-    return cloud_of(spec).clock(spec)
-
-
 def _try_out(store: Store) -> None:
     """Try what every run needs of its store before anything is rented. `spotrun doctor` tries more."""
     try:
@@ -281,7 +257,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         time_scale=clock.scale,
         price_cap_usd_per_hour=spec.resources.max_price,
         budget_usd=spec.budget.max_usd,
-        storage=_storage_prices(spec, region),
+        storage=storage_prices(spec.checkpoint.uri, region, home=spec.home is not None),
         interruption_bands=cloud.interruption_rates(spec),
         billing=cloud.billing(spec),
         simulated=cloud.simulated,
@@ -289,24 +265,3 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         epochs_end=EpochsEnd.FINISHED,
         spotrun=__version__,
     )
-
-
-def _storage_prices(spec: RunSpec, region: str) -> StoragePrices:
-    prices = storage_prices(spec.checkpoint.uri, region)
-    return prices if spec.home is None else with_home(prices, spec.checkpoint.uri)
-
-
-def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) -> datetime:
-    """
-    Return the moment of a deadline, in UTC, for a run that is launched at `launched_at`.
-
-    A time of day means the next such time after the launch. It, and a moment without a zone, are on the clock of this
-    machine.
-    """
-    if isinstance(deadline, timedelta):
-        return launched_at + deadline
-    if isinstance(deadline, datetime):
-        return deadline.astimezone(UTC)
-    today = launched_at.astimezone().date()
-    chosen = (datetime.combine(today + timedelta(days=days), deadline).astimezone(UTC) for days in (0, 1, 2))
-    return next(moment for moment in chosen if moment > launched_at)

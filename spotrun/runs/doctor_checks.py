@@ -18,8 +18,8 @@ from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Step, failed, findings_of, findings_of_steps, ok, unknown
 from spotrun.doctor.trial import Trial
 from spotrun.errors import LedgerDamaged, NotInstalled, SpecInvalid
-from spotrun.runs.container_image import NOT_LOOKED_AT, with_image
 from spotrun.runs.open_run import default_store, look_in, require_store
+from spotrun.runs.pinning import NOT_LOOKED_AT, with_image
 from spotrun.spec.clouds import known_clouds
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from spotrun.clouds.registry import cloud_of
+from spotrun.clock import ScaledClock
+from spotrun.clouds.cloud import Cloud
+from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import CloudError, SpecInvalid
 from spotrun.folder.market_record import MarketRecord
 from spotrun.market.quotes import Quotes
 from spotrun.market.wishes import may_be_asked, not_in_choice, not_listed, too_dear, unmet, wishes_of
 from spotrun.market.world import World, suitable
-from spotrun.offering import CapacityType, Offering
+from spotrun.offering import Offering
 from spotrun.policy import Append, decide
 from spotrun.policy.cross_region import reservable
 from spotrun.policy.facts import Facts
 from spotrun.policy.least_budget import least_budget_usd
 from spotrun.run.events import LaunchIntended, RunStopped
 from spotrun.run.state import RunState
-from spotrun.runner.creation import benched_steps, clock_of, newborn, region_of
+from spotrun.runner.creation import benched_steps, newborn, region_of
 from spotrun.runs.earlier_runs import ask_store
 from spotrun.spec.model import RunSpec
 from spotrun.units import Unreadable
@@ -60,6 +61,10 @@ class Market(NamedTuple):
     def least_usd(self) -> Decimal | None:
         """The minimum budget with which the run begins; None if no budget lets it."""
         return least_budget_usd(self.unborn, self.spec, self.world)
+
+    def for_job(self, spec: RunSpec) -> Market:
+        """Return the same market as a run of `spec` meets it, which asks for the same resources."""
+        return Market(spec, _unborn(spec, spec.checkpoint.uri, clock_of(spec)), self.world)
 
     def first_choice(self) -> Offering:
         """
@@ -123,18 +128,24 @@ def look_at_market(spec: RunSpec, store: str | None = None, part_of: str = "") -
         SpecInvalid: the job names a type that the cloud does not have.
         CloudError: the cloud does not answer.
     """
-    clock, folder = clock_of(spec), store or spec.checkpoint.uri
-    known = ask_store(folder, lambda store: benched_steps(store, spec, clock)) or {}
-    unborn = newborn(spec, clock, ask_store(folder, region_of) or "", known)
+    cloud, folder = cloud_of(spec), store or spec.checkpoint.uri
+    clock = cloud.clock(spec)
+    unborn = _unborn(spec, folder, clock)
     if part_of:
         unborn = replace(unborn, created=replace(unborn.created, part_of=part_of))
-    driver = cloud_of(spec).driver(spec, clock)
+    driver = cloud.driver(spec, clock)
     offered = driver.offerings(must_see=())  # its own market, which begins with it
     if offered and not driver.remarks:
-        _require_types(spec, offered)
+        _require_types(spec, cloud, offered)
     offerings, created = suitable(offered, spec), unborn.created
     seen = ask_store(folder, lambda store: MarketRecord(store).read(created, offerings, created.clock_epoch))
     return Market(spec, unborn, World(offerings=tuple(offerings), instances=(), observations=seen or ()))
+
+
+def _unborn(spec: RunSpec, folder: str, clock: ScaledClock) -> RunState:
+    """Return the state in which a run of `spec` begins, as far as the store of runs at `folder` can be read."""
+    steps = ask_store(folder, lambda store: benched_steps(store, spec, clock)) or {}
+    return newborn(spec, clock, ask_store(folder, region_of) or "", steps)
 
 
 def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
@@ -149,69 +160,34 @@ def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
 
 def not_offered(spec: RunSpec) -> SpecInvalid | None:
     """Return the error of a job whose resources its cloud never rents out, or None."""
-    offered = _offered_for(spec)
-    found = _not_named(spec, offered) or unmet(offered, wishes_of(spec.resources))
+    cloud = cloud_of(spec)
+    offered = cloud.driver(spec, cloud.clock(spec)).offerings(must_see=()) or _of_any_type(spec, cloud)
+    found = _not_named(spec, cloud, offered) or unmet(offered, wishes_of(spec.resources))
     reason = "no offering suits resources: "
     return None if found is None else SpecInvalid(reason + found.message, hint=found.suggestion, key=found.at)
 
 
-def _require_types(spec: RunSpec, offered: Sequence[Offering]) -> None:
+def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> None:
     """
     Raises:
         SpecInvalid: one of the types that the job lists is neither among these offerings nor among all of the cloud.
     """
-    if _not_named(spec, offered) is None:
+    if _not_named(spec, cloud, offered) is None:
         return
-    cloud = cloud_of(spec)
-    everything = cloud.driver(cloud.of_any_type(spec), clock_of(spec)).offerings(must_see=())
-    if (found := _not_named(spec, everything)) is not None:
+    if (found := _not_named(spec, cloud, _of_any_type(spec, cloud))) is not None:
         raise SpecInvalid(found.message, hint=found.suggestion, key=found.at)
 
 
-def _not_named(spec: RunSpec, offered: Sequence[Offering]) -> Unreadable | None:
-    """Return the problem with one of several types or kinds, each of which the job names for itself."""
-    return _not_listed(spec, offered) or not_in_choice(offered, spec.resources)
-
-
-def _not_listed(spec: RunSpec, offered: Sequence[Offering]) -> Unreadable | None:
-    """Check the types that the section of the job's cloud lists, unless `resources` names the type to check."""
-    cloud = cloud_of(spec)
+def _not_named(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> Unreadable | None:
+    """
+    Return the problem with one of several types or kinds, each of which the job names for itself: in the section of its
+    cloud, unless `resources` names the type to check, or as a choice.
+    """
     types = cloud.types_listed(spec) if spec.resources.instance_type is None else ()
-    return not_listed(offered, (cloud.name, "instance_types"), types)
+    listed = not_listed(offered, (cloud.name, "instance_types"), types)
+    return listed or not_in_choice(offered, spec.resources)
 
 
-def _offered_for(spec: RunSpec) -> Sequence[Offering]:
-    """Return all that the cloud rents out; of other types too, if it has none of those that `spec` names."""
-    cloud, clock = cloud_of(spec), clock_of(spec)
-    if offered := cloud.driver(spec, clock).offerings(must_see=()):
-        return offered
-    return cloud.driver(cloud.of_any_type(spec), clock).offerings(must_see=())
-
-
-def with_baseline_price(spec: RunSpec) -> RunSpec:
-    """
-    Return the job with the current on-demand price of its `report.baseline`, if that names an instance type.
-
-    Raises:
-        SpecInvalid: the cloud does not rent it out there.
-        CloudError: the cloud cannot be asked.
-    """
-    kind = spec.report.baseline_type
-    if kind is None or spec.report.baseline_usd_per_hour is not None:
-        return spec
-    resources = spec.resources.model_copy(update={"instance_type": kind})
-    elsewhere = spec.model_copy(update={"resources": resources})
-    offered = cloud_of(elsewhere).driver(elsewhere, clock_of(spec)).offerings(must_see=())
-    region = spec.resources.region
-    here = [each for each in offered if region is None or region.casefold() == each.region.casefold()]
-    on_demand = [each for each in here if each.capacity_type is CapacityType.ON_DEMAND]
-    price = min((each.price_usd_per_hour for each in on_demand if each.instance_type == kind), default=None)
-    if price is None:
-        nearest = get_close_matches(kind, {each.instance_type for each in on_demand}, 1)
-        raise SpecInvalid(
-            f"report.baseline: {spec.resources.cloud} does not rent out {kind} there",
-            hint=f"did you mean {nearest[0]}?" if nearest else "see `spotrun offers`, or write US dollars per hour",
-            key=("report", "baseline"),
-        )
-    report = spec.report.model_copy(update={"baseline_usd_per_hour": price})
-    return spec.model_copy(update={"report": report})
+def _of_any_type(spec: RunSpec, cloud: Cloud) -> Sequence[Offering]:
+    """Return what the cloud rents out where the job may run, of types that it does not name too."""
+    return cloud.driver(cloud.of_any_type(spec), cloud.clock(spec)).offerings(must_see=())

@@ -50,7 +50,7 @@ def check_job(spec: RunSpec, *, later: bool = False, all_left_behind: bool = Fal
     Raises:
         SpecInvalid, NotInstalled, SecretUnreadable, StoreError, CloudError: something is missing.
     """
-    here = cloud_of(spec).here and not later
+    here = spec.cloud.here and not later
     notes = [check_script(spec, here=here), left_behind(spec, all_of_them=all_left_behind), *unseen(spec)]
     if here:
         require_framework(spec)

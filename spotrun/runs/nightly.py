@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -18,22 +19,21 @@ from spotrun.account.summary import summarise
 from spotrun.errors import NightUnderWay
 from spotrun.notify.news import night
 from spotrun.run.events import RunCreated
-from spotrun.runner.creation import differences, in_what
+from spotrun.runner.creation import differences, in_what, would_be_created
 from spotrun.runs import attend
 from spotrun.runs.interrupts import told
 from spotrun.runs.known import is_known
 from spotrun.runs.locks import alone, lock_of
 from spotrun.runs.notifying import notifying
 from spotrun.runs.open_run import OpenRun, attended, newest_of
+from spotrun.runs.pinning import pinned
+from spotrun.runs.prepared import Prepared
 from spotrun.spec.model import RunSpec
 
 
-def attend_tonight(
-    spec: RunSpec, check: Callable[[], None], create: Callable[[], OpenRun], as_now: Callable[[OpenRun], RunCreated]
-) -> None:
+def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prepared]) -> None:
     """
-    Attend to the last night if it is unfinished, else to a new one from `create`, until it ends. `check` may refuse a
-    new one by raising. `as_now` returns what entry 0 of that last night would say now.
+    Attend to the last night of `spec` if it is unfinished, else to a new one from `prepare`, until it ends.
 
     Raises:
         NightUnderWay: another process already attends to a night.
@@ -42,7 +42,11 @@ def attend_tonight(
     with one_at_a_time(spec):
         last = newest_of(spec.name, spec.checkpoint.uri, "runner")
         if last is not None:
-            unfinished, ours = _unfinished(last), may_carry_on(last, lambda: as_now(last))
+
+            def as_now() -> RunCreated:
+                return would_be_created(pinned(spec, os.environ)[0], last.created.uid, start)
+
+            unfinished, ours = _unfinished(last), may_carry_on(last, as_now)
             if unfinished and not ours:
                 raise _strange(last, as_now)
             if unfinished:
@@ -51,8 +55,9 @@ def attend_tonight(
                 return
             if ours:
                 clean_up(last)
-        check()
-        attend.attend(create(), nightly=True)
+        prepared = prepare()
+        prepared.show()
+        attend.attend(prepared.create(), nightly=True)
 
 
 @contextlib.contextmanager
@@ -99,9 +104,9 @@ def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     return is_known(run) or (not run.cloud.here and not differences(run.created, as_now()))
 
 
-def _strange(run: OpenRun, as_now: Callable[[OpenRun], RunCreated]) -> NightUnderWay:
+def _strange(run: OpenRun, as_now: Callable[[], RunCreated]) -> NightUnderWay:
     here = ", and its code would run on this machine" if run.cloud.here else ""
-    why = here or in_what(differences(run.created, as_now(run)))
+    why = here or in_what(differences(run.created, as_now()))
     return NightUnderWay(
         f"{run.id} is not finished, and was created elsewhere or from another job{why}",
         hint=f"`spotrun resume {run.typed} --yes` carries it on if it is yours, `spotrun down {run.typed}` ends it",

@@ -1,32 +1,38 @@
 """
-Prepares a run: gathers everything that has to be known before it begins, and shows it. Nothing is written or rented.
+Prepares a run: gathers everything that has to be known before it begins, shows it, and creates the run. Until that,
+nothing is written or rented.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from spotrun import address
 from spotrun.clock import system_clock
-from spotrun.clouds.registry import cloud_of
+from spotrun.clouds.registry import clock_of
 from spotrun.errors import SpecInvalid, needs_extra
-from spotrun.market.world import World
 from spotrun.notify.sinks import require_sinks
 from spotrun.offering import Offering
-from spotrun.policy.deadline import unreachable
-from spotrun.policy.feasibility import earlier, hopeless_on_spot, median_life
+from spotrun.policy.deadline import deadline_at, unreachable
+from spotrun.policy.feasibility import earlier as measured_by
+from spotrun.policy.feasibility import hopeless_on_spot, median_life
 from spotrun.policy.throughput import works_of_hours
 from spotrun.report import offers
 from spotrun.report.folding import say
 from spotrun.report.tables import short_duration
-from spotrun.runner.creation import clock_of, deadline_at
+from spotrun.run.state import RunState
+from spotrun.runner.creation import prepare_run
 from spotrun.runs import asking
-from spotrun.runs.container_image import with_image
-from spotrun.runs.earlier_runs import earlier_run
+from spotrun.runs.earlier_runs import earlier_runs, newest_state
 from spotrun.runs.first_look import Market, look_at_market
 from spotrun.runs.job_checks import about_home, check_job, without_checkpoints
+from spotrun.runs.known import create_known
+from spotrun.runs.open_run import OpenRun, who
+from spotrun.runs.pinning import pinned, with_baseline_price
+from spotrun.runs.signals import Signalled
 from spotrun.spec.model import RunSpec
 
 ONLY_WHERE_THE_NETWORK_IS_YOURS = (
@@ -38,17 +44,26 @@ ONLY_WHERE_THE_NETWORK_IS_YOURS = (
 class Prepared(NamedTuple):
     """
     A job that can begin: `spec` as it will be stored, the market that it meets, the offering that it asks for first,
-    and notes that a user should read before that. `later`: it does not begin now.
+    the runs of its name so far, the newest first, and notes that a user should read before that. `start` is the
+    Lightning checkpoint that it begins from. `later`: it does not begin now.
     """
 
     spec: RunSpec
     market: Market
     chosen: Offering
-    notes: tuple[str, ...]
+    earlier: Sequence[OpenRun]
+    notes: Sequence[str]
+    start: Path | None
     later: bool
 
-    def show(self) -> None:
-        """Print the offerings that suit the run, with a tick at the first choice; the notes go to stderr."""
+    def show(self, others: Sequence[str] = ()) -> None:
+        """
+        Print the offerings that suit the run, with a tick at the first choice; the notes go to stderr, those on
+        `others` first.
+
+        Raises:
+            SpecInvalid: the start is not a Lightning checkpoint, or could run code.
+        """
         spec, asked = self.spec, self.market.offerings
         work = works_of_hours(self.market.facts, asked)
         offers.show(sorted(asked, key=work.__getitem__) if work else asked, self.chosen, work=work)
@@ -66,35 +81,63 @@ class Prepared(NamedTuple):
             say(warning)
         if (deadline := _deadline_in_words(spec, later=self.later)) is not None:
             say(deadline)
-        for note in self.notes:
+        for note in (*others, *self.notes):
             asking.say(f"note: {note}")
+        if self.start is not None:
+            show_start(self.start)
+
+    def create(self) -> OpenRun:
+        """
+        Create the run in its store, remembered as ours.
+
+        Raises:
+            SpotrunError: it cannot be created.
+            KeyboardInterrupt, Signalled: nothing was rented.
+        """
+        try:
+            return create_known(prepare_run(self.spec, f"cli:{who()}", self.start))
+        except (KeyboardInterrupt, Signalled):
+            asking.say("nothing was rented; `spotrun status` shows whether there is a run already")
+            raise
 
 
-def prepare(spec: RunSpec, *, later: bool = False, all_left_behind: bool = False) -> Prepared:
+def prepare(
+    spec: RunSpec,
+    start: Path | None = None,
+    *,
+    later: bool = False,
+    dry_run: bool = False,
+    market: Market | None = None,
+) -> Prepared:
     """
-    Gather everything that has to be known before a run of `spec` begins.
+    Gather everything that has to be known before a run of `spec` begins, from `start` if that is given.
 
     `later`: it begins on another machine at another time, so the tag of its image and the secrets of this machine are
-    not checked. `all_left_behind` names each file that does not travel, and not only the first ones.
+    not checked. `dry_run` names each file that does not travel, and not only the first ones, and what only a launch
+    checks. `market` is what a job with the same resources has just met.
 
     Raises:
         SpecInvalid: no offering suits, none is within max_price now, or the run would never be done.
         SpotrunError: something that the run needs is missing here, in its store or on its cloud.
     """
-    pinned, of_image = (spec, []) if later else with_image(spec, os.environ)
-    notes = check_job(pinned, later=later, all_left_behind=all_left_behind)
-    market = look_at_market(pinned)
-    _refuse_hopeless(pinned, market.world)
+    stored, of_image = (with_baseline_price(spec), []) if later else pinned(spec, os.environ)
+    notes = [*check_job(stored, later=later, all_left_behind=dry_run), *of_image]
+    if dry_run and not spec.cloud.here:
+        doctor = f"spotrun doctor {spec.resources.cloud} JOB.yaml"
+        notes.append(f"rights, quotas and secrets are not looked at here: `{doctor}` does")
+    market = look_at_market(stored) if market is None else market.for_job(stored)
+    earlier = earlier_runs(stored)
+    _refuse_hopeless(stored, newest_state(earlier), market)
     chosen = market.first_choice()
-    _require_reachable(pinned)
+    _require_reachable(stored)
     if not later:
-        require_sinks(pinned)
-    return Prepared(pinned, market, chosen, (*notes, *of_image), later)
+        require_sinks(stored)
+    return Prepared(stored, market, chosen, earlier, notes, start, later)
 
 
 def billed(spec: RunSpec) -> bool:
     """Return True if a launch costs real money: the instances may be simulated, and the bucket real."""
-    return not (cloud_of(spec).simulated and isinstance(address.parse(spec.checkpoint.uri), str))
+    return not (spec.cloud.simulated and isinstance(address.parse(spec.checkpoint.uri), str))
 
 
 def show_start(path: Path) -> None:
@@ -111,14 +154,13 @@ def show_start(path: Path) -> None:
     say(f"begins from step {facts.step:,} of {path} (Lightning {facts.lightning}){rest}")
 
 
-def _refuse_hopeless(spec: RunSpec, world: World) -> None:
+def _refuse_hopeless(spec: RunSpec, newest: RunState | None, market: Market) -> None:
     """
     Raises:
-        SpecInvalid: an earlier run of this name showed that on spot the run would never be done.
+        SpecInvalid: the newest run of this name showed that on spot the run would never be done.
     """
-    before = earlier_run(spec)
-    known = None if before is None else earlier(before, clock_of(spec).scale)
-    found = hopeless_on_spot(spec, known, median_life(world.observations))
+    known = None if newest is None else measured_by(newest, market.unborn.created.time_scale)
+    found = hopeless_on_spot(spec, known, median_life(market.world.observations))
     if found is not None:
         raise SpecInvalid(found.reason, hint=found.fix)
 

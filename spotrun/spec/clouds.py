@@ -36,6 +36,8 @@ class CloudRules(Protocol[_Spec]):
     name: str
     here: bool
     """Instances are processes of this machine: they share its folders, and the variables of the user who launches."""
+    simulated: bool
+    """True if no user is ever billed for its prices."""
     shares_folders: bool = False
     """Instances see the folders of this machine although they are other ones."""
     notice: timedelta

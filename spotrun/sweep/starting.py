@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from spotrun import address
+from spotrun.clouds.registry import clock_of
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.folder.sweep_record import FOLDER, SweepRecord, create_sweep, replace_sweep
-from spotrun.runner.creation import clock_of, deadline_at
+from spotrun.policy.deadline import deadline_at
 from spotrun.runs.asking import confirm
 from spotrun.runs.background import Background, log_named
-from spotrun.runs.first_look import look_at_market, with_baseline_price
+from spotrun.runs.first_look import Market, look_at_market
 from spotrun.runs.flags import read_flag
 from spotrun.runs.known import require_known
 from spotrun.runs.locks import alone, lock_of
@@ -100,7 +101,7 @@ def attended(
         default = not billed(asked.wanted.spec)
         confirm(yes, f"Begin {count} for ${plan.budget_usd}?", default=default, declined="nothing was launched")
     else:
-        plan = _with_prices(asked)
+        plan, _ = _with_prices(asked)
     asked = asked._replace(wanted=asked.wanted._replace(plan=plan))
     with alone(_lock_path(asked), _busy(asked.name)):
         sweep = _found(asked)
@@ -245,15 +246,16 @@ def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPl
         SpecInvalid, CloudError, StoreError: no trial could begin, or none as requested.
     """
     wanted = asked.wanted
-    spec = with_baseline_price(wanted.spec)
     with placed(spec_path):
-        plan = _with_prices(asked)
-        first = with_params(spec, wanted.params[0])
+        plan, market = _with_prices(asked)
+        first = with_params(wanted.spec, wanted.params[0])
         left = None if deadline_s is None else timedelta(seconds=deadline_s)
         begins = [each for each in next_actions(plan, [], left) if isinstance(each, Begin)]
         if not begins:
             raise _no_trial(plan, left)
-        prepared = prepare(trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left))
+        prepared = prepare(
+            trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left), market=market
+        )
     prepared.show()
     count = count_of(len(wanted.params), "trial")
     params = params_in_words(wanted.params[0])
@@ -271,9 +273,9 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
     return SpecInvalid(f"--budget pays for no trial: one may need ${usd:.2f}", hint="raise it, or correct the job")
 
 
-def _with_prices(asked: Asked) -> SweepPlan:
+def _with_prices(asked: Asked) -> tuple[SweepPlan, Market]:
     """
-    Return the plan with the market's current prices.
+    Return the plan with the current prices of the market, and that market.
 
     Raises:
         SpecInvalid: the budget pays for no trial, or nothing that suits is offered.
@@ -286,7 +288,7 @@ def _with_prices(asked: Asked) -> SweepPlan:
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"
         raise SpecInvalid(f"{flag} pays for no trial: one needs ${least} to begin", hint=f"raise it: at least {least}")
     dearest = max(each.price_usd_per_hour for each in offerings) * spec.num_nodes
-    return replace(plan, least_usd=max(plan.least_usd, least or plan.least_usd), usd_per_hour=dearest)
+    return replace(plan, least_usd=max(plan.least_usd, least or plan.least_usd), usd_per_hour=dearest), market
 
 
 # -- the sweep itself ------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from spotrun.run.events import Uncarried
 from spotrun.run.fold import begin
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
-from spotrun.runner.creation import create_run
+from spotrun.runner.creation import prepare_run
 from spotrun.runner.runner import Runner
 from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
@@ -95,7 +95,7 @@ class Rehearsal:
         self._path = sandbox.folder / f"{name}.trace"
         self._file = TraceFile(self._path)
         self._began_s = time.monotonic()
-        uri = create_run(spec, "verify-resume")
+        uri = prepare_run(spec, "verify-resume").create()
         store = open_store(uri)
         first = first_entry(store)
         created = begin(first).created

@@ -15,7 +15,7 @@ from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.price_list import read_price_list
 from spotrun.clouds.aws.prices import SpotPool, spot_prices
 from spotrun.offering import CapacityType, Offering
-from spotrun.runs.first_look import with_baseline_price
+from spotrun.runs.pinning import with_baseline_price
 from tests.support.aws_launches import CONFIG, count
 from tests.support.decisions import spec
 from tests.support.ec2_prices import SpotRow

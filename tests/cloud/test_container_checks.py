@@ -13,8 +13,8 @@ from spotrun.container.engine import Engine
 from spotrun.container.facts import EngineFacts, facts_of
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import NotInstalled
-from spotrun.runs.container_image import with_image
 from spotrun.runs.doctor_checks import _container
+from spotrun.runs.pinning import with_image
 from spotrun.spec.model import RunSpec
 from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.engine_stand_in import StandIn

@@ -19,7 +19,7 @@ from spotrun.clouds.gcp.secret_checks import secret_findings
 from spotrun.container.registry import RegistryUnavailable
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import SpecInvalid, StoreUnavailable
-from spotrun.runs.container_image import with_image
+from spotrun.runs.pinning import with_image
 from spotrun.secrets import secret_manager
 from spotrun.secrets.reference import Reference, SecretUnreadable, create_command
 from spotrun.secrets.values import read_values

@@ -20,7 +20,7 @@ from spotrun.clouds.guards import AGAIN_AFTER, Guard
 from spotrun.errors import CloudUnavailable
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
-from spotrun.runner.creation import create_run
+from spotrun.runner.creation import prepare_run
 from spotrun.runs.open_run import open_run
 from spotrun.spec.file import load_spec
 from tests.support.aws_launches import launches, request
@@ -125,7 +125,7 @@ def test_another_runner_makes_the_guard_that_the_first_one_could_not(run: Ec2Run
 def test_status_says_that_only_its_own_timer_would_end_an_instance(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
-    ledger = open_run(create_run(load_spec(job), "a test"), None).ledger
+    ledger = open_run(prepare_run(load_spec(job), "a test").create(), None).ledger
     history = History()
     history.record(history.launch())
     intended, recorded = (entry.event for entry in history.entries[1:])

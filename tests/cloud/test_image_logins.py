@@ -13,10 +13,10 @@ import pytest
 
 from spotrun.clouds.aws.cloud import _repository
 from spotrun.container import hosts
-from spotrun.container.hosts import cloud_of, repository_of
+from spotrun.container.hosts import cloud_behind, repository_of
 from spotrun.container.logins import login_to
 from spotrun.container.registry import Credentials, ImageRefused, NotForThisUser, RegistryUnavailable, find
-from spotrun.runs.container_image import with_image
+from spotrun.runs.pinning import with_image
 from spotrun.spec.image import PASSWORD, USERNAME, Image, image_of
 from spotrun.spec.model import RunSpec
 from tests.support.ec2_server import ACCOUNT, REGION
@@ -57,7 +57,7 @@ def image_on(host: str) -> Image:
     ],
 )
 def test_a_host_says_whose_registry_it_is(host: str, cloud: str) -> None:
-    assert cloud_of(host) == cloud
+    assert cloud_behind(host) == cloud
 
 
 def test_only_a_private_repository_of_ecr_is_named_in_the_role_of_a_run() -> None:

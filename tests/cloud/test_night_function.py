@@ -19,7 +19,7 @@ from spotrun.folder.pace import ALL_THE_TIME, BY_THE_MINUTE
 from spotrun.folder.status_objects import RunnerStatus
 from spotrun.night.times import next_due, read_at, read_days, shortest_gap
 from spotrun.policy.housekeeping import SILENCE
-from spotrun.runner.creation import create_run
+from spotrun.runner.creation import prepare_run
 from spotrun.runs.open_run import open_run
 from spotrun.spec.model import RunSpec
 from tests.support.night_faults import live
@@ -137,7 +137,7 @@ def test_a_night_that_is_due_while_the_last_one_goes_on_carries_it_on(world: Nig
 def by_another(world: NightWorld, folder: Path, **changes: object) -> str:
     """A run of the night's name that no night has begun: the same job, with the files of another folder."""
     job = RunSpec.from_dict({**world.night.spec, "workdir": str(folder), **changes})
-    return create_run(job, "theirs").rpartition("-")[2]
+    return prepare_run(job, "theirs").create().rpartition("-")[2]
 
 
 @pytest.mark.parametrize("changes", [{}, {"budget": {"max_usd": "100000"}}], ids=["files", "budget"])

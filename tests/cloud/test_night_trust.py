@@ -14,7 +14,7 @@ from spotrun.folder.night_record import Begun, Numbered
 from spotrun.night import function as night_function
 from spotrun.night.rows import left_alone
 from spotrun.run.events import StopRequested
-from spotrun.runner.creation import create_run
+from spotrun.runner.creation import prepare_run
 from spotrun.runs.open_run import OpenRun
 from spotrun.spec.model import RunSpec
 from tests.support.gcp_night_world import GcpNightWorld
@@ -55,7 +55,7 @@ def plant_record(world: NightWorld, **changes: Any) -> None:
 def plant_run(world: NightWorld, uid: str, **changes: Any) -> None:
     """A run that spotrun itself has made, with a key of whoever made it."""
     job = {**record_of(world)["spec"], "workdir": str(world.folder), **changes}
-    create_run(RunSpec.from_dict(job), "stranger", uid=uid, shared=True)
+    prepare_run(RunSpec.from_dict(job), "stranger", uid=uid, shared=True).create()
 
 
 def plant_begun(world: NightWorld, number: int, uid: str, due: str = "2026-11-23") -> None:
@@ -130,7 +130,7 @@ def begun_and_not_created(world: NightWorld, monkeypatch: pytest.MonkeyPatch) ->
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(night_function, "create_run", killed)
+        patch.setattr(night_function, "prepare_run", killed)
         world.passes(1)
     assert world.uids() == []
     (begun,) = world.nights()

@@ -28,7 +28,7 @@ from spotrun.clouds.identities import TRIAL_LASTS, trial_uid
 from spotrun.errors import CloudError
 from spotrun.folder.ledger import key_of
 from spotrun.run import events as ev
-from spotrun.runner.creation import create_run
+from spotrun.runner.creation import prepare_run
 from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.spec.file import load_spec
 from tests.support.aws_launches import CONFIG, request
@@ -57,7 +57,7 @@ def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
-    run = open_run(create_run(load_spec(job), "a test"), None)
+    run = open_run(prepare_run(load_spec(job), "a test").create(), None)
     asked = request(cloud)
     account.identify(run.created.uid)
     orphan = cloud.launch(replace(asked, run_uid=run.created.uid, token=f"{run.created.uid}-7"))
@@ -89,7 +89,7 @@ def run_on_aws(folder: Path, name: str, store: str) -> OpenRun:
     job.write_text(
         f"run: 'true'\nresources: {{cloud: aws}}\naws: {{regions: [{regions}]}}\ncheckpoint: {{uri: '{store}'}}\n"
     )
-    return open_run(create_run(load_spec(job), "a test", shared=True), None)
+    return open_run(prepare_run(load_spec(job), "a test", shared=True).create(), None)
 
 
 def launched_in(region: str, run_uid: str) -> Any:
@@ -105,7 +105,7 @@ def orphan_in(region: str, folder: Path) -> Any:
     """An instance of a run of the store in `folder` that has not asked for any."""
     job = folder / f"{region}.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {folder}/runs}}\n")
-    return launched_in(region, open_run(create_run(load_spec(job), "a test"), None).created.uid)
+    return launched_in(region, open_run(prepare_run(load_spec(job), "a test").create(), None).created.uid)
 
 
 def test_orphans_are_ended_in_each_region_that_is_named(account: GuardedAccount, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_the_roles_of_runs_that_are_over_are_removed_and_no_others(
 def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(account: GuardedAccount, tmp_path: Path) -> None:
     store, job = f"{tmp_path}/runs", tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {store}}}\n")
-    runs = {name: open_run(create_run(load_spec(job), "a test"), None) for name in ("changed", "over")}
+    runs = {name: open_run(prepare_run(load_spec(job), "a test").create(), None) for name in ("changed", "over")}
     for run in runs.values():
         account.identify(run.created.uid)
         run.ledger.append(lambda _: ev.RunStopped(reason="a test"))
@@ -191,7 +191,7 @@ def test_an_instance_that_cannot_be_ended_is_named_and_keeps_no_other(
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
-    run = open_run(create_run(load_spec(job), "a test"), None)
+    run = open_run(prepare_run(load_spec(job), "a test").create(), None)
     account.identify(run.created.uid)
     asked = request(cloud)
     tokens = [f"{run.created.uid}-{number}" for number in (7, 8)]

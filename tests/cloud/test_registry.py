@@ -10,7 +10,7 @@ import pytest
 
 from spotrun.container import registry
 from spotrun.container.registry import Credentials, ImageRefused, RegistryImage, RegistryUnavailable, find
-from spotrun.runs.container_image import with_image
+from spotrun.runs.pinning import with_image
 from spotrun.secrets.reference import SecretUnreadable
 from spotrun.spec.image import PASSWORD, USERNAME, Image, image_of
 from spotrun.spec.model import ResourcesSpec, RunSpec
@@ -131,7 +131,7 @@ def test_a_password_that_only_instances_may_read(server: RegistryServer, monkeyp
     def unreadable(*_: object, **__: object) -> dict[str, str]:
         raise SecretUnreadable("secret X: not for you")
 
-    monkeypatch.setattr("spotrun.runs.container_image.read_values", unreadable)
+    monkeypatch.setattr("spotrun.runs.pinning.read_values", unreadable)
     _, notes = with_image(spec(f"docker:{server.host}/team/image@sha256:{'0' * 64}", login=True), {})
     assert notes == ["the image was not looked at: secret X: not for you"]
     with pytest.raises(RegistryUnavailable, match="not for you") as caught:

@@ -24,7 +24,7 @@ from spotrun.cli.app import app
 from spotrun.errors import SpotrunError
 from spotrun.folder.ledger import key_of
 from spotrun.run import events as ev
-from spotrun.runner.creation import create_run
+from spotrun.runner.creation import prepare_run
 from spotrun.runs.attend import changed_script
 from spotrun.runs.background import leave_behind
 from spotrun.runs.open_run import open_run, who
@@ -166,8 +166,8 @@ def test_a_job_with_a_limit_of_its_own_ends_with_10_where_its_run_is_over_it(san
 
 
 def test_the_last_runs_of_a_name_are_compared_the_oldest_first(sandbox: Sandbox) -> None:
-    ids = [open_run(create_run(load_spec(sandbox.job("night"), {}, ""), "test"), None).id for _ in range(3)]
-    create_run(load_spec(sandbox.job("day"), {}, ""), "test")
+    ids = [open_run(prepare_run(load_spec(sandbox.job("night"), {}, ""), "test").create(), None).id for _ in range(3)]
+    prepare_run(load_spec(sandbox.job("day"), {}, ""), "test").create()
     assert [run["run"] for run in sandbox.call_json("compare", "night", "--last", "2")["runs"]] == ids[1:]
     assert [run["run"] for run in sandbox.call_json("compare", "night", "--last", "7")["runs"]] == ids
     assert ids[0] in sandbox.call("compare", "night", "--last", "7", "--md")
@@ -245,7 +245,7 @@ def test_a_resume_says_that_it_trains_the_script_of_the_launch(sandbox: Sandbox)
     script = sandbox.folder / "code" / "train.py"
     script.parent.mkdir()
     script.write_text("raise ValueError\n")
-    run = open_run(create_run(load_spec(script, {"checkpoint.uri": sandbox.uri}), "test"), None)
+    run = open_run(prepare_run(load_spec(script, {"checkpoint.uri": sandbox.uri}), "test").create(), None)
     run.ledger.refresh()
     assert changed_script(run) is None
     script.write_text("print('mended')\n")
@@ -257,7 +257,7 @@ def test_a_resume_says_that_it_trains_the_script_of_the_launch(sandbox: Sandbox)
 
 
 def test_background_runner_that_cannot_begin_is_reported(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = open_run(create_run(load_spec(sandbox.job("mute"), {}, ""), "test"), None)
+    run = open_run(prepare_run(load_spec(sandbox.job("mute"), {}, ""), "test").create(), None)
     monkeypatch.setenv("PYTHONHASHSEED", "x")  # no Python begins with this one
     with pytest.raises(SpotrunError, match="ended at once; it said: Fatal Python error") as told:
         leave_behind(run)

@@ -20,7 +20,7 @@ from spotrun.errors import NightUnderWay
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, write_status
 from spotrun.report.compare import trend
 from spotrun.run import events as ev
-from spotrun.runner.creation import create_run
+from spotrun.runner.creation import prepare_run
 from spotrun.runs.known import remember
 from spotrun.runs.nightly import one_at_a_time
 from spotrun.runs.open_run import attended, open_run
@@ -134,7 +134,7 @@ def test_night_over_its_limit_exits_with_10_and_a_detached_night_is_refused(sand
 def test_a_night_that_was_stopped_is_put_in_order_and_a_new_one_begins(sandbox: Sandbox, job: Path) -> None:
     plain(job)
     job.write_text(job.read_text().replace("usd_per_epoch > 2 or", ""))
-    old = open_run(create_run(load_spec(job, {}, str(sandbox.store)), "test"), None)
+    old = open_run(prepare_run(load_spec(job, {}, str(sandbox.store)), "test").create(), None)
     remember(old)
     old.ledger.append(lambda _: ev.StopRequested(by="a test"))
     sandbox.call("launch", job, "--nightly")
@@ -173,7 +173,7 @@ def test_only_one_process_holds_the_lock_and_a_killed_one_holds_it_no_more(sandb
 
 
 def test_a_run_that_a_living_runner_attends_to_is_left_to_it(sandbox: Sandbox, job: Path) -> None:
-    run = open_run(create_run(load_spec(job, {}, str(sandbox.store)), "test"), None)
+    run = open_run(prepare_run(load_spec(job, {}, str(sandbox.store)), "test").create(), None)
 
     def sign_of_life(pid: int, host: str) -> None:
         write_status(run.store, RUNNER_KEY, RunnerStatus(at=datetime.now(UTC), pid=pid, host=host, sequence=1))

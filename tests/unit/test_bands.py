@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.advisor import bands_known
+from spotrun.clouds.registry import clock_of
 from spotrun.errors import CloudError
 from spotrun.offering import Offering
 from spotrun.policy.interruption_rates import relative_hazard
 from spotrun.run import events as ev
-from spotrun.runner.creation import clock_of, newborn
+from spotrun.runner.creation import newborn
 from spotrun.spec.file import load_spec
 from spotrun.strategies.history import MarketHistory
 from tests.support.decisions import decided, events_of, spec

@@ -9,7 +9,7 @@ import pytest
 
 from spotrun.account.summary import summarise
 from spotrun.errors import SpecInvalid
-from spotrun.runs.first_look import with_baseline_price
+from spotrun.runs.pinning import with_baseline_price
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
 from tests.support.histories import FREE_STORAGE, History

@@ -15,7 +15,7 @@ from spotrun.market.world import StepSeen, World
 from spotrun.offering import CapacityType
 from spotrun.policy import assumptions, decide
 from spotrun.policy.changeovers import changeover
-from spotrun.policy.deadline import unreachable
+from spotrun.policy.deadline import deadline_at, unreachable
 from spotrun.policy.facts import Facts
 from spotrun.policy.money import INTENT_LIFETIME
 from spotrun.policy.pools import market_history
@@ -23,7 +23,6 @@ from spotrun.policy.workload import workload
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from spotrun.runner.creation import deadline_at
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import COMPARED_NAMES, STRATEGY_NAMES
 from spotrun.strategies.catalogue import STRATEGIES

@@ -17,7 +17,7 @@ from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, r
 from spotrun.run import events as ev
 from spotrun.run.events import Entry, RunCreated, encode_entry
 from spotrun.runner import creation
-from spotrun.runner.creation import create_run, differences, prepare_run, would_be_created
+from spotrun.runner.creation import differences, prepare_run, would_be_created
 from spotrun.runs.known import create_known, is_known, remember
 from spotrun.runs.open_run import OpenRun, open_run, runs_in, writer
 from spotrun.runs.sweeps import NamedSweep, sweep_named
@@ -109,7 +109,7 @@ def test_trial_ignores_a_run_that_was_put_where_the_record_leads(
     sweep: Sweeping, spec: RunSpec, attended: list[str]
 ) -> None:
     uid = uid_from_the_record(named(spec).record, 1)
-    planted = open_run(create_run(trial_of_another(spec, uid), "theirs", uid=uid), None)
+    planted = open_run(prepare_run(trial_of_another(spec, uid), "theirs", uid=uid).create(), None)
     assert sweep._begin(FIRST, None)
     assert not is_known(planted)
     assert len(attended) == 1
@@ -124,14 +124,14 @@ def test_trial_has_no_key_that_was_there_before(sweep: Sweeping, spec: RunSpec, 
     store.put(f"keys/{uid}", private)
     assert sweep._begin(FIRST, None)
     assert open_run(attended[0], spec.checkpoint.uri).created.public_key != theirs
-    assert create_run(spec, "test", uid=uid)
+    assert prepare_run(spec, "test", uid=uid).create()
     assert open_run(uid, spec.checkpoint.uri).created.public_key not in ("", theirs)
 
 
 def test_trial_that_another_process_has_recorded_is_left_to_it(
     sweep: Sweeping, spec: RunSpec, attended: list[str]
 ) -> None:
-    planted = open_run(create_run(trial_of_another(spec, "aaaaaaaaaa"), "theirs", uid="aaaaaaaaaa"), None)
+    planted = open_run(prepare_run(trial_of_another(spec, "aaaaaaaaaa"), "theirs", uid="aaaaaaaaaa").create(), None)
     record_trial(named(spec).store, named(spec).record, 1, "aaaaaaaaaa")
     with pytest.raises(SpotrunError, match="another process has begun trial 1 of the sweep net as net-1-aaaaaaaaaa"):
         sweep._begin(FIRST, None)
@@ -152,7 +152,7 @@ def test_repeated_sweep_does_not_take_a_recorded_strangers_run_by_a_yes(
 ) -> None:
     monkeypatch.setattr(sweep_start, "_attended", lambda *_, **__: sweep_start.Outcome(None, None))
     assert spotrun("sweep", job, *RIGHT, "-y").code == 0
-    planted = open_run(create_run(trial_of_another(spec, "aaaaaaaaaa"), "theirs", uid="aaaaaaaaaa"), None)
+    planted = open_run(prepare_run(trial_of_another(spec, "aaaaaaaaaa"), "theirs", uid="aaaaaaaaaa").create(), None)
     record_trial(named(spec).store, named(spec).record, 1, "aaaaaaaaaa")
     said = spotrun("sweep", job, *RIGHT, "-y")
     assert said.code == 2
@@ -186,7 +186,7 @@ def test_trial_of_a_killed_command_is_found_and_one_that_looks_alike_is_not(
     sweep: Sweeping, spec: RunSpec, attended: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = trial_of_another(spec, "aaaaaaaaaa")
-    create_run(theirs, "theirs", uid="aaaaaaaaaa", part_of="sweep net")
+    prepare_run(theirs, "theirs", uid="aaaaaaaaaa", part_of="sweep net").create()
     assert named(spec).cut_off(1, "cli") == []
     with monkeypatch.context() as patch:
         patch.setattr(NamedSweep, "begin", lambda *_: (_ for _ in ()).throw(StoreUnavailable("killed here")))
@@ -221,7 +221,7 @@ def test_runs_of_an_earlier_versions_sweep_are_found_by_its_uid(spec: RunSpec, r
     store = open_store(str(runs))
     assert create_sweep(store, record)
     assert find_sweep(store, "old") == record
-    create_run(trial_spec(spec, "old-1", Decimal(20)), "test", uid=uid_from_the_record(record, 1))
+    prepare_run(trial_spec(spec, "old-1", Decimal(20)), "test", uid=uid_from_the_record(record, 1)).create()
     assert [run.id for run in NamedSweep(store, record).runs()] == [f"old-1-{uid_from_the_record(record, 1)}"]
 
 
@@ -304,7 +304,7 @@ def test_run_that_is_put_in_the_place_of_a_new_one_is_damage_and_not_known(
     assert "it differs in" in told.value.message
     assert not is_known(OpenRun(uri, writer("test")))
     with pytest.raises(LedgerDamaged):
-        create_run(spec, "test", uid="0123456789", shared=True)
+        prepare_run(spec, "test", uid="0123456789", shared=True).create()
 
 
 def test_run_that_equals_a_new_one_is_still_not_the_one_that_was_written(spec: RunSpec, runs: Path) -> None:
@@ -313,7 +313,9 @@ def test_run_that_equals_a_new_one_is_still_not_the_one_that_was_written(spec: R
     with pytest.raises(LedgerDamaged):
         create_known(new)
     assert not is_known(OpenRun(uri, writer("test")))
-    assert create_run(spec, "test", uid="0123456789", shared=True) == uri, "two calls of a night create one run"
+    assert prepare_run(spec, "test", uid="0123456789", shared=True).create() == uri, (
+        "two calls of a night create one run"
+    )
 
 
 def test_run_is_known_from_the_moment_that_its_entry_can_be_there(

@@ -36,7 +36,7 @@ from spotrun.errors import (
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.policy.lives import TIME_TO_LIVE
 from spotrun.run import events as ev
-from spotrun.runner.creation import create_run
+from spotrun.runner.creation import prepare_run
 from spotrun.spec.file import SpecFileInvalid, load_spec
 from tests.support.decisions import decided, events_of
 from tests.support.histories import History
@@ -380,7 +380,7 @@ def test_a_cluster_sends_no_bill_to_compare_with(
     queue.partitions["cheap"].settings |= {"PreemptMode": "CANCEL", "GraceTime": "120"}
     monkeypatch.setattr(Programs, "run", lambda _, words: queue.run(words))
     path = job(tmp_path, f"{JOB}checkpoint: {{uri: '{tmp_path}/runs'}}\n")
-    uri = create_run(load_spec(path), "test")
+    uri = prepare_run(load_spec(path), "test").create()
     for given in ((), ("--cur", str(path))):
         said = CliRunner().invoke(app, ["bill", uri, *given])
         assert isinstance(said.exception, SpecInvalid)

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from spotrun.agent.trainer_process import training_command
 from spotrun.errors import SpecInvalid
 from spotrun.folder import stored_files
-from spotrun.runner.creation import deadline_at
+from spotrun.policy.deadline import deadline_at
 from spotrun.spec import file as spec_file
 from spotrun.spec import yaml as spec_yaml
 from spotrun.spec.file import SpecFileInvalid, load_spec

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from spotrun.errors import StoreError
 from spotrun.folder import setup_cache
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, key_of, record_trial, replace_sweep
-from spotrun.runner.creation import create_run
+from spotrun.runner.creation import prepare_run
 from spotrun.runs.sweeps import NamedSweep
 from spotrun.spec.file import load_spec
 from spotrun.spec.trials import trial_spec
@@ -139,7 +139,7 @@ def begun(job: Path) -> NamedSweep:
     record = replace(RECORD, name="net", trials=2, wanted=wanted, budget_usd=Decimal(40), metric="val_loss")
     assert create_sweep(store, record)
     spec = trial_spec(load_spec(job, {"checkpoint.uri": store.uri}), record.run_name(1), Decimal(20))
-    create_run(spec, "a test", uid=UID)
+    prepare_run(spec, "a test", uid=UID).create()
     assert record_trial(store, record, 1, UID)
     return NamedSweep(store, record)
 

@@ -1,12 +1,13 @@
-"""Pins the container image of a job to its digest."""
+"""Pins what a job leaves open until it begins: the digest of its container image, and the price of its baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 from spotrun.clouds.registry import cloud_of
-from spotrun.container import hosts
 from spotrun.container.engine import find_engine
+from spotrun.container.hosts import cloud_behind
 from spotrun.container.logins import login_to
 from spotrun.container.registry import (
     Credentials,
@@ -17,9 +18,8 @@ from spotrun.container.registry import (
     find,
     this_machine,
 )
-from spotrun.errors import (
-    StoreUnavailable,
-)
+from spotrun.errors import SpecInvalid, StoreUnavailable
+from spotrun.offering import CapacityType
 from spotrun.secrets.reference import SecretUnreadable
 from spotrun.secrets.values import read_values
 from spotrun.spec.image import CREDENTIALS, Image
@@ -29,6 +29,41 @@ INSTANCES = "x86_64"
 """The processors of all instances that the clouds rent out to us."""
 NOT_LOOKED_AT = "the image was not looked at"
 _WRITE_DIGEST = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
+
+
+def pinned(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, list[str]]:
+    """Return the job as its run stores it, and notes on that. Raises as `with_baseline_price` and `with_image`."""
+    return with_image(with_baseline_price(spec), environment)
+
+
+def with_baseline_price(spec: RunSpec) -> RunSpec:
+    """
+    Return the job with the current on-demand price of its `report.baseline`, if that names an instance type.
+
+    Raises:
+        SpecInvalid: the cloud does not rent it out there.
+        CloudError: the cloud cannot be asked.
+    """
+    kind = spec.report.baseline_type
+    if kind is None or spec.report.baseline_usd_per_hour is not None:
+        return spec
+    resources = spec.resources.model_copy(update={"instance_type": kind})
+    elsewhere = spec.model_copy(update={"resources": resources})
+    cloud = cloud_of(elsewhere)
+    offered = cloud.driver(elsewhere, cloud.clock(spec)).offerings(must_see=())
+    region = spec.resources.region
+    here = [each for each in offered if region is None or region.casefold() == each.region.casefold()]
+    on_demand = [each for each in here if each.capacity_type is CapacityType.ON_DEMAND]
+    price = min((each.price_usd_per_hour for each in on_demand if each.instance_type == kind), default=None)
+    if price is None:
+        nearest = get_close_matches(kind, {each.instance_type for each in on_demand}, 1)
+        raise SpecInvalid(
+            f"report.baseline: {spec.resources.cloud} does not rent out {kind} there",
+            hint=f"did you mean {nearest[0]}?" if nearest else "see `spotrun offers`, or write US dollars per hour",
+            key=("report", "baseline"),
+        )
+    report = spec.report.model_copy(update={"baseline_usd_per_hour": price})
+    return spec.model_copy(update={"report": report})
 
 
 def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, list[str]]:
@@ -43,15 +78,16 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         RegistryUnavailable: the digest of a tag is unknown, or this machine, which would train in it, has neither the
         image nor its registry.
     """
-    image, here = spec.image, cloud_of(spec).here
+    image, here = spec.image, spec.cloud.here
     if image is None:
         return spec, []
     if spec.resources.home is not None:
         find_engine()
     if here and (digest := _digest_here(image)):
         return spec.with_image(image.with_digest(digest)), []
+    own = spec.resources.cloud == cloud_behind(image.host)  # instances have an identity there
     try:
-        login, why_not = _login(spec, environment)
+        login, why_not = _login(spec, environment, own=own)
         if image.digest and why_not:
             return spec, [f"{NOT_LOOKED_AT}: {why_not}"]
         found = find(image, login, this_machine() if here else INSTANCES)
@@ -65,7 +101,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
     except NotForThisUser as error:
         if here:
             raise
-        if not _logs_in(spec, image):
+        if not own:
             hint = f"instances on {spec.resources.cloud} have no identity there: name an image of another registry"
             raise ImageRefused(error.message, hint=hint, key=error.key) from error
         # instances have another identity than the launching user
@@ -95,17 +131,17 @@ def _digest_here(image: Image) -> str:
     return engine.digest_of(image)
 
 
-def _login(spec: RunSpec, environment: Mapping[str, str]) -> tuple[Credentials | None, str]:
+def _login(spec: RunSpec, environment: Mapping[str, str], *, own: bool) -> tuple[Credentials | None, str]:
     """
     Return the user at the registry; or why it cannot be read from here, where only instances may read it. A cloud's own
-    login counts only if instances have one too.
+    login counts only if instances have one too: if the registry is of their `own` cloud.
 
     Raises:
         RegistryUnavailable: the registry cannot be read from here, for a tag; or the reason is unknown.
         NotForThisUser: no user is logged in here.
     """
     references = {name: place for name, place in spec.secret_references.items() if name in CREDENTIALS}
-    image, here = spec.image, cloud_of(spec).here
+    image, here = spec.image, spec.cloud.here
     assert image is not None
     try:
         values = read_values(references, environment, rights_are_new=False)
@@ -116,11 +152,6 @@ def _login(spec: RunSpec, environment: Mapping[str, str]) -> tuple[Credentials |
             what = f"the digest of the image is not known: {error.message}"
             raise RegistryUnavailable(what, hint=_WRITE_DIGEST) from error
         return None, error.message
-    if here or _logs_in(spec, image):
+    if here or own:
         return login_to(image, spec.envs, values), ""
     return credentials_of(spec.envs, values), ""
-
-
-def _logs_in(spec: RunSpec, image: Image) -> bool:
-    """Return whether instances have an identity of the cloud whose registry it is."""
-    return spec.resources.cloud == hosts.cloud_of(image.host)
