@@ -99,8 +99,13 @@ class LightningTrace(FrameworkTrace):
     """The trace of one fit(), with the objects of a Trainer that are Lightning's own."""
 
     def __init__(self, framework: LightningFramework, trainer: Any) -> None:
-        super().__init__(framework, counted=(framework.epoch, framework.step))
+        super().__init__(framework, counted=(trainer.current_epoch, trainer.global_step))
         self._trainer = trainer
+
+    @property
+    def _epoch(self) -> int:
+        """The epoch that runs, also in its last hooks, where the framework counts the next one."""
+        return int(self._trainer.current_epoch) + self._ahead[0]
 
     def _order(self) -> ExactOrder | None:
         return order_of(self._trainer.train_dataloader)
