@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, distributed, nn
 
+from spotrun.training.private_names import missing
+
 Order: TypeAlias = list[int]
 """The numbers of parameters, as DDP counts those that it trains, in the order of their first gradients."""
 
@@ -56,7 +58,7 @@ class DdpBuckets:
         """
         self._orders = []
         for number, wrapper in enumerate(_wrappers_of(self._module) if self._matters else ()):
-            if moved := [name for name in PRIVATE_NAMES if not hasattr(wrapper, name)]:
+            if moved := missing(wrapper, PRIVATE_NAMES):
                 raise NamesMoved(f"torch {torch.__version__} has moved {', '.join(moved)} of DDP")
             parameters, sparse = wrapper._build_params_for_reducer()
             known = list(orders[number]) if number < len(orders) else []

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import operator
 import re
 from types import ModuleType
-from typing import Any
 
-from spotrun.training.python_state.script import set_by
+from spotrun.training.private_names import missing
 
 FLOOR = (5, 10)
 """Oldest version (major, minor): before it, the sums of losses are locals of one long function."""
@@ -54,25 +52,11 @@ OF_THE_MODULE = (
 
 def moved(module: ModuleType) -> list[str]:
     """Return the names above that this transformers does not have. `module` is its transformers.trainer."""
-    trainer: Any = module.Trainer
-    missing = [name for name in OF_THE_MODULE if not _has(module, name)]
-    for name, parameters in METHODS.items():
-        method = getattr(trainer, name, None)
-        if method is None:
-            missing.append(f"Trainer.{name}")
-            continue
-        known = inspect.signature(method).parameters
-        missing += [f"Trainer.{name}({each})" for each in parameters if each not in known]
-    kept = set_by((trainer,))
-    return missing + [f"Trainer.{name}" for name in ATTRIBUTES if name not in kept]
-
-
-def _has(module: ModuleType, name: str) -> bool:
-    try:
-        operator.attrgetter(name)(module)
-    except AttributeError:
-        return False
-    return True
+    found = missing(module, (*OF_THE_MODULE, *(f"Trainer.{name}" for name in (*METHODS, *ATTRIBUTES))))
+    for name in (each for each in METHODS if f"Trainer.{each}" not in found):
+        known = inspect.signature(getattr(module.Trainer, name)).parameters
+        found += [f"Trainer.{name}({each})" for each in METHODS[name] if each not in known]
+    return found
 
 
 def is_too_old(version: str) -> bool:

@@ -14,7 +14,8 @@ from typing import Any
 
 from spotrun.exactness.trace_file import FILE_VARIABLE
 from spotrun.training.framework import Framework
-from spotrun.training.trace.of_framework import FrameworkTrace, traced
+from spotrun.training.trace.digests import digest
+from spotrun.training.trace.of_framework import FrameworkTrace, ProcessTrace, traced
 from spotrun.transformers.state import numbers
 from spotrun.transformers.taps import Taps
 
@@ -57,7 +58,7 @@ class TrainerTrace:
         for stage in ("evaluate", "predict"):
             method = getattr(self._trainer, stage)
             if not hasattr(method, IS_TRACED):
-                setattr(self._trainer, stage, traced_result(self._trace, self._trainer, method, stage))
+                setattr(self._trainer, stage, traced_result(self._trace.process, self._trainer, method, stage))
 
     # --- its moments
 
@@ -108,7 +109,7 @@ class TrainerTrace:
         return metrics
 
 
-def traced_result(trace: FrameworkTrace, trainer: Any, original: Any, stage: str) -> Any:
+def traced_result(process: ProcessTrace, trainer: Any, original: Any, stage: str) -> Any:
     """Wrap the Trainer's own `original`, to write down what it returns outside of a training."""
 
     @functools.wraps(original)
@@ -116,8 +117,8 @@ def traced_result(trace: FrameworkTrace, trainer: Any, original: Any, stage: str
         found = original(*args, **kwargs)
         if not trainer.is_in_train:
             metrics = found if isinstance(found, Mapping) else found.metrics
-            predictions = None if found is metrics else [found.predictions, found.label_ids]
-            trace.evaluated(stage, numbers(metrics), predictions)
+            predictions = None if found is metrics else digest([found.predictions, found.label_ids])
+            process.evaluated(stage, numbers(metrics), predictions)
         return found
 
     setattr(result, IS_TRACED, True)

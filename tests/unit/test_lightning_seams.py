@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,9 +14,8 @@ import pytest
 
 import spotrun
 from spotrun.lightning import launched, unsupported
-from spotrun.lightning.connectors import averaging, names, pruning, saving
+from spotrun.lightning.connectors import names
 from spotrun.training import ddp_buckets
-from spotrun.training.log_files import mlflow_files, text_logs
 from spotrun.training.unsupported import TrainingUnsupported
 from tests.support.repository import ROOT as REPOSITORY
 
@@ -49,7 +49,8 @@ def private_names(paths: Iterator[Path]) -> dict[str, str]:
 def test_private_names_of_lightning_are_used_in_one_place() -> None:
     """Training knows the loggers' own as well, as a checkpoint holds their files."""
     of_torch = OF_TORCH | OF_TORCHMETRICS | {*ddp_buckets.PRIVATE_NAMES}
-    of_loggers = {*text_logs.PRIVATE_NAMES, *mlflow_files.PRIVATE_NAMES} | OF_MLFLOW
+    loggers = (each for cls, each in names.OF_PARTS.items() if cls.endswith("Logger"))
+    of_loggers = {*chain.from_iterable(loggers)} | OF_MLFLOW
     for paths, allowed in (
         (LIGHTNING.glob("*.py"), set()),
         ((TRAINING / "log_files").glob("*.py"), of_loggers),
@@ -60,9 +61,9 @@ def test_private_names_of_lightning_are_used_in_one_place() -> None:
 
 
 def test_every_private_name_is_checked_before_a_training_starts() -> None:
-    asked = {part for name in names.PRIVATE_NAMES for part in name.split(".")}
-    asked |= {*averaging.PRIVATE_NAMES, *pruning.PRIVATE_NAMES, *saving.PRIVATE_NAMES}
-    asked |= {*names.RESULT_CLASSES, *names.OF_THE_MODULE, names.MODE} | THERE_LATER | OF_TORCHMETRICS
+    tables = names.OF_TRAINER, names.OF_MODULES, names.OF_PARTS
+    paths = [*names.OF_TRAINER, *chain.from_iterable(each for table in tables for each in table.values())]
+    asked = {part for path in paths for part in path.split(".")} | THERE_LATER | OF_TORCHMETRICS
     used = private_names((LIGHTNING / "connectors").glob("*.py"))
     assert {name: place for name, place in used.items() if name not in asked} == {}
 

@@ -8,26 +8,15 @@ up as it was.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
 from torch.optim.swa_utils import SWALR
 
+from spotrun.lightning.connectors.names import module_of
 from spotrun.training.by_name import is_a
 
 State = dict[str, Any]
-
-PRIVATE_NAMES = (
-    "_annealing_epochs",
-    "_annealing_strategy",
-    "_average_model",
-    "_device",
-    "_initialized",
-    "_latest_update_epoch",
-    "_swa_lrs",
-    "_swa_scheduler",
-)
 
 
 def dump(trainer: Any) -> list[State | None]:
@@ -78,7 +67,7 @@ def _set_up(trainer: Any, callback: Any, state: State) -> None:
     scheduler.load_state_dict(state["scheduler"])
     for group, before in zip(optimizer.param_groups, groups, strict=True):
         group.update(before)  # making a scheduler does a step
-    trainer.lr_scheduler_configs[:] = [_config_class(trainer)(scheduler)]
+    trainer.lr_scheduler_configs[:] = [module_of(trainer, "utilities.types").LRSchedulerConfig(scheduler)]
     callback._swa_scheduler = scheduler
     callback._average_model = callback._average_model.to(callback._device or module.device)
     callback.n_averaged = torch.tensor(state["averages"], dtype=torch.long, device=module.device)
@@ -97,8 +86,3 @@ def _set_up_normalizing(trainer: Any, callback: Any, state: State) -> None:
 
 def callbacks(trainer: Any) -> list[Any]:
     return [callback for callback in trainer.callbacks if is_a(callback, "StochasticWeightAveraging")]
-
-
-def _config_class(trainer: Any) -> Any:
-    package = type(trainer).__module__.removesuffix(".trainer.trainer")
-    return importlib.import_module(f"{package}.utilities.types").LRSchedulerConfig

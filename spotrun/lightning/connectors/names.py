@@ -3,125 +3,94 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-import operator
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from spotrun.lightning.connectors import averaging, pruning, saving
-from spotrun.training.log_files import mlflow_files, text_logs
+from spotrun.training.by_name import is_a
+from spotrun.training.private_names import missing
 
-PRIVATE_NAMES = (
-    "_val_check_time_interval",
-    "_checkpoint_connector.dump_checkpoint",
-    "_checkpoint_connector.resume_start",
-    "_checkpoint_connector.restore_lr_schedulers",
-    "_checkpoint_connector._loaded_checkpoint",
-    "_checkpoint_connector._ckpt_path",
-    "precision_plugin.on_save_checkpoint",
-    "strategy.load_model_state_dict",
-    "_data_connector._prepare_dataloader",
-    "_logger_connector._callback_metrics",
-    "_logger_connector._logged_metrics",
-    "_logger_connector._progress_bar_metrics",
-    "_logger_connector._first_loop_iter",
-    "_logger_connector._current_fx",
-    "fit_loop._combined_loader",
-    "fit_loop._data_fetcher",
-    "fit_loop._last_train_dl_reload_epoch",
-    "fit_loop._restarting",
-    "fit_loop.reset_restart_stage",
-    "fit_loop.setup_data",
-    "fit_loop.epoch_progress.current.completed",
-    "fit_loop.epoch_progress.current.processed",
-    "fit_loop.epoch_progress.current.ready",
-    "fit_loop.on_advance_start",
-    "fit_loop.on_advance_end",
-    "fit_loop.on_iteration_done",
-    "fit_loop.on_run_end",
-    "fit_loop.done",
-    "fit_loop.max_batches",
-    "fit_loop.restarting",
-    "fit_loop._skip_backward",
-    "fit_loop.epoch_loop._restarting",
-    "fit_loop.epoch_loop._batches_that_stepped",
-    "fit_loop.epoch_loop._results",
-    "fit_loop.epoch_loop._should_accumulate",
-    "fit_loop.epoch_loop._should_check_val_fx",
-    "fit_loop.epoch_loop._skip_next_val",
-    "fit_loop.epoch_loop.advance",
-    "fit_loop.epoch_loop.batch_progress.current.completed",
-    "fit_loop.epoch_loop.batch_progress.current.ready",
-    "fit_loop.epoch_loop.batch_progress.is_last_batch",
-    "fit_loop.epoch_loop.batch_progress.total.completed",
-    "fit_loop.epoch_loop.batch_progress.total.processed",
-    "fit_loop.epoch_loop.done",
-    "fit_loop.epoch_loop.max_steps",
-    "fit_loop.epoch_loop.on_advance_end",
-    "fit_loop.epoch_loop.reset_restart_stage",
-    "fit_loop.epoch_loop.val_loop._combined_loader",
-    "fit_loop.epoch_loop.val_loop._max_batches",
-    "fit_loop.epoch_loop.val_loop._last_val_dl_reload_epoch",
-    "fit_loop.epoch_loop.val_loop.restarting",
-    "fit_loop.epoch_loop.val_loop.setup_data",
-)
-
-
-OF_THE_MODULE = ("_current_fx_name",)
-"""Names of a LightningModule, which a Trainer has once it trains."""
-RESULT_CLASSES = ("_ResultMetric", "_Metadata", "_Sync")
-"""Names in trainer.connectors.logger_connector.result."""
-MODE = "_mode"
-"""Name in utilities.combined_loader.CombinedLoader."""
+RESULTS = "trainer.connectors.logger_connector.result"
+"""Module of the classes that hold what is logged."""
+_TRAINER = ".trainer.trainer"
+"""Module of Trainer, behind the name of its package."""
+OF_TRAINER: Mapping[str, tuple[str, ...]] = {
+    "": ("_val_check_time_interval",),
+    "_checkpoint_connector": (  # restores a snapshot in place of a file
+        *("dump_checkpoint", "resume_start", "restore_lr_schedulers", "_loaded_checkpoint", "_ckpt_path"),
+    ),
+    "precision_plugin": ("on_save_checkpoint",),
+    "strategy": ("load_model_state_dict",),
+    "_data_connector": ("_prepare_dataloader",),
+    "_logger_connector": (  # what was logged so far
+        *("_callback_metrics", "_logged_metrics", "_progress_bar_metrics", "_first_loop_iter", "_current_fx"),
+    ),
+    "fit_loop": (
+        *("_combined_loader", "_data_fetcher", "_last_train_dl_reload_epoch", "_restarting", "_skip_backward"),
+        *("reset_restart_stage", "setup_data", "done", "max_batches", "restarting"),
+        *("on_advance_start", "on_advance_end", "on_iteration_done", "on_run_end"),
+    ),
+    "fit_loop.epoch_progress.current": ("completed", "processed", "ready"),
+    "fit_loop.epoch_loop": (
+        *("_restarting", "_batches_that_stepped", "_results", "_should_accumulate", "_should_check_val_fx"),
+        *("_skip_next_val", "advance", "done", "max_steps", "on_advance_end", "reset_restart_stage"),
+    ),
+    "fit_loop.epoch_loop.batch_progress": ("is_last_batch",),
+    "fit_loop.epoch_loop.batch_progress.current": ("completed", "ready"),
+    "fit_loop.epoch_loop.batch_progress.total": ("completed", "processed"),
+    "fit_loop.epoch_loop.val_loop": (
+        *("_combined_loader", "_max_batches", "_last_val_dl_reload_epoch", "restarting", "setup_data"),
+    ),
+}
+"""Names by the part of a Trainer that has them, "" for the Trainer itself."""
+OF_MODULES: Mapping[str, tuple[str, ...]] = {
+    RESULTS: ("_ResultMetric", "_Metadata", "_Sync"),
+    "utilities.combined_loader": ("CombinedLoader._mode",),
+}
+"""Names by the module that has them."""
+OF_PARTS: Mapping[str, tuple[str, ...]] = {
+    "LightningModule": ("_current_fx_name",),
+    "StochasticWeightAveraging": (  # sets it up within an epoch
+        *("_annealing_epochs", "_annealing_strategy", "_average_model", "_device", "_initialized"),
+        *("_latest_update_epoch", "_swa_lrs", "_swa_scheduler"),
+    ),
+    "ModelPruning": ("_original_layers", "_parameters_to_prune"),
+    "ModelCheckpoint": ("_last_global_step_saved", "_last_checkpoint_saved"),
+    "CSVLogger": ("_experiment", "_version"),
+    "TensorBoardLogger": ("_experiment", "_version"),
+    "MLFlowLogger": ("_experiment_id", "_log_batch_kwargs", "_prefix", "_run_id", "_tracking_uri"),
+}
+"""Names by the class of the module, a callback or a logger."""
 
 
 def moved(trainer: Any) -> list[str]:
     """Return the private names above that this Lightning does not have."""
-    missing = [name for name in PRIVATE_NAMES if not _has(trainer, name)]
-    try:
-        result_classes(trainer)
-    except (AttributeError, ImportError, KeyError):
-        missing.append("trainer.connectors.logger_connector.result._ResultMetric")
-    try:
-        getattr(_combined_loader_class(trainer)([]), MODE)
-    except (AttributeError, ImportError):
-        missing.append(f"utilities.combined_loader.CombinedLoader.{MODE}")
-    for parts, needed in (
-        ([trainer.lightning_module] if trainer.lightning_module is not None else [], OF_THE_MODULE),
-        (averaging.callbacks(trainer), averaging.PRIVATE_NAMES),
-        (pruning.callbacks(trainer), pruning.PRIVATE_NAMES),
-        (saving.callbacks(trainer), saving.PRIVATE_NAMES),
-        (text_logs.writing_files(trainer.loggers), text_logs.PRIVATE_NAMES),
-        (mlflow_files.of_mlflow(trainer.loggers), mlflow_files.PRIVATE_NAMES),
-    ):
-        missing += [f"{type(part).__name__}.{name}" for part in parts for name in needed if not hasattr(part, name)]
-    return missing
+    found = missing(trainer, (f"{part}.{name}".lstrip(".") for part, names in OF_TRAINER.items() for name in names))
+    for path, names in OF_MODULES.items():
+        found += [f"{path}.{name}" for name in missing(module_of(trainer, path), names)]
+    for part in (trainer.lightning_module, *trainer.callbacks, *trainer.loggers):
+        names = tuple(name for cls in OF_PARTS if is_a(part, cls) for name in OF_PARTS[cls])
+        found += [f"{type(part).__name__}.{name}" for name in missing(part, names)]
+    return found
+
+
+def _root(trainer: Any) -> str:
+    """Return "pytorch_lightning" or "lightning.pytorch", also for a script's own class of Trainer."""
+    modules = (cls.__module__ for cls in type(trainer).__mro__)
+    return next((each for each in modules if each.endswith(_TRAINER)), "").removesuffix(_TRAINER)
 
 
 def package(trainer: Any) -> str:
     """Return the Lightning in use: "pytorch_lightning" or "lightning"."""
-    return type(trainer).__module__.partition(".")[0]
+    return _root(trainer).partition(".")[0]
 
 
 def version(trainer: Any) -> str:
     return str(getattr(importlib.import_module(package(trainer)), "__version__", "?"))
 
 
-def _has(root: object, name: str) -> bool:
-    owner, _, last = name.rpartition(".")
-    try:
-        holder = operator.attrgetter(owner)(root) if owner else root
-        inspect.getattr_static(holder, last)  # reading `done` would fail before the run
-    except AttributeError:
-        return False
-    return True
-
-
-def _combined_loader_class(trainer: Any) -> Any:
-    package = type(trainer).__module__.removesuffix(".trainer.trainer")
-    return importlib.import_module(f"{package}.utilities.combined_loader").CombinedLoader
-
-
-def result_classes(trainer: Any) -> tuple[Any, Any, Any]:
-    module = importlib.import_module(type(trainer.fit_loop.epoch_loop._results).__module__)
-    metric, metadata, sync = (getattr(module, name) for name in RESULT_CLASSES)
-    return metric, metadata, sync
+def module_of(trainer: Any, path: str) -> Any:
+    """Return a module of the Lightning in use; None if there is none at that path."""
+    with suppress(ImportError):
+        return importlib.import_module(f"{_root(trainer)}.{path}")
+    return None

@@ -18,8 +18,6 @@ from spotrun.training.by_name import is_a
 
 State = dict[str, Any]
 
-PRIVATE_NAMES = ("_original_layers", "_parameters_to_prune")
-
 
 def dump(trainer: Any) -> list[list[Tensor | None]]:
     """Return the copies of each callback; None in place of one that shares the memory of the weight."""

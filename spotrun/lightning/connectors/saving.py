@@ -7,17 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spotrun.lightning.connectors.names import OF_PARTS
 from spotrun.training.by_name import is_a
 
-PRIVATE_NAMES = ("_last_global_step_saved", "_last_checkpoint_saved")
-LATER_NAMES = ("_defer_save_until_validation",)
-"""Names that not every Lightning has that spotrun works with."""
+NAMES = (*OF_PARTS["ModelCheckpoint"], "_defer_save_until_validation")
+"""The last one is not in every Lightning that spotrun works with."""
 
 
 def dump(trainer: Any) -> list[dict[str, Any]]:
     return [
-        {name: getattr(callback, name) for name in (*PRIVATE_NAMES, *LATER_NAMES) if hasattr(callback, name)}
-        for callback in callbacks(trainer)
+        {name: getattr(callback, name) for name in NAMES if hasattr(callback, name)} for callback in callbacks(trainer)
     ]
 
 

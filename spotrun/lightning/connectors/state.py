@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from spotrun.lightning.connectors.names import result_classes
+from spotrun.lightning.connectors.names import OF_MODULES, RESULTS, module_of
 from spotrun.training import weights
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, WEIGHTS, State
 from spotrun.training.optimizer_parts import kind_of
@@ -246,7 +246,8 @@ def _dump_result(metric: Any) -> State:
 
 
 def _load_result(trainer: Any, saved: State) -> Any:
-    result_metric, metadata, sync = result_classes(trainer)
+    module = module_of(trainer, RESULTS)
+    result_metric, metadata, sync = (getattr(module, name) for name in OF_MODULES[RESULTS])
     meta = metadata(
         **{name: saved[name] for name in _META}, reduce_fx=saved["reduce"], metric_attribute=saved["attribute"]
     )

@@ -18,7 +18,6 @@ from spotrun.training.log_files import text_logs
 from spotrun.training.log_files.text_logs import Loggers, State
 
 FOLDERS = ("metrics", "params", "tags")
-PRIVATE_NAMES = ("_experiment_id", "_log_batch_kwargs", "_prefix", "_run_id", "_tracking_uri")
 MARK = "tags/spotrun.run"
 """The uid of the spotrun run that began it, as a tag that MLflow shows."""
 

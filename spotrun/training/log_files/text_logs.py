@@ -25,7 +25,6 @@ Loggers = Sequence[Any]
 
 CSV, EVENTS = "metrics.csv", "events.out.tfevents.*"
 PATTERNS = {"CSVLogger": CSV, "TensorBoardLogger": EVENTS}
-PRIVATE_NAMES = ("_experiment", "_version")
 CARRIED_MAX_BYTES = 64 << 20
 """Maximum bytes of logs in a snapshot. Larger ones would slow it down; they stay in place, and a resume cuts them."""
 
@@ -178,13 +177,10 @@ def _files(logger: Any, pattern: str) -> dict[str, Path]:
 
 
 def _kinds(loggers: Loggers) -> list[tuple[Any, str]]:
-    return [(logger, PATTERNS[_kind(logger)]) for logger in writing_files(loggers)]
+    """Return the loggers with local files of a kind that is known here, each with the pattern of its files."""
+    known = ((logger, _pattern(logger)) for logger in loggers)
+    return [(logger, pattern) for logger, pattern in known if pattern and "://" not in str(logger.root_dir)]
 
 
-def _kind(logger: Any) -> str:
-    return next((cls.__name__ for cls in type(logger).__mro__ if cls.__name__ in PATTERNS), "")
-
-
-def writing_files(loggers: Loggers) -> list[Any]:
-    """Return the loggers with local files of a kind that is known here."""
-    return [logger for logger in loggers if _kind(logger) and "://" not in str(logger.root_dir)]
+def _pattern(logger: Any) -> str:
+    return next((PATTERNS[cls.__name__] for cls in type(logger).__mro__ if cls.__name__ in PATTERNS), "")

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.optim import Optimizer
 
 from spotrun.exactness.trace import Begun, Ended, Evaluated, Held, Improved, Left, Noted, Trained, Validated
 from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile, path_of_rank
-from spotrun.training.data import data_order
+from spotrun.training.data.data_order import ExactOrder, order_of
 from spotrun.training.framework import Framework
 from spotrun.training.python_state.script import Script
 from spotrun.training.trace.digests import digest, digests, generators, metrics
@@ -57,16 +58,28 @@ class Holds:
             time.sleep(max(0.0, self._began_s + SLOW_STEP_S - time.monotonic()))
 
 
-class OfProcess:
+class ProcessTrace:
     """Shared parts of the traces of all fits of a process: their file, and where the last of them has ended."""
 
-    def __init__(self, rank: int) -> None:
-        self.file = TraceFile(path_of_rank(Path(os.environ[FILE_VARIABLE]), rank))
+    file: TraceFile
+
+    def __init__(self) -> None:
         self.script = Script.of_this_process()
         self.fits = 0
         self.ended_at = 0, 0
         self._outside = OutsideFiles()
-        atexit.register(self._leave)
+        self._leaves = False
+
+    def open(self, rank: int) -> None:
+        """Write to the file of that rank from now on."""
+        self.file = TraceFile(path_of_rank(Path(os.environ[FILE_VARIABLE]), rank))
+        if not self._leaves:
+            self._leaves = True
+            atexit.register(self._leave)
+
+    def evaluated(self, stage: str, known: Mapping[str, Any], predictions: str | None = None) -> None:
+        """Record a result outside of the training. `predictions` is a digest."""
+        self.file.append(Evaluated(pid=os.getpid(), stage=stage, metrics=metrics(known), predictions=predictions))
 
     def _leave(self) -> None:
         places = Places(self.script)
@@ -75,32 +88,40 @@ class OfProcess:
         self.file.append(Left(pid=os.getpid(), places=places.found, unread=places.unread, outside=outside))
 
 
-_process: OfProcess | None = None
+@cache
+def of_this_process() -> ProcessTrace:
+    return ProcessTrace()
 
 
 def traced(framework: Framework) -> FrameworkTrace | None:
-    """Return the trace of a fit that has been loaded and has yet to begin; None if no trace is wanted."""
-    global _process
+    """Return the trace of a fit that has been loaded and begins now; None if no trace is wanted."""
     if FILE_VARIABLE not in os.environ:
         return None
-    _process = _process or OfProcess(framework.rank)
-    return FrameworkTrace(framework, _process)
+    of_this_process().open(framework.rank)
+    trace = FrameworkTrace(framework)
+    trace.begins()
+    return trace
 
 
 class FrameworkTrace:
-    """The trace of one fit. Epochs and steps count on over the fits of a process."""
+    """
+    The trace of one fit. Epochs and steps count on over the fits of a process. `counted` is the epoch and the step of
+    the framework's own counters before this fit has loaded anything.
+    """
 
-    def __init__(self, framework: Framework, process: OfProcess) -> None:
+    def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
         self._here = framework
-        self._process = process
-        self._file = process.file
-        process.fits += 1
-        self._ahead = process.ended_at if process.fits > 1 else (0, 0)
-        before = self._file.read()
-        self._holds = Holds(self._file, before.held_at if framework.rank == 0 else None)
-        self._is_first_pass = not before.begun
+        self.process = of_this_process()
+        self.process.fits += 1
+        self._ahead = tuple(ended - begun for ended, begun in zip(self.process.ended_at, counted, strict=True))
+        self._file = self.process.file
         self._data = ""
         self._lr: tuple[tuple[str, ...], ...] = ()
+
+    def begins(self) -> None:
+        before = self._file.read()
+        self._holds = Holds(self._file, before.held_at if self._here.rank == 0 else None)
+        self._is_first_pass = not before.begun
         self._file.append(Begun(pid=os.getpid(), step=self._step))
 
     @property
@@ -119,7 +140,7 @@ class FrameworkTrace:
     def batch_ends(self) -> None:
         """Record a batch that is counted, before any generator is seeded again."""
         here, number = self._here, self._here.batch - 1
-        order = next((found for one in here.loaders("train") if (found := data_order.order_of(one)) is not None), None)
+        order = self._order()
         self._file.append(
             Trained(
                 epoch=self._epoch,
@@ -133,8 +154,12 @@ class FrameworkTrace:
             )
         )
         if self._epoch == 0 and number < EARLY_BATCHES:
-            self._note(f"batch {number + 1}")
+            self.note(f"batch {number + 1}")
         self._holds.reached(self._step)
+
+    def _order(self) -> ExactOrder | None:
+        """Return the order of the training data; None if it is not known."""
+        return next((found for one in self._here.loaders("train") if (found := order_of(one)) is not None), None)
 
     def validated(self) -> None:
         """Record a validation. What was logged so far is that of this validation too."""
@@ -144,25 +169,23 @@ class FrameworkTrace:
     def improved(self) -> None:
         self._file.append(Improved(step=self._step))
 
-    def evaluated(self, stage: str, known: Mapping[str, Any], predictions: Any = None) -> None:
-        """Record a result outside of the training."""
-        found = None if predictions is None else digest(predictions)
-        self._file.append(Evaluated(pid=os.getpid(), stage=stage, metrics=metrics(known), predictions=found))
-
     def epoch_closes(self) -> None:
         self.validated()
+        self.epoch_ends()
+
+    def epoch_ends(self) -> None:
         if self._epoch == 0:
-            self._note("the first epoch's end")
+            self.note("the first epoch's end")
 
     def ended(self) -> None:
         """Record the end, with the generators as the rest of the script finds them."""
         here, module = self._here, self._here.module
-        self._process.ended_at = self._epoch, self._step
+        self.process.ended_at = self._epoch, self._step
         shown = module.state_dict() | dict(module.named_parameters()) | dict(module.named_buffers())
         places = self._places()
         self._file.append(
             Ended(
-                fit=self._process.fits,
+                fit=self.process.fits,
                 step=self._step,
                 weights=digests(shown),
                 optimizer=digests([optimizer.state_dict() for optimizer in here.optimizers]),
@@ -173,28 +196,37 @@ class FrameworkTrace:
             )
         )
 
-    def _note(self, moment: str) -> None:
+    def note(self, moment: str) -> None:
+        """Record all places, at a moment before anything is interrupted."""
         if self._is_first_pass:
             self._file.append(Noted(moment=moment, places=self._places().found))
 
     def _places(self) -> Places:
-        """
-        Return the places without plain local variables: those of a loop's last batch exist in one history and not in
-        another. Their contents are among the roots.
-        """
         here = self._here
         weights = (*here.module.parameters(), *here.module.buffers())
-        loaders = here.loaders("train")
-        stops = (*here.optimizers, *here.own_objects, *loaders, *weights)
-        places = Places(self._process.script, stops, here.own_attributes)
-        places.loggers(here.loggers)
-        places.add("module", here.module)
-        for path, root in here.roots().items():
-            places.add(path, root)
-        for number, loader in enumerate(loaders):
-            places.add(f"data[{number}]", getattr(loader, "dataset", None))
-        places.modules()
+        stops = (*here.optimizers, *here.own_objects, *here.loaders("train"), *weights)
+        places = Places(self.process.script, stops, here.own_attributes)
+        self._add_all(places)
         return places
+
+    def _add_all(self, places: Places) -> None:
+        """
+        Add what there is, without plain local variables: those of a loop's last batch exist in one history and not in
+        another. Their contents are among the roots.
+        """
+        places.loggers(self._here.loggers)
+        self._add_roots(places)
+        self._add_data(places)
+        places.modules()
+
+    def _add_roots(self, places: Places) -> None:
+        places.add("module", self._here.module)
+        for path, root in self._here.roots().items():
+            places.add(path, root)
+
+    def _add_data(self, places: Places) -> None:
+        for number, loader in enumerate(self._here.loaders("train")):
+            places.add(f"data[{number}]", getattr(loader, "dataset", None))
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], ...]:

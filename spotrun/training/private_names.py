@@ -1,0 +1,27 @@
+"""Finds names of other packages that spotrun relies on and that a release of theirs does not have."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+
+from spotrun.training.python_state.script import set_by
+
+
+def missing(owner: object, names: Iterable[str]) -> list[str]:
+    """
+    Return those of `names` that `owner` does not have. Dots lead to parts of parts; a class has also what its methods
+    set on its instances.
+    """
+    return [name for name in names if not _has(owner, name)]
+
+
+def _has(owner: object, name: str) -> bool:
+    *path, last = name.split(".")
+    for part in path:
+        owner = getattr(owner, part, None)
+    try:
+        inspect.getattr_static(owner, last)  # reading a property may fail before training starts
+    except AttributeError:
+        return isinstance(owner, type) and last in set_by((owner,))
+    return True
