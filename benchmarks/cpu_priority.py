@@ -1,6 +1,6 @@
 """
 Measures the training speed gained, while a checkpoint is sent, by an agent whose session has low priority
-(agent/cpu_priority.py).
+(agent/machine/cpu_priority.py).
 
     python -m benchmarks.cpu_priority [--rounds 15] [--seconds 3]
 
@@ -28,7 +28,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from benchmarks.arguments import at_least
-from spotrun.agent.cpu_priority import CpuPriority
+from spotrun.agent.machine.cpu_priority import CpuPriority
 from spotrun.checkpoint.upload import discard, upload
 from spotrun.store.local import LocalStore
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from spotrun.agent.cpu_priority import CpuPriority
+from spotrun.agent.machine.cpu_priority import CpuPriority
 from tests.support.object_stores import RunningServer, SeaweedFS, running
 
 Place = Callable[[], AbstractContextManager[str]]

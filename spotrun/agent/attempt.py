@@ -14,34 +14,34 @@ from typing import NoReturn
 
 from msgspec import UNSET
 
-from spotrun.agent import groups
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_end import Ending
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.attempt_loop import AttemptLoop
 from spotrun.agent.backpressure import Backpressure
-from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.files.commit_files import CommitFiles
+from spotrun.agent.files.content_store import Pieces
 from spotrun.agent.files.outputs import OutputKeeper
-from spotrun.agent.files.pieces import Pieces
+from spotrun.agent.gang.rendezvous import PlaceInGang
 from spotrun.agent.gang_state import OthersState
 from spotrun.agent.gang_watch import GangWatch
 from spotrun.agent.grace_period import Drain
 from spotrun.agent.inbox import PowerOff
-from spotrun.agent.node import Node
+from spotrun.agent.machine import process_groups
+from spotrun.agent.machine.cpu_priority import CpuPriority
 from spotrun.agent.pace import Pace
-from spotrun.agent.place_in_gang import PlaceInGang
 from spotrun.agent.preemption import Preemption
+from spotrun.agent.processes.trainer import Newest, Trainer
+from spotrun.agent.processes.trainer_process import TrainerProcess
+from spotrun.agent.processes.trainers import Trainers
 from spotrun.agent.resumption import still_here
 from spotrun.agent.saver import Saver, Worker
 from spotrun.agent.trainees.command import Command
 from spotrun.agent.trainees.state_command import StateCommand
 from spotrun.agent.trainees.state_watch import StateWatch
 from spotrun.agent.trainees.training import Training
-from spotrun.agent.trainer import Newest, Trainer
 from spotrun.agent.trainer_exit import TrainerExit
-from spotrun.agent.trainer_process import TrainerProcess
 from spotrun.agent.trainer_start import TrainerStart
-from spotrun.agent.trainers import Trainers
 from spotrun.checkpoint.restore import Image
 from spotrun.market.hazard import observed_hazard
 from spotrun.run.events import Cause
@@ -59,45 +59,45 @@ class AttemptRun:
 
     def __init__(
         self,
-        node: Node,
+        context: AgentContext,
         spare: TrainerProcess | None = None,
         place: PlaceInGang | None = None,
         held: Newest | None = None,
     ) -> None:
-        self._node = node
+        self._context = context
         self._held = held
         self._place = place
-        self._gang = None if place is None else GangWatch(node, place)
-        self._trainers = Trainers(node, spare, place)
-        self._pieces = Pieces(node)
-        self._files = CommitFiles(node, self._pieces)
+        self._gang = None if place is None else GangWatch(context, place)
+        self._trainers = Trainers(context, spare, place)
+        self._pieces = Pieces(context)
+        self._files = CommitFiles(context, self._pieces)
         worker = Worker(
-            node.store,
-            node.recorder,
-            node.clock,
-            node.status,
-            node.inbox,
-            node.spec.checkpoint,
+            context.store,
+            context.recorder,
+            context.clock,
+            context.status,
+            context.inbox,
+            context.spec.checkpoint,
             self._files,
             world=None if place is None else place.gang.world,
             others=None
             if place is None
-            else OthersState(node, place.others, lambda: self._trainers.current.exited is None),
+            else OthersState(context, place.others, lambda: self._trainers.current.exited is None),
         )
         self._saver = Saver(worker, self._trainers.release, self._trainers.spend, CpuPriority())
-        self._watch = StateWatch(node, self._files)
-        self._drain = Drain(node.clock)
-        assignment = node.assignment
+        self._watch = StateWatch(context, self._files)
+        self._drain = Drain(context.clock)
+        assignment = context.assignment
         self._journal = AttemptJournal(
-            node.recorder,
+            context.recorder,
             assignment.launch,
             assignment.instance_id,
-            node.booted_at,
-            node.setup,
+            context.booted_at,
+            context.setup,
             member=UNSET if place is None else assignment.name,
         )
-        self._outputs = OutputKeeper(node, self._pieces)
-        self._ending = Ending(node, self._journal, self._drain, self._trainers, self._outputs)
+        self._outputs = OutputKeeper(context, self._pieces)
+        self._ending = Ending(context, self._journal, self._drain, self._trainers, self._outputs)
 
     def run(self, ready: Image | None = None) -> NoReturn:
         """
@@ -107,8 +107,8 @@ class AttemptRun:
             PowerOff: always, with the reason.
         """
         attempt = self._begin()
-        self._node.status.change(phase="restore", attempt=attempt.number)
-        self._drain.read(self._node.recorder.state, attempt.number)
+        self._context.status.change(phase="restore", attempt=attempt.number)
+        self._drain.read(self._context.recorder.state, attempt.number)
         self._pieces.begin(attempt.number)
         self._outputs.start(attempt.number)
         loop = self._loop()
@@ -117,7 +117,7 @@ class AttemptRun:
         except PowerOff:
             if self._gang is not None:
                 self._trainers.close()
-                loop.save_the_rest(self._may_save_until(self._node.clock.monotonic() + SAVES_WITHIN_S))
+                loop.save_the_rest(self._may_save_until(self._context.clock.monotonic() + SAVES_WITHIN_S))
             raise
 
     def take_newest(self) -> Newest | None:
@@ -130,18 +130,18 @@ class AttemptRun:
 
     def _still_here(self) -> Image | None:
         held, self._held = self._held, None
-        return None if held is None else still_here(self._node, held)
+        return None if held is None else still_here(self._context, held)
 
     def _may_save_until(self, until_s: float) -> Callable[[], bool]:
         """
         Return a test of whether the snapshot that a gang lead's trainer has left may still be saved: the gang has lost
         another member, and the next attempt has not begun. That then begins with it (protocol 43).
         """
-        name, attempt = self._node.assignment.name, self._journal.attempt
+        name, attempt = self._context.assignment.name, self._journal.attempt
 
         def may_save() -> bool:
-            state = self._node.recorder.state
-            return state.is_wanted(name) and state.may_commit(attempt) and self._node.clock.monotonic() < until_s
+            state = self._context.recorder.state
+            return state.is_wanted(name) and state.may_commit(attempt) and self._context.clock.monotonic() < until_s
 
         return may_save
 
@@ -151,26 +151,28 @@ class AttemptRun:
             return self._journal.take_over()
         self._journal.attempt = self._place.attempt
         self._gang.start()
-        return self._node.recorder.state.attempts[self._place.attempt]
+        return self._context.recorder.state.attempts[self._place.attempt]
 
     def _loop(self) -> AttemptLoop:
-        node, journal, trainers, saver = self._node, self._journal, self._trainers, self._saver
-        drain, ending, pace, backpressure = self._drain, self._ending, self._pace(), Backpressure(node, journal)
+        context, journal, trainers, saver = self._context, self._journal, self._trainers, self._saver
+        drain, ending, pace, backpressure = self._drain, self._ending, self._pace(), Backpressure(context, journal)
 
         def as_training(trainer: Trainer) -> Training:
-            if node.recorder.state.has_trained:
-                command = Command(node, trainer, journal)
+            if context.recorder.state.has_trained:
+                command = Command(context, trainer, journal)
             else:
-                command = StateCommand(node, trainer, journal, self._watch, pace, saver, drain)
-            return Training(node, command, journal, pace, saver, drain, self._outputs, backpressure, ending)
+                command = StateCommand(context, trainer, journal, self._watch, pace, saver, drain)
+            return Training(context, command, journal, pace, saver, drain, self._outputs, backpressure, ending)
 
         start = TrainerStart(
-            node, journal, trainers, self._files, self._watch, saver, pace, ending, self._gang, as_training
+            context, journal, trainers, self._files, self._watch, saver, pace, ending, self._gang, as_training
         )
-        preemption = Preemption(node, journal, trainers, start, saver, pace, drain, self._outputs, ending)
-        trainer_exit = TrainerExit(node, journal, trainers, start, preemption, saver, pace, drain, ending, self._gang)
+        preemption = Preemption(context, journal, trainers, start, saver, pace, drain, self._outputs, ending)
+        trainer_exit = TrainerExit(
+            context, journal, trainers, start, preemption, saver, pace, drain, ending, self._gang
+        )
         return AttemptLoop(
-            node,
+            context,
             journal,
             trainers,
             start,
@@ -185,10 +187,10 @@ class AttemptRun:
         )
 
     def _pace(self) -> Pace:
-        state, clock = self._node.recorder.state, self._node.clock
+        state, clock = self._context.recorder.state, self._context.clock
         now, now_s, commit = clock.now(), clock.monotonic(), state.latest_commit()
         committed_s = None if commit is None else now_s - (now - commit.at).total_seconds()
-        return Pace(self._node.spec.checkpoint.every, committed_s, observed_hazard(state, now), now_s)
+        return Pace(self._context.spec.checkpoint.every, committed_s, observed_hazard(state, now), now_s)
 
     def fail_setup(self, detail: str) -> NoReturn:
         """Take over only to record why there will be no training."""
@@ -204,4 +206,4 @@ class AttemptRun:
         self._trainers.close()
         self._saver.close()
         self._trainers.forget()
-        groups.end_left_over(self._node.assignment.trainer_mark, self._node.assignment.instance_id)
+        process_groups.end_left_over(self._context.assignment.trainer_mark, self._context.assignment.instance_id)

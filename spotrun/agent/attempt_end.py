@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import NoReturn
 
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.outputs import GIVE_UP_AFTER_S, HAND_OVER_AFTER_S, OutputKeeper
 from spotrun.agent.grace_period import LAST_WORD_MIN_S, LAST_WORD_S, Drain
 from spotrun.agent.inbox import PowerOff
-from spotrun.agent.node import Node
-from spotrun.agent.trainers import Trainers
+from spotrun.agent.processes.trainers import Trainers
 from spotrun.run.events import BillingRule, Cause
 from spotrun.run.gang import MemberName
 
@@ -25,9 +25,9 @@ class Ending:
     """Ends the attempt: each method raises PowerOff. `final` is the commit of the training's last snapshot."""
 
     def __init__(
-        self, node: Node, journal: AttemptJournal, drain: Drain, trainers: Trainers, outputs: OutputKeeper
+        self, context: AgentContext, journal: AttemptJournal, drain: Drain, trainers: Trainers, outputs: OutputKeeper
     ) -> None:
-        self._node = node
+        self._context = context
         self._journal = journal
         self._drain = drain
         self._trainers = trainers
@@ -77,15 +77,15 @@ class Ending:
         """Return the system seconds for the files. The last seconds of a notice belong to the ledger's last entry."""
         if self._drain.deadline_s is None:
             return HAND_OVER_AFTER_S
-        scale = self._node.clock.scale
-        left_s = (self._drain.deadline_s - self._node.clock.monotonic()) / scale
+        scale = self._context.clock.scale
+        left_s = (self._drain.deadline_s - self._context.clock.monotonic()) / scale
         return min(HAND_OVER_AFTER_S, left_s - max(LAST_WORD_S / scale, 2 * LAST_WORD_MIN_S))
 
     def _commit_of(self, final: int | None) -> int | None:
         """
         Return the final commit, or the newest that can be resumed from if there is no final one or that is suspect.
         """
-        state = self._node.recorder.state
+        state = self._context.recorder.state
         commit = None if final is None else state.commit(final)
         if commit is not None and not commit.event.suspect:
             return final
@@ -95,7 +95,7 @@ class Ending:
     def _go(self, reason: str) -> NoReturn:
         """Power off, once leaving costs no more than being taken by the cloud."""
         self._trainers.close()
-        await_the_cloud(self._node, self._journal.attempt)
+        await_the_cloud(self._context, self._journal.attempt)
         self._power_off(reason)
 
     def _power_off(self, reason: str) -> NoReturn:
@@ -116,16 +116,16 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
     return deadline_at + TAKEN_WITHIN
 
 
-def await_the_cloud(node: Node, attempt: int) -> None:
+def await_the_cloud(context: AgentContext, attempt: int) -> None:
     """Do nothing, while being taken is cheaper than leaving. On most machines that never returns."""
-    if not node.watcher.heard_end:
+    if not context.watcher.heard_end:
         return
-    state, name = node.recorder.state, node.assignment.name
+    state, name = context.recorder.state, context.assignment.name
     notice, recorded = state.attempts[attempt].notice, state.member(name).recorded
-    billed_from = node.booted_at if recorded is None else recorded.billed_from
-    until = idle_until(node.created.billing, billed_from, None if notice is None else notice.deadline_at)
-    left_s = 0.0 if until is None else (until - node.clock.now()).total_seconds()
+    billed_from = context.booted_at if recorded is None else recorded.billed_from
+    until = idle_until(context.created.billing, billed_from, None if notice is None else notice.deadline_at)
+    left_s = 0.0 if until is None else (until - context.clock.now()).total_seconds()
     if left_s > 0:
-        node.note("the instance waits for the cloud to take it, which makes it free")
-        node.status.change(phase="idle")
-        node.clock.sleep(left_s)
+        context.note("the instance waits for the cloud to take it, which makes it free")
+        context.status.change(phase="idle")
+        context.clock.sleep(left_s)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from spotrun.agent import decisions
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_end import Ending
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.backpressure import Backpressure
@@ -41,18 +42,17 @@ from spotrun.agent.inbox import (
     StateSpread,
     Stranger,
 )
-from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
 from spotrun.agent.preemption import Preemption
+from spotrun.agent.processes.trainer import Trainer
+from spotrun.agent.processes.trainers import Trainers
 from spotrun.agent.recorder import ROOM_WITHIN_S
 from spotrun.agent.saver import Saver
-from spotrun.agent.snapshots import Snapshot
+from spotrun.agent.snapshots.snapshot import Snapshot
 from spotrun.agent.trainees.state_watch import StateWatch
 from spotrun.agent.trainees.training import Training
-from spotrun.agent.trainer import Trainer
 from spotrun.agent.trainer_exit import TrainerExit
 from spotrun.agent.trainer_start import TrainerStart
-from spotrun.agent.trainers import Trainers
 from spotrun.checkpoint.restore import Image
 from spotrun.run.events import Cause
 from spotrun.run.gang import MemberName
@@ -63,7 +63,7 @@ SAVES_FAILED_MAX = 5
 
 @dataclass(frozen=True, eq=False)
 class AttemptLoop:
-    _node: Node
+    _context: AgentContext
     _journal: AttemptJournal
     _trainers: Trainers
     _start: TrainerStart
@@ -123,7 +123,7 @@ class AttemptLoop:
         self._trainer.watch(self._pace.step_s, draining=self._drain.draining_s is not None)
         self._exit.follow_others()
         self._pause_if_refused()
-        now_s = self._node.clock.monotonic()
+        now_s = self._context.clock.monotonic()
         self._start.trainee.turn(now_s)
         hold = not self._is_last_chance and self._pace.too_soon(now_s)
         self._saver.turn(hold=hold, overdue=self._pace.snapshot_due(now_s) is not None)
@@ -132,9 +132,9 @@ class AttemptLoop:
         """Yield the letters that have come; wait a little for the first."""
         wait_s = min(TURN_S, max(0.0, self._preemption.until_next_s))
         try:
-            yield self._node.inbox.get(timeout=wait_s)
+            yield self._context.inbox.get(timeout=wait_s)
             while True:
-                yield self._node.inbox.get_nowait()
+                yield self._context.inbox.get_nowait()
         except queue.Empty:
             return
 
@@ -146,7 +146,7 @@ class AttemptLoop:
                 self._trainer.ended(letter)
                 self._saver.turn(hold=False, overdue=True)
             case Stranger(why=why):
-                self._node.note(f"turned away: {why}")
+                self._context.note(f"turned away: {why}")
             case CameTooLate() if letter.incarnation == self._trainer.number:
                 self._trainer.another_came(letter)
             case NoticeHeard():
@@ -155,7 +155,7 @@ class AttemptLoop:
                 self._pace.unwarned()
                 self._journal.notices_lost(letter)
             case LedgerRead():
-                self._read(self._node.recorder.state)
+                self._read(self._context.recorder.state)
             case LedgerLost():
                 raise PowerOff(letter.reason)
             case Saved():
@@ -205,15 +205,15 @@ class AttemptLoop:
         snapshot = self._committed(letter)
         if snapshot.state is not None:
             self._watch.stored = snapshot.state.survey
-        self._pace.committed(letter.took_s, self._node.clock.monotonic())
-        self._node.status.facts["commit_s"] = self._pace.commit_s
+        self._pace.committed(letter.took_s, self._context.clock.monotonic())
+        self._context.status.facts["commit_s"] = self._pace.commit_s
         self._backpressure.ends()
         self._trainer.go_on()
         self._training.tell_figures()
 
     def _save_failed(self, letter: SaveFailed) -> None:
         self._saver.settled(failed=True, retry=self._is_last_chance)
-        self._node.note(f"a checkpoint could not be saved ({letter.in_a_row} in a row): {letter.detail}")
+        self._context.note(f"a checkpoint could not be saved ({letter.in_a_row} in a row): {letter.detail}")
         if letter.in_a_row >= SAVES_FAILED_MAX:
             self._ending.failed(Cause.SAVES_FAILED, letter.detail)
 
@@ -231,7 +231,7 @@ class AttemptLoop:
         self._abandoned()
         if self._trainer.exited is not None:
             self._ending.without((name,), "not reached")
-        self._node.note(f"no checkpoint: {name} does not say whether it has files of the state that are not here")
+        self._context.note(f"no checkpoint: {name} does not say whether it has files of the state that are not here")
 
     def _pause_if_refused(self) -> None:
         """
@@ -266,8 +266,8 @@ class AttemptLoop:
             self._preemption.drained(trainer.final)
         start = trainer.take_later()
         if start is None:
-            last = self._node.recorder.state.commit(trainer.final or 0)
+            last = self._context.recorder.state.commit(trainer.final or 0)
             assert last is not None
-            start = afresh_after(self._node, last)
+            start = afresh_after(self._context, last)
         trainer.begin_fit(start)
         self._pace.new_trainer()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.inbox import SaveRefused
-from spotrun.agent.node import Node
 from spotrun.agent.recorder import ROOM_WITHIN_S
 from spotrun.run.events import Entry
 
@@ -18,8 +18,8 @@ class Backpressure:
     with the first checkpoint that is durable again.
     """
 
-    def __init__(self, node: Node, journal: AttemptJournal) -> None:
-        self._node = node
+    def __init__(self, context: AgentContext, journal: AttemptJournal) -> None:
+        self._context = context
         self._journal = journal
         self._since_s: float | None = None
         self._entry: Future[Entry | None] | None = None
@@ -43,13 +43,13 @@ class Backpressure:
         """Report it once: in the log, in the status object, and, if it met a checkpoint, in the ledger."""
         if self._since_s is None:
             self._since_s, self.detail = time.monotonic(), detail
-            self._node.status.facts["trouble"] = f"training pauses: {detail}"
-            self._node.note(f"training pauses until its checkpoint can be saved: {detail}")
+            self._context.status.facts["trouble"] = f"training pauses: {detail}"
+            self._context.note(f"training pauses until its checkpoint can be saved: {detail}")
         if save is not None and self._entry is None:
             self._entry = self._journal.save_refused(save)
 
     def ends(self) -> None:
         if self._since_s is not None:
-            self._node.status.facts.pop("trouble", None)
-            self._node.note("the store takes writes again: training goes on")
+            self._context.status.facts.pop("trouble", None)
+            self._context.note("the store takes writes again: training goes on")
         self._since_s = self._entry = None

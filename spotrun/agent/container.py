@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import spotrun
-from spotrun.agent.inside import write_entrance
-from spotrun.agent.node import Node
+from spotrun.agent.agent_context import AgentContext
+from spotrun.agent.machine.inside import write_entrance
 from spotrun.container.engine import (
     Container,
     Engine,
@@ -62,33 +62,35 @@ class NoImageNow(SpotrunError):
     """The image could not be pulled here; another instance may do so."""
 
 
-def name_of(node: Node) -> str:
+def name_of(context: AgentContext) -> str:
     """
     Return the name of the container of this instance and run: no other has it, and an agent that starts again finds the
     remains of its own.
     """
-    return f"spotrun-{node.assignment.run_uid}-{node.assignment.instance_id}"
+    return f"spotrun-{context.assignment.run_uid}-{context.assignment.instance_id}"
 
 
-def start(node: Node) -> None:
+def start(context: AgentContext) -> None:
     """
-    Give the node a new container.
+    Give the instance a new container.
 
     Raises:
         ImageUnusable
         NoImageNow
     """
-    image = node.spec.image
+    image = context.spec.image
     assert image is not None
     try:
-        remove_remembered(node.assignment.container_mark)
+        remove_remembered(context.assignment.container_mark)
         engine = _engine()
-        _pull(node, engine, image)
-        remember(node.assignment.container_mark, engine, name_of(node))
-        node.container = engine.start(image, name_of(node), node.assignment.run_uid, mounts_of(node.assignment.folder))
-        write_entrance(node.assignment.folder)
-        if node.spec.train.run is None:
-            python_in(node.container)  # else each trainer would fail, on this instance and on the next ones
+        _pull(context, engine, image)
+        remember(context.assignment.container_mark, engine, name_of(context))
+        context.container = engine.start(
+            image, name_of(context), context.assignment.run_uid, mounts_of(context.assignment.folder)
+        )
+        write_entrance(context.assignment.folder)
+        if context.spec.train.run is None:
+            python_in(context.container)  # else each trainer would fail, on this instance and on the next ones
     except (NoImageNow, ImageUnusable):
         raise
     except SpotrunError as error:
@@ -189,13 +191,13 @@ def _engine() -> Engine:
         raise NoImageNow(error.message) from error
 
 
-def _pull(node: Node, engine: Engine, image: Image) -> None:
+def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
     if engine.has(image):
         return
     began_s = time.monotonic()
     for pause_s in (*PAUSES_S, None):
         try:
-            _pull_once(node, engine, image)
+            _pull_once(context, engine, image)
         except (EngineFailed, RegistryUnavailable) as error:
             if pause_s is None:
                 raise NoImageNow(f"{image} could not be pulled: {error.message}") from error
@@ -204,14 +206,14 @@ def _pull(node: Node, engine: Engine, image: Image) -> None:
             if pause_s is None:
                 raise ImageUnusable(error.message, hint=error.hint) from error
         else:
-            node.note(f"{image} was pulled by {engine.name} in {time.monotonic() - began_s:.1f} s")
+            context.note(f"{image} was pulled by {engine.name} in {time.monotonic() - began_s:.1f} s")
             return
         time.sleep(pause_s)
 
 
-def _pull_once(node: Node, engine: Engine, image: Image) -> None:
+def _pull_once(context: AgentContext, engine: Engine, image: Image) -> None:
     """Pull the image once. If that fails, look it up in the registry, whose error is shorter than an engine's."""
-    login = login_to(image, node.spec.envs, node.secrets.values)
+    login = login_to(image, context.spec.envs, context.secrets.values)
     try:
         engine.pull(image, login)
     except EngineFailed:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.files.commit_files import CommitFiles
 from spotrun.agent.files.restore import FilesOfCommit
-from spotrun.agent.node import Node
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.run.state import Commit
@@ -32,14 +32,14 @@ class Start(NamedTuple):
     files: PutFiles | None = None
 
 
-def told_to_trainer(node: Node, image: Image | None) -> Resume:
+def told_to_trainer(context: AgentContext, image: Image | None) -> Resume:
     files = FilesRule(
-        work=str(node.assignment.work),
-        before=str(node.assignment.files_before),
-        exclude=node.spec.checkpoint.files.exclude,
+        work=str(context.assignment.work),
+        before=str(context.assignment.files_before),
+        exclude=context.spec.checkpoint.files.exclude,
         put_back=image is not None and image.commit.event.files is not None,
     )
-    every = node.spec.checkpoint.every
+    every = context.spec.checkpoint.every
     return Resume(
         size_bytes=0 if image is None else image.size_bytes,
         start=0 if image is None else image.start,
@@ -50,18 +50,18 @@ def told_to_trainer(node: Node, image: Image | None) -> Resume:
         fresh=image is None,
         files=files,
         fit=1 if image is None else image.commit.event.fit,
-        exact=node.spec.checkpoint.exact != "tell",
+        exact=context.spec.checkpoint.exact != "tell",
     )
 
 
-def afresh_after(node: Node, last: Commit) -> Start:
+def afresh_after(context: AgentContext, last: Commit) -> Start:
     """Return the beginning of the fit() after the one that has ended with `last`."""
     event = last.event
-    told = told_to_trainer(node, None)
+    told = told_to_trainer(context, None)
     return Start(replace(told, epoch=event.epoch, step=event.step, fit=event.fit + 1))
 
 
-def ends_before(node: Node, commit: Commit) -> tuple[Image, ...]:
+def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     """
     Return the images with which the fits before that of `commit` have ended, on the instance's disk: together they may
     be larger than its memory. The caller closes them.
@@ -70,13 +70,13 @@ def ends_before(node: Node, commit: Commit) -> tuple[Image, ...]:
         CheckpointDamaged: one of them is not there, or not whole.
         StoreError, SpotrunError: the store cannot be read, or the disk cannot be written to.
     """
-    ends = node.recorder.state.ends_before(commit)
+    ends = context.recorder.state.ends_before(commit)
     if [end.event.fit for end in ends] != list(range(1, commit.event.fit)):
         raise CheckpointDamaged(f"before step {commit.event.step}, there is no checkpoint of the end of each fit()")
     images: list[Image] = []
     try:
         for end in ends:
-            image = fetch(node.store, end, disk=node.assignment.folder)
+            image = fetch(context.store, end, disk=context.assignment.folder)
             images.append(image)
     except BaseException as error:
         close(images)
@@ -91,18 +91,18 @@ def close(images: Sequence[Image]) -> None:
         image.close()
 
 
-def start_at_end(node: Node, image: Image, files: CommitFiles) -> Start:
+def start_at_end(context: AgentContext, image: Image, files: CommitFiles) -> Start:
     """
     Return the beginning of a fit() that has ended with `image`. Its files are fetched when they are put back: most are
     there by then.
     """
 
     def put(opened: Sequence[str], attempt: int) -> str:
-        found = FilesOfCommit(node, image.commit, files.known, beside="files-of-end")
+        found = FilesOfCommit(context, image.commit, files.known, beside="files-of-end")
         try:
             found.fetch()
         except SpotrunError as error:
             return str(error)
         return found.putter(files)(opened, attempt)
 
-    return Start(told_to_trainer(node, image), image, put)
+    return Start(told_to_trainer(context, image), image, put)

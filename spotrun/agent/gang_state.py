@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.decisions import is_fenced
-from spotrun.agent.files.frozen import Frozen
-from spotrun.agent.files.pieces import stand_behind
+from spotrun.agent.files.content_store import stand_behind
+from spotrun.agent.files.quiescence import REST_MIN_S, REST_S, writer_of
 from spotrun.agent.files.rules import StateFiles
-from spotrun.agent.gang_decisions import SILENT_MIN_S, SILENT_S
-from spotrun.agent.node import Node
-from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.trainees.quiescence import REST_MIN_S, REST_S, writer_of
+from spotrun.agent.gang.gang_decisions import SILENT_MIN_S, SILENT_S
+from spotrun.agent.snapshots.frozen import Frozen
+from spotrun.agent.snapshots.snapshot import Snapshot
 from spotrun.checkpoint import fetching
 from spotrun.checkpoint.outputs import listing_at
 from spotrun.checkpoint.upload import Abandoned, UploadControl
@@ -127,11 +127,11 @@ class OthersState:
     runs.
     """
 
-    def __init__(self, node: Node, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
-        self._node = node
+    def __init__(self, context: AgentContext, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
+        self._context = context
         self._others = others
         self._runs = runs
-        self._state = StateFiles(node)
+        self._state = StateFiles(context)
 
     def compare(self, snapshot: Snapshot, files: CommittedFiles, frozen: Frozen, control: UploadControl) -> None:
         """
@@ -142,7 +142,7 @@ class OthersState:
             Abandoned: this copy is out of date, or is wanted no more.
             MemberSilent: a member does not answer.
         """
-        clock = self._node.clock
+        clock = self._context.clock
         rest_s = max(REST_S, REST_MIN_S * clock.scale)
         began_s = changed_s = clock.monotonic()
         before = frozen.survey
@@ -155,7 +155,7 @@ class OthersState:
             blake3=files.blake3,
         )
         for heard in self._heard(asked, final=final):
-            if control.cancelled or is_fenced(self._node.recorder.state, attempt):
+            if control.cancelled or is_fenced(self._context.recorder.state, attempt):
                 raise Abandoned
             now, now_s = self._state.survey(), clock.monotonic()
             if now.first_change(before) is not None:
@@ -180,16 +180,16 @@ class OthersState:
         Raises:
             MemberSilent
         """
-        clock, status = self._node.clock, self._node.status
+        clock, status = self._context.clock, self._context.status
         silent_s = max(SILENT_S, SILENT_MIN_S * clock.scale)
         seen = dict.fromkeys(self._others, (-1, clock.monotonic()))
         status.facts["state_asked"] = asked
-        self._node.heartbeat.beat_now()
+        self._context.heartbeat.beat_now()
         try:
             while True:
                 heard: dict[MemberName, Heard] = {}
                 for name in self._others:
-                    found = read_status(self._node.store, agent_key(name.launch, name.member), AgentStatus)
+                    found = read_status(self._context.store, agent_key(name.launch, name.member), AgentStatus)
                     if found is not None and found.sequence != seen[name][0]:
                         seen[name] = found.sequence, clock.monotonic()
                     heard[name] = each = heard_in(found, asked)
@@ -238,8 +238,8 @@ class Begun(NamedTuple):
 class AnswersLead:
     """Thread of another member that answers the lead about the files that its own trainer has written."""
 
-    def __init__(self, node: Node, attempt: int, lead: MemberName) -> None:
-        self._node = node
+    def __init__(self, context: AgentContext, attempt: int, lead: MemberName) -> None:
+        self._context = context
         self._attempt = attempt
         self._key = agent_key(lead.launch, lead.member)
         self._begun: Begun | None = None
@@ -256,7 +256,7 @@ class AnswersLead:
     def close(self) -> None:
         self._stop.set()
         self.rest()
-        self._node.status.facts["state_answer"] = None
+        self._context.status.facts["state_answer"] = None
 
     def begins(self, incarnation: int) -> None:
         """Take what lies there as that of the lead: this trainer is about to begin with it."""
@@ -268,8 +268,8 @@ class AnswersLead:
 
     def _work(self) -> None:
         stand_behind()
-        while not self._stop.wait(pause_s(self._node.clock.scale)):
-            status = read_status(self._node.store, self._key, AgentStatus)
+        while not self._stop.wait(pause_s(self._context.clock.scale)):
+            status = read_status(self._context.store, self._key, AgentStatus)
             asked = None if status is None else status.state_asked
             begun = self._begun
             if (
@@ -286,15 +286,15 @@ class AnswersLead:
         shown = tuple(path[:PATH_MAX] for path in sorted(unlike)[:NAMED_MAX])
         rests = bool(unlike) and self._rest(unlike)
         answer = StateAnswer(word=asked.word, unlike=shown, count=len(unlike), rests=rests)
-        facts = self._node.status.facts
+        facts = self._context.status.facts
         if facts.get("state_answer") != answer and self._begun is begun:
             facts["state_answer"] = answer
-            self._node.heartbeat.beat_now()
+            self._context.heartbeat.beat_now()
 
     def _listing(self, asked: StateAsked) -> Listing:
         """Return the list that the lead asks about. It is in the store, and in the ledger only if all agree."""
         if asked.key not in self._listings:
-            self._listings = {asked.key: listing_at(self._node.store, asked.key, asked.blake3, READS_WITHIN_S)}
+            self._listings = {asked.key: listing_at(self._context.store, asked.key, asked.blake3, READS_WITHIN_S)}
         return self._listings[asked.key]
 
     def _rest(self, unlike: Mapping[str, FileVersion | LinkTo]) -> bool:
@@ -303,7 +303,7 @@ class AnswersLead:
         if unlike != self._unlike:
             self._unlike, self._changed_s = unlike, now_s
         files = {path: seen for path, seen in unlike.items() if isinstance(seen, FileVersion)}
-        work, scale = self._node.assignment.work, self._node.clock.scale
+        work, scale = self._context.assignment.work, self._context.clock.scale
         return now_s - self._changed_s >= max(REST_S / scale, REST_MIN_S) and not writer_of(by_inode(work, files))
 
     def _unlike_listed(self, listing: Listing, before: Survey) -> Mapping[str, FileVersion | LinkTo]:
@@ -322,11 +322,11 @@ class AnswersLead:
             return False
         known = self._compared.get(path)
         if known is None or known[:2] != (stamp, listed.pieces):
-            known = self._compared[path] = stamp, listed.pieces, fetching.is_at(self._node.assignment.work, listed)
+            known = self._compared[path] = stamp, listed.pieces, fetching.is_at(self._context.assignment.work, listed)
         return known[2]
 
     def _survey(self) -> Survey:
-        return StateFiles(self._node).survey()
+        return StateFiles(self._context).survey()
 
 
 def pause_s(scale: float) -> float:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spotrun.agent.gang_decisions import (
+from spotrun.agent.agent_context import AgentContext
+from spotrun.agent.gang.connectivity import Reach, doors_of_others
+from spotrun.agent.gang.gang_decisions import (
     ENDS_WITHIN_MIN_S,
     ENDS_WITHIN_S,
     EndedTrainer,
@@ -21,12 +23,10 @@ from spotrun.agent.gang_decisions import (
     missing_at_start,
     silent_members,
 )
+from spotrun.agent.gang.rendezvous import PlaceInGang
+from spotrun.agent.gang.worker_statuses import Others
 from spotrun.agent.inbox import Exited
-from spotrun.agent.node import Node
-from spotrun.agent.others import Others
-from spotrun.agent.place_in_gang import PlaceInGang
-from spotrun.agent.reach import Reach, doors_of_others
-from spotrun.agent.trainer import Trainer
+from spotrun.agent.processes.trainer import Trainer
 from spotrun.run.gang import MemberName
 from spotrun.run.reasons import lost_a_peer
 
@@ -43,13 +43,13 @@ class Missing(NamedTuple):
 
 
 class GangWatch:
-    def __init__(self, node: Node, place: PlaceInGang) -> None:
-        self._clock = node.clock
+    def __init__(self, context: AgentContext, place: PlaceInGang) -> None:
+        self._clock = context.clock
         self._attempt = place.attempt
-        self._name = node.assignment.name
-        self._others = Others(node.store, node.clock, place.others)
-        state = node.recorder.state
-        self._reach = Reach(node.clock, doors_of_others(state, state.attempts[place.attempt], self._name))
+        self._name = context.assignment.name
+        self._others = Others(context.store, context.clock, place.others)
+        state = context.recorder.state
+        self._reach = Reach(context.clock, doors_of_others(state, state.attempts[place.attempt], self._name))
         self._began_s = self._clock.monotonic()
         self._exited_s: float | None = None
         self._ended_for: EndedTrainer | None = None

@@ -6,7 +6,7 @@ import queue
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from spotrun.agent.files.frozen import Descriptors, Frozen
+from spotrun.agent.snapshots.frozen import Descriptors, Frozen
 from spotrun.run.gang import MemberName
 from spotrun.trainer_link import Message
 

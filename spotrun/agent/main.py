@@ -14,16 +14,16 @@ import sys
 import threading
 import traceback
 
-from spotrun.agent import groups
+from spotrun.agent.agent_context import AgentContext, Assignment
 from spotrun.agent.attempt import AttemptRun
 from spotrun.agent.container import NoImageNow
 from spotrun.agent.decisions import Standing, standing
 from spotrun.agent.inbox import PowerOff
+from spotrun.agent.machine import process_groups
 from spotrun.agent.membership import Membership
-from spotrun.agent.node import Assignment, Node
+from spotrun.agent.processes.trainer_process import TrainerProcess, start_trainer
 from spotrun.agent.setup import NotInstalled, prepare
 from spotrun.agent.standby import stand_by
-from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.errors import SpotrunError
 from spotrun.folder import work_files
 from spotrun.run.reasons import in_one_line
@@ -37,9 +37,9 @@ def main() -> int:
     """Run the agent. Does not return when a crash leaves threads behind that wait for a store."""
     threading.excepthook = _crash_of_thread
     try:
-        node = Node.open(Assignment.from_environment())
-        node.start()
-        _serve(node)
+        context = AgentContext.open(Assignment.from_environment())
+        context.start()
+        _serve(context)
     except BaseException:  # noqa: BLE001  the last line of this process: print the reason, and end
         traceback.print_exc()
         _exit(CRASHED)
@@ -47,34 +47,34 @@ def main() -> int:
     return 0
 
 
-def _serve(node: Node) -> None:
+def _serve(context: AgentContext) -> None:
     try:
-        _run(node)
+        _run(context)
     except PowerOff as reason:
-        node.note(f"power off: {reason}")
+        context.note(f"power off: {reason}")
     finally:
-        node.close()
+        context.close()
 
 
-def _run(node: Node) -> None:
+def _run(context: AgentContext) -> None:
     """
     Raises:
         PowerOff
     """
-    verdict = _standing(node)
-    groups.end_left_over(node.assignment.trainer_mark, node.assignment.instance_id)
-    failure = _set_up(node)
-    if node.assignment.member is not None:
-        Membership(node, failure).serve()
+    verdict = _standing(context)
+    process_groups.end_left_over(context.assignment.trainer_mark, context.assignment.instance_id)
+    failure = _set_up(context)
+    if context.assignment.member is not None:
+        Membership(context, failure).serve()
     spare: TrainerProcess | None = None
     image = None
     try:
-        if verdict is not Standing.CONTINUE and _standing(node) is Standing.STAND_BY:
+        if verdict is not Standing.CONTINUE and _standing(context) is Standing.STAND_BY:
             if failure is not None:
                 raise PowerOff(f"set-up failed, and another instance trains: {failure}")
-            spare = _early_trainer(node)
-            image = stand_by(node, warming=spare is not None)
-        loop = AttemptRun(node, spare)
+            spare = _early_trainer(context)
+            image = stand_by(context, warming=spare is not None)
+        loop = AttemptRun(context, spare)
         try:
             if failure is not None:
                 loop.fail_setup(failure)
@@ -86,27 +86,27 @@ def _run(node: Node) -> None:
             spare.kill()
 
 
-def _standing(node: Node) -> Standing:
-    if node.assignment.member is not None:
+def _standing(context: AgentContext) -> Standing:
+    if context.assignment.member is not None:
         return Standing.STAND_BY  # a member's next act is decided for each attempt
-    verdict = standing(node.recorder.state, node.assignment.launch)
+    verdict = standing(context.recorder.state, context.assignment.launch)
     if verdict is Standing.LEAVE:
         raise PowerOff("the run needs nothing from this instance")
     return verdict
 
 
-def _set_up(node: Node) -> str | None:
+def _set_up(context: AgentContext) -> str | None:
     """
     Set the instance up. Return what failed; None if all is well.
 
     Raises:
         PowerOff: this instance cannot train, and another one may.
     """
-    if node.secrets.failure is not None:
-        return node.secrets.failure
+    if context.secrets.failure is not None:
+        return context.secrets.failure
     try:
-        node.setup = prepare(node)
-        work_files.remember(node.assignment.work, node.assignment.files_before)
+        context.setup = prepare(context)
+        work_files.remember(context.assignment.work, context.assignment.files_before)
     except (NotInstalled, NoImageNow) as error:
         raise PowerOff(in_one_line(str(error))) from error
     except SpotrunError as error:
@@ -114,15 +114,15 @@ def _set_up(node: Node) -> str | None:
     return None
 
 
-def _early_trainer(node: Node) -> TrainerProcess | None:
+def _early_trainer(context: AgentContext) -> TrainerProcess | None:
     """
     Start a trainer that does its imports while this agent stands by, and blocks in its set-up.
 
     Only if a commit proves that the script has our callback: anything else would train without authority.
     """
-    if not node.recorder.state.has_trained or os.environ.get(EARLY_VARIABLE) == "0":
+    if not context.recorder.state.has_trained or os.environ.get(EARLY_VARIABLE) == "0":
         return None
-    return start_trainer(node, 0)
+    return start_trainer(context, 0)
 
 
 def _crash_of_thread(hook: threading.ExceptHookArgs) -> None:

@@ -12,17 +12,17 @@ import os
 import queue
 from typing import NoReturn
 
-from spotrun.agent import gang_decisions
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt import AttemptRun
 from spotrun.agent.attempt_end import await_the_cloud
 from spotrun.agent.attempt_journal import APPEND_WITHIN_S, AttemptJournal
-from spotrun.agent.following import Following
-from spotrun.agent.gang_decisions import MemberStands
+from spotrun.agent.follower import Following
+from spotrun.agent.gang import gang_decisions
+from spotrun.agent.gang.connectivity import Door
+from spotrun.agent.gang.gang_decisions import MemberStands
+from spotrun.agent.gang.rendezvous import PlaceInGang
 from spotrun.agent.inbox import LedgerLost, NoticeHeard, PowerOff
-from spotrun.agent.node import Node
-from spotrun.agent.place_in_gang import PlaceInGang
-from spotrun.agent.reach import Door
-from spotrun.agent.trainer import Newest
+from spotrun.agent.processes.trainer import Newest
 from spotrun.errors import SpotrunError
 from spotrun.folder.ledger import Decide, EntryRefused
 from spotrun.market.accelerators import count_in
@@ -39,9 +39,9 @@ class Membership:
     The membership of one instance. `failure` is the reason if the set-up has failed: the run then gets it as an event.
     """
 
-    def __init__(self, node: Node, failure: str | None) -> None:
-        self._node = node
-        self._name = node.assignment.name
+    def __init__(self, context: AgentContext, failure: str | None) -> None:
+        self._context = context
+        self._name = context.assignment.name
         self._failure = failure
         self._told_setup = False
         self._held: Newest | None = None
@@ -61,22 +61,22 @@ class Membership:
         """
         Open a door at the port that the others know already, if an earlier agent of this instance has reported one.
         """
-        known = self._node.recorder.state.member(self._name).ready
+        known = self._context.recorder.state.member(self._name).ready
         port = None if known is None else known.door
         try:
-            return Door(self._node.assignment.address, port or 0)
+            return Door(self._context.assignment.address, port or 0)
         except OSError as error:
-            self._node.note(f"the other members do not reach this one: {self._node.assignment.address}: {error}")
+            self._context.note(f"the other members do not reach this one: {self._context.assignment.address}: {error}")
             return None
 
     # -- between two attempts
 
     def _await_attempt(self) -> Attempt:
         """Wait for the attempt that names this member, and return it."""
-        self._node.status.change(phase="ready")
-        since_s = self._node.clock.monotonic()
+        self._context.status.change(phase="ready")
+        since_s = self._context.clock.monotonic()
         while True:
-            state = self._node.recorder.state
+            state = self._context.recorder.state
             match gang_decisions.stands(state, self._name):
                 case MemberStands.LEAVE:
                     raise PowerOff("the run needs nothing from this instance")
@@ -85,22 +85,22 @@ class Membership:
                     return state.current
                 case MemberStands.SAY_READY:
                     self._say_ready(state)
-                    since_s = self._node.clock.monotonic()
+                    since_s = self._context.clock.monotonic()
                 case MemberStands.WAIT:
-                    self._start_if_due(state, self._node.clock.monotonic() - since_s)
+                    self._start_if_due(state, self._context.clock.monotonic() - since_s)
             self._hear()
 
     def _say_ready(self, state: RunState) -> None:
         after, launch = state.last_end, state.launches[self._name.launch]
-        setup = None if self._told_setup or self._failure is not None else self._node.setup
+        setup = None if self._told_setup or self._failure is not None else self._context.setup
         ready = MemberReady(
             launch=self._name.launch,
             member=self._name.member,
-            instance_id=self._node.assignment.instance_id,
-            address=self._node.assignment.address,
+            instance_id=self._context.assignment.instance_id,
+            address=self._context.assignment.address,
             door=None if self._door is None else self._door.port,
             accelerators=count_in(launch.intent.offering.accelerators),
-            booted_at=self._node.booted_at,
+            booted_at=self._context.booted_at,
             after=after,
             setup=setup,
         )
@@ -118,7 +118,7 @@ class Membership:
 
     def _append(self, decide: Decide) -> bool:
         """Append an event. Return False if it was not written: another member was first, or the ledger has changed."""
-        future = self._node.recorder.append(decide)
+        future = self._context.recorder.append(decide)
         try:
             return future.result(APPEND_WITHIN_S) is not None
         except EntryRefused:
@@ -129,13 +129,13 @@ class Membership:
     def _hear(self) -> None:
         """Read a letter. One of an earlier attempt is dropped: the state is the recorder's."""
         try:
-            letter = self._node.inbox.get(timeout=TURN_S)
+            letter = self._context.inbox.get(timeout=TURN_S)
         except queue.Empty:
             return
         if isinstance(letter, NoticeHeard) and letter.kind == "termination":
             raise PowerOff("the cloud takes this instance before it was needed")
         if isinstance(letter, LedgerLost):
-            self._node.note(f"the ledger has not taken an entry: {letter.reason}")
+            self._context.note(f"the ledger has not taken an entry: {letter.reason}")
 
     # -- an attempt
 
@@ -159,29 +159,29 @@ class Membership:
             self._leave_if_due(attempt.number, reason)
         finally:
             loop.close()
-        self._node.note("the attempt is over; this instance is ready for the next one")
+        self._context.note("the attempt is over; this instance is ready for the next one")
 
     def _fail_setup(self, attempt: Attempt) -> NoReturn:
         """Write that there will be no training; any member may."""
-        name = self._node.assignment
-        journal = AttemptJournal(self._node.recorder, name.launch, name.instance_id, self._node.booted_at)
+        name = self._context.assignment
+        journal = AttemptJournal(self._context.recorder, name.launch, name.instance_id, self._context.booted_at)
         journal.attempt = attempt.number
         journal.ended(Cause.USER_ERROR, 0, f"{self._failure} (on {self._name})", missing=())
         raise PowerOff("the set-up has failed")
 
     def _part_in(self, attempt: Attempt) -> AttemptRun | Following:
-        place = PlaceInGang.of(self._node, attempt)
+        place = PlaceInGang.of(self._context, attempt)
         if place.leads:
-            return AttemptRun(self._node, place=place, held=self._held)
+            return AttemptRun(self._context, place=place, held=self._held)
         if self._held is not None:
             os.close(self._held.fd)
-        return Following(self._node, attempt)
+        return Following(self._context, attempt)
 
     def _leave_if_due(self, number: int, reason: PowerOff) -> None:
-        if self._node.watcher.heard_end:
-            await_the_cloud(self._node, number)
+        if self._context.watcher.heard_end:
+            await_the_cloud(self._context, number)
             raise reason
-        state = self._node.recorder.state
+        state = self._context.recorder.state
         if not gang_decisions.stays(state, state.attempts[number]):
             raise reason
 

@@ -7,16 +7,16 @@ from typing import NoReturn
 
 from msgspec import UNSET
 
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_end import Ending
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.outputs import OutputKeeper
 from spotrun.agent.grace_period import Drain, Stage
 from spotrun.agent.inbox import NoticeHeard
-from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
+from spotrun.agent.processes.trainers import Trainers
 from spotrun.agent.saver import Saver
 from spotrun.agent.trainer_start import TrainerStart
-from spotrun.agent.trainers import Trainers
 from spotrun.run.state import RunState
 
 FILES_STOP_BEFORE_S = 3.0
@@ -25,7 +25,7 @@ FILES_STOP_BEFORE_S = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Preemption:
-    _node: Node
+    _context: AgentContext
     _journal: AttemptJournal
     _trainers: Trainers
     _start: TrainerStart
@@ -41,7 +41,7 @@ class Preemption:
         return self._drain.until_next_s(self._start.trainee.times)
 
     def notice(self, notice: NoticeHeard) -> None:
-        self._node.note(f"{notice.kind} notice" + (f" for {notice.deadline_at}" if notice.deadline_at else ""))
+        self._context.note(f"{notice.kind} notice" + (f" for {notice.deadline_at}" if notice.deadline_at else ""))
         if notice.kind == "rebalance":
             self._pace.rebalance()
         else:
@@ -53,9 +53,9 @@ class Preemption:
         notice = state.attempts[self._journal.attempt].notice
         if notice is None or notice.member is UNSET or self._drain.deadline_s is not None:
             return
-        clock = self._node.clock
+        clock = self._context.clock
         left_s = 0.0 if notice.deadline_at is None else (notice.deadline_at - clock.now()).total_seconds()
-        self._node.note(f"the cloud takes {notice.member} of this gang in {left_s:.0f} s")
+        self._context.note(f"the cloud takes {notice.member} of this gang in {left_s:.0f} s")
         self._leave_by(NoticeHeard("termination", notice.deadline_at, clock.monotonic() + left_s))
 
     def _leave_by(self, notice: NoticeHeard) -> None:
@@ -78,16 +78,16 @@ class Preemption:
             self._ending.drained_short("the final snapshot was not durable in time")
 
     def drained(self, final: int | None) -> NoReturn:
-        commit = None if final is None else self._node.recorder.state.commit(final)
+        commit = None if final is None else self._context.recorder.state.commit(final)
         mine = commit is not None and commit.event.attempt == self._journal.attempt
-        self._ending.drained(final, commit.event.taken_at if commit is not None and mine else self._node.clock.now())
+        self._ending.drained(final, commit.event.taken_at if commit is not None and mine else self._context.clock.now())
 
     def terminated(self) -> NoReturn:
         """End the attempt of a command that is done with its work after SIGTERM, or whose time is over."""
         trainer = self._trainers.current
         if trainer.final is not None:
             self.drained(trainer.final)
-        stopped_at = self._node.clock.now()
+        stopped_at = self._context.clock.now()
         trainer.kill()
         self._ending.drained(None, stopped_at)
 
@@ -99,5 +99,5 @@ class Preemption:
         trainer.go_on()
         if trainer.finished or trainer.exited:
             return
-        self._node.status.change(phase="drain")
-        trainee.leave(self._node.clock.monotonic())
+        self._context.status.change(phase="drain")
+        trainee.leave(self._context.clock.monotonic())

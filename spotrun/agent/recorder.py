@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from spotrun.agent.clean_texts import Clean, cleaned
 from spotrun.agent.inbox import EntryUnwritten, Inbox, LedgerLost, LedgerRead
+from spotrun.agent.logs.clean_texts import Clean, cleaned
 from spotrun.clock import Clock
 from spotrun.errors import SpotrunError, StoreUnavailable, WritesRefused
 from spotrun.folder.ledger import Decide, Ledger

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from spotrun.agent import fits, groups
+from spotrun.agent import fits
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.decisions import StateChoice
 from spotrun.agent.files.commit_files import CommitFiles, StoredFile
 from spotrun.agent.files.restore import FilesOfCommit, restore_state
 from spotrun.agent.fits import Start, told_to_trainer
-from spotrun.agent.node import Node
-from spotrun.agent.trainer import Newest, Trainer
+from spotrun.agent.machine import process_groups
+from spotrun.agent.processes.trainer import Newest, Trainer
 from spotrun.checkpoint.restore import Image, NewestReadable, Recipient, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, StoreUnavailable
 from spotrun.run.events import Cause, ResumedFrom
@@ -59,18 +60,20 @@ class Beginning(NamedTuple):
 class Forwarding:
     """Announces its checkpoint to a trainer while that is fetched."""
 
-    def __init__(self, node: Node, trainer: Trainer) -> None:
-        self._node = node
+    def __init__(self, context: AgentContext, trainer: Trainer) -> None:
+        self._context = context
         self._trainer = trainer
 
     def begins(self, image: Image, begin_bytes: int) -> None:
-        self._trainer.begin_while_it_comes(told_to_trainer(self._node, image), image, begin_bytes)
+        self._trainer.begin_while_it_comes(told_to_trainer(self._context, image), image, begin_bytes)
 
     def has(self, size_bytes: int) -> None:
         self._trainer.arrived(size_bytes)
 
 
-def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer, known: Mapping[str, StoredFile]) -> Beginning:
+def newest_checkpoint(
+    context: AgentContext, ready: Image | None, trainer: Trainer, known: Mapping[str, StoredFile]
+) -> Beginning:
     """
     Return the newest checkpoint that is whole, with its files; none if there never was one. A `ready` image need not be
     fetched. Fetched parts are handed on to the trainer at once. The work folder has the files that are `known`.
@@ -78,16 +81,16 @@ def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer, known: 
     Raises:
         NothingToResumeFrom: with the reason.
     """
-    state = node.recorder.state
+    state = context.recorder.state
     candidates = state.restore_candidates()
     if not candidates:
         if ready is not None:
             ready.close()
         if state.commits:
-            node.note("starts from zero: no checkpoint of this run may be resumed from (NaN, or given up)")
+            context.note("starts from zero: no checkpoint of this run may be resumed from (NaN, or given up)")
         return Beginning(None, None)
     with reasons():
-        return _newest_with_files(node, candidates, ready, Forwarding(node, trainer), known)
+        return _newest_with_files(context, candidates, ready, Forwarding(context, trainer), known)
 
 
 @contextlib.contextmanager
@@ -127,15 +130,15 @@ class StateFound(NamedTuple):
         )
 
 
-def put_state_back(node: Node, attempt: int, files: CommitFiles, choice: StateChoice) -> StateFound:
+def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choice: StateChoice) -> StateFound:
     """
     Put the state of the newest checkpoint that is whole, or of the one before, into the work folder. There is one.
 
     Raises:
         NothingToResumeFrom: with the reason.
     """
-    groups.end_left_over(node.assignment.trainer_mark, node.assignment.instance_id)  # these may still write to it
-    candidates = [commit for commit in node.recorder.state.restore_candidates() if not commit.event.has_image]
+    process_groups.end_left_over(context.assignment.trainer_mark, context.assignment.instance_id)
+    candidates = [commit for commit in context.recorder.state.restore_candidates() if not commit.event.has_image]
     skipped: list[int] = []
     if choice is StateChoice.AS_IT_STANDS:
         files.begin(attempt, files.known)
@@ -146,33 +149,37 @@ def put_state_back(node: Node, attempt: int, files: CommitFiles, choice: StateCh
         while True:
             commit = candidates.pop(0)
             try:
-                files.begin(attempt, restore_state(node, commit, files.known, attempt))
+                files.begin(attempt, restore_state(context, commit, files.known, attempt))
                 return StateFound(commit, tuple(skipped))
             except CheckpointDamaged as damage:
                 if not candidates:
                     raise
                 skipped.append(commit.number)
-                node.note(f"the state as of {commit.event.taken_at} cannot be put back: {damage.message}")
+                context.note(f"the state as of {commit.event.taken_at} cannot be put back: {damage.message}")
 
 
 def _newest_with_files(
-    node: Node, candidates: Sequence[Commit], ready: Image | None, recipient: Recipient, known: Mapping[str, StoredFile]
+    context: AgentContext,
+    candidates: Sequence[Commit],
+    ready: Image | None,
+    recipient: Recipient,
+    known: Mapping[str, StoredFile],
 ) -> Beginning:
     """Return the newest checkpoint whose files are whole, too; they are fetched along with the image."""
     skipped: list[int] = []
     with ThreadPoolExecutor(1, "files") as beside:
         while True:
-            files = FilesOfCommit(node, candidates[0], known)
+            files = FilesOfCommit(context, candidates[0], known)
             coming = beside.submit(files.fetch)
             first = candidates[0].event.fit == 1  # else the trainer begins with another image
-            found = newest_readable(node.store, candidates, ready, recipient if first else None)
+            found = newest_readable(context.store, candidates, ready, recipient if first else None)
             ready, commit = None, found.image.commit
             try:
                 if found.skipped:
-                    files = FilesOfCommit(node, commit, known)
+                    files = FilesOfCommit(context, commit, known)
                     coming = beside.submit(files.fetch)  # after the other, which may still write there
                 coming.result()
-                ends = fits.ends_before(node, commit)
+                ends = fits.ends_before(context, commit)
                 return Beginning(NewestReadable(found.image, (*skipped, *found.skipped)), files, ends)
             except CheckpointDamaged as damage:
                 found.image.close()
@@ -180,24 +187,24 @@ def _newest_with_files(
                 candidates = [each for each in candidates if each.number < commit.number]
                 if not candidates:
                     raise
-                node.note(f"the checkpoint of step {commit.event.step} cannot be resumed from: {damage.message}")
+                context.note(f"the checkpoint of step {commit.event.step} cannot be resumed from: {damage.message}")
             except BaseException:
                 found.image.close()
                 raise
 
 
-def still_here(node: Node, newest: Newest) -> Image | None:
+def still_here(context: AgentContext, newest: Newest) -> Image | None:
     """Return that commit, if every byte of its arena is still as it was; None otherwise."""
-    commit = node.recorder.state.commit(newest.commit)
+    commit = context.recorder.state.commit(newest.commit)
     assert commit is not None
-    return recognised(node.store, Image(commit, newest.fd, newest.start), newest.digest)
+    return recognised(context.store, Image(commit, newest.fd, newest.start), newest.digest)
 
 
-def starts(node: Node, beginning: Beginning, files: CommitFiles) -> list[Start]:
+def starts(context: AgentContext, beginning: Beginning, files: CommitFiles) -> list[Start]:
     """Return the beginnings of the trainer's fits, the first one first."""
     if beginning.found is None:
-        return [Start(told_to_trainer(node, None))]
+        return [Start(told_to_trainer(context, None))]
     image = beginning.found.image
     put = None if beginning.files is None else beginning.files.putter(files)
-    ends = [fits.start_at_end(node, end, files) for end in beginning.ends]
-    return [*ends, Start(told_to_trainer(node, image), image, put)]
+    ends = [fits.start_at_end(context, end, files) for end in beginning.ends]
+    return [*ends, Start(told_to_trainer(context, image), image, put)]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.files.commit_files import CommitFiles, FilesTorn, StateRefused, StoredFiles
 from spotrun.agent.gang_state import MemberSilent, OthersState, StateUnlike
 from spotrun.agent.inbox import (
@@ -30,8 +29,9 @@ from spotrun.agent.inbox import (
     SaveTorn,
     StateSpread,
 )
+from spotrun.agent.machine.cpu_priority import CpuPriority
 from spotrun.agent.recorder import Recorder, unless
-from spotrun.agent.snapshots import Snapshot, Stalls
+from spotrun.agent.snapshots.snapshot import Snapshot, Stalls
 from spotrun.agent.status import Status, Upload
 from spotrun.checkpoint import layout, retention
 from spotrun.checkpoint.manifest import FORMAT, Manifest

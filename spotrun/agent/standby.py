@@ -6,9 +6,9 @@ import contextlib
 import queue
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.decisions import Leaving, Standing, leaving_window_s, standby_verdict
 from spotrun.agent.inbox import Exited, LedgerLost, LedgerRead, Letter, NoticeHeard, PowerOff, Said
-from spotrun.agent.node import Node
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.errors import CheckpointDamaged, StoreError
 from spotrun.run.state import Commit, RunState
@@ -20,8 +20,8 @@ TURN_S = 0.1
 class Prefetch:
     """Fetches the newest checkpoint before it is needed. What cannot be fetched now is fetched at the takeover."""
 
-    def __init__(self, node: Node) -> None:
-        self._store = node.store
+    def __init__(self, context: AgentContext) -> None:
+        self._store = context.store
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._fetching: tuple[Commit, Future[Image]] | None = None
 
@@ -59,7 +59,7 @@ def _close(future: Future[Image]) -> None:
         future.result().close()
 
 
-def stand_by(node: Node, *, warming: bool) -> Image | None:
+def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
     """
     Wait until this agent may take over. Return the newest checkpoint then, if it was prefetched.
 
@@ -70,35 +70,35 @@ def stand_by(node: Node, *, warming: bool) -> Image | None:
         PowerOff: it is not needed any more, or its own end was announced.
     """
     if not warming:
-        node.status.change(phase="standby")
-    prefetch = Prefetch(node)
+        context.status.change(phase="standby")
+    prefetch = Prefetch(context)
     kept: list[Letter] = []
-    began_s = node.clock.monotonic()
+    began_s = context.clock.monotonic()
     leaving: Leaving | None = None
     while True:
-        state, now_s = node.recorder.state, node.clock.monotonic()
+        state, now_s = context.recorder.state, context.clock.monotonic()
         window_s = leaving_window_s(state)
         if leaving is None and window_s is not None:
             leaving = Leaving(now_s, window_s)
-        verdict = standby_verdict(state, node.assignment.launch, leaving, began_s, now_s)
+        verdict = standby_verdict(state, context.assignment.launch, leaving, began_s, now_s)
         if verdict is Standing.START:
             break
         if verdict is not Standing.STAND_BY:
             raise PowerOff("the standby is not needed")
         prefetch.follow(state)
-        came = _wait(node)
+        came = _wait(context)
         if any(isinstance(letter, Said | Exited) for letter in came):
-            node.status.change(phase="standby")
+            context.status.change(phase="standby")
         kept += came
     for letter in kept:
-        node.inbox.put(letter)
-    return prefetch.take(node.recorder.state)
+        context.inbox.put(letter)
+    return prefetch.take(context.recorder.state)
 
 
-def _wait(node: Node) -> list[Letter]:
+def _wait(context: AgentContext) -> list[Letter]:
     """Wait for one letter or a short while. Letters that belong to the coming attempt are kept for it."""
     try:
-        letter = node.inbox.get(timeout=TURN_S)
+        letter = context.inbox.get(timeout=TURN_S)
     except queue.Empty:
         return []
     if isinstance(letter, LedgerRead):

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from spotrun.agent.clean_texts import cleaned
-from spotrun.agent.gpus import Gpus
-from spotrun.agent.logs import Console
-from spotrun.agent.usage import DataWait, Machine
+from spotrun.agent.logs.clean_texts import cleaned
+from spotrun.agent.logs.console import Console
+from spotrun.agent.machine.gpus import Gpus
+from spotrun.agent.machine.usage import DataWait, Machine
 from spotrun.clock import Clock
 from spotrun.errors import unless_no_room
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus, Busy, agent_key, write_status

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spotrun.agent import decisions
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_end import Ending
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.gang_watch import GangWatch
 from spotrun.agent.grace_period import Drain
 from spotrun.agent.inbox import Exited
-from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
 from spotrun.agent.preemption import Preemption
+from spotrun.agent.processes.trainer import Trainer
+from spotrun.agent.processes.trainers import Trainers
 from spotrun.agent.resumption import still_here
 from spotrun.agent.saver import Saver
-from spotrun.agent.trainer import Trainer
 from spotrun.agent.trainer_start import TrainerStart
-from spotrun.agent.trainers import Trainers
 from spotrun.run.events import Cause
 
 RETIRED_WITHIN_S = 10.0
@@ -26,7 +26,7 @@ RETIRED_WITHIN_S = 10.0
 
 @dataclass(frozen=True, eq=False)
 class TrainerExit:
-    _node: Node
+    _context: AgentContext
     _journal: AttemptJournal
     _trainers: Trainers
     _start: TrainerStart
@@ -44,7 +44,7 @@ class TrainerExit:
     def settle(self) -> None:
         """Judge the end of a trainer, after its last snapshot was saved."""
         trainer, trainee = self._trainer, self._start.trainee
-        if trainer.exited is None or not self._saver.idle or trainee.awaits_the_last(self._node.clock.monotonic()):
+        if trainer.exited is None or not self._saver.idle or trainee.awaits_the_last(self._context.clock.monotonic()):
             return
         if trainer.refused is not None:
             self._ending.failed(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
@@ -72,7 +72,7 @@ class TrainerExit:
             return
         self._end_without_missing()
         if (ended := self._gang.ended_elsewhere(self._trainer)) is not None:
-            self._node.note(f"the trainer of {ended.name} has ended, and this one stands still without it")
+            self._context.note(f"the trainer of {ended.name} has ended, and this one stands still without it")
             self._trainer.kill()
 
     def _end_without_missing(self) -> None:
@@ -93,10 +93,10 @@ class TrainerExit:
         reason = self._start.trainee.why_give_up(event)
         if reason is not None:
             self._ending.failed(cause, words.but(reason))
-        self._node.note(f"the trainer ended ({words.how}); it is started again")
+        self._context.note(f"the trainer ended ({words.how}); it is started again")
         newest = trainer.take_newest()
         trainer.close()
-        state = self._node.recorder.state
+        state = self._context.recorder.state
         commit = state.latest_commit()
         if commit is not None and not commit.event.has_image:
             failures = decisions.failures_in_a_row(state)
@@ -105,8 +105,10 @@ class TrainerExit:
                 choice = decisions.StateChoice.ONE_BEFORE
             self._start.with_state(trainer.number + 1, choice)
             return
-        self._node.status.change(phase="restore")
-        self._start.with_image(trainer.number + 1, lambda: None if newest is None else still_here(self._node, newest))
+        self._context.status.change(phase="restore")
+        self._start.with_image(
+            trainer.number + 1, lambda: None if newest is None else still_here(self._context, newest)
+        )
 
     def _own_end(self, exited: Exited) -> tuple[int, Cause, decisions.ExitWords]:
         """Return the exit code, the cause and the words of this member's own trainer."""

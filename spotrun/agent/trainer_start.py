@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_end import Ending
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import StateChoice
@@ -15,15 +16,14 @@ from spotrun.agent.files.commit_files import CommitFiles
 from spotrun.agent.files.restore import tidy
 from spotrun.agent.fits import Start, told_to_trainer
 from spotrun.agent.gang_watch import GangWatch
-from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
+from spotrun.agent.processes.trainer import Trainer
+from spotrun.agent.processes.trainers import Trainers
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, put_state_back, starts
 from spotrun.agent.saver import Saver
 from spotrun.agent.trainees.state_watch import StateWatch
 from spotrun.agent.trainees.trainee import Trainee
 from spotrun.agent.trainees.training import Training
-from spotrun.agent.trainer import Trainer
-from spotrun.agent.trainers import Trainers
 from spotrun.checkpoint.restore import Image
 
 
@@ -34,7 +34,7 @@ class TrainerStart:
     attempt ends.
     """
 
-    _node: Node
+    _context: AgentContext
     _journal: AttemptJournal
     _trainers: Trainers
     _files: CommitFiles
@@ -52,7 +52,7 @@ class TrainerStart:
         return self.training if self._trainers.current.is_training else self.training.command
 
     def newest(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
-        newest = self._node.recorder.state.latest_commit()
+        newest = self._context.recorder.state.latest_commit()
         if newest is None or newest.event.has_image:
             self.with_image(incarnation, ready)
         else:
@@ -61,9 +61,9 @@ class TrainerStart:
     def with_state(self, incarnation: int, choice: StateChoice) -> None:
         """Put the state of a command in its place, and start the command."""
         self._watch.rest()
-        self._node.status.change(phase="restore")
+        self._context.status.change(phase="restore")
         try:
-            found = put_state_back(self._node, self._journal.attempt, self._files, choice)
+            found = put_state_back(self._context, self._journal.attempt, self._files, choice)
         except NothingToResumeFrom as reason:
             self._ending.failed(reason.cause, reason.detail)
         self._journal.resumed(incarnation, found.event(self._journal.attempt, incarnation), self._trainers.arrange())
@@ -71,26 +71,28 @@ class TrainerStart:
         if not found.in_place:
             self._watch.put_back()
         trainer = self._started(incarnation)
-        self._node.status.change(phase="train")
-        trainer.begin_at(Start(told_to_trainer(self._node, None)))
+        self._context.status.change(phase="train")
+        trainer.begin_at(Start(told_to_trainer(self._context, None)))
 
     def with_image(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
         """Start a trainer, and fetch its checkpoint while it does its imports; a `ready` one need not be fetched."""
-        tidy(self._node, self._journal.attempt)
+        tidy(self._context, self._journal.attempt)
         self._watch.rest()
         meet = self._trainers.arrange()
         trainer = self._started(incarnation)
         try:
-            beginning = newest_checkpoint(self._node, ready(), trainer, self._files.known)
+            beginning = newest_checkpoint(self._context, ready(), trainer, self._files.known)
         except NothingToResumeFrom as reason:
             self._ending.failed(reason.cause, reason.detail)
         resumed = beginning.event(self._journal.attempt, incarnation)
         self._journal.resumed(incarnation, resumed, meet)
         self._saver.resume_source = resumed.commit
-        phase = "restore" if resumed.commit is not None else "start" if self._node.spec.train.run is None else "train"
-        self._node.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0)
+        phase = (
+            "restore" if resumed.commit is not None else "start" if self._context.spec.train.run is None else "train"
+        )
+        self._context.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0)
         self._files.begin(self._journal.attempt, {})
-        trainer.begin_at(*starts(self._node, beginning, self._files))
+        trainer.begin_at(*starts(self._context, beginning, self._files))
 
     def _started(self, incarnation: int) -> Trainer:
         trainer = self._trainers.start(incarnation)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spotrun.clouds.driver import CloudDriver
     from spotrun.clouds.guards import Guards
     from spotrun.clouds.identities import Identities
-    from spotrun.clouds.leftovers import Leftover, Leftovers
+    from spotrun.clouds.orphaned_resources import Leftover, Leftovers
     from spotrun.instance import Instance
     from spotrun.runs.open_run import OpenRun
 

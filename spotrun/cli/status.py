@@ -269,7 +269,7 @@ def _told_blind(run: OpenRun, found: Blindness) -> str:
 
 def _next(run: OpenRun, state: RunState, *, attended: bool) -> str | None:
     """Return the next decision; None if the run has ended, or a later spotrun wrote its specification."""
-    from spotrun.folder.room import shortage
+    from spotrun.folder.store_capacity import shortage
     from spotrun.report.next_decision import left_undone, next_decision
     from spotrun.report.tables import plain
 

@@ -11,7 +11,7 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
 
     Times are UTC; where the run has a faster clock, they are its own.
     """
-    from spotrun.folder.room import shortage
+    from spotrun.folder.store_capacity import shortage
     from spotrun.report.describe import EVENT_INDENT, about_times, timestamp
     from spotrun.report.folding import say
     from spotrun.report.machine_readable import json_object

@@ -17,9 +17,9 @@ from spotrun.clock import Clock, ScaledClock, clock_from_environment
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guards, NoGuards
 from spotrun.clouds.identities import Identities, NoIdentities
-from spotrun.clouds.leftovers import Leftovers, NoLeftovers
 from spotrun.clouds.nights import Nights
 from spotrun.clouds.notices import NoticeSource
+from spotrun.clouds.orphaned_resources import Leftovers, NoLeftovers
 from spotrun.container import ENTRANCE
 from spotrun.doctor.finding import Finding
 from spotrun.errors import CloudError, SpecInvalid

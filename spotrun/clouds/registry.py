@@ -35,7 +35,7 @@ def cloud_of(spec: RunSpec) -> Cloud:
     rented = cloud_named(spec.resources.cloud)
     if spec.resources.home is None:
         return rented
-    from spotrun.clouds.at_home import AtHome
+    from spotrun.clouds.owned_machine import AtHome
 
     return AtHome(rented)
 

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from spotrun.clock import Clock
 from spotrun.folder.attendance import other_runner, own_host
-from spotrun.folder.looks import Looks
 from spotrun.folder.pace import ALL_THE_TIME, Pace
+from spotrun.folder.poll_throttle import Looks
 from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, Blindness, RunnerStatus, name_in, write_status
 from spotrun.run.gang import MemberName
 from spotrun.store.port import Store

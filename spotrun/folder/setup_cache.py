@@ -4,9 +4,9 @@ The environment that a run's `setup` made, kept in the run's folder so that the 
     environments/KEY.json              describes the parts of one archive; written once, after all parts
     environments/KEY/LAUNCH/000000     a part: 32 MiB of the archive
 
-KEY names what went into the set-up (spotrun.agent.environment). The description is written last, if there is none: a
-packed set-up is there whole or not at all, and if two instances made the same one, the first counts. It stays as
-long as the run's folder, unless `spotrun checkpoints prune` removes it from a run that has ended.
+KEY names what went into the set-up (spotrun.agent.machine.environment). The description is written last, if there is
+none: a packed set-up is there whole or not at all, and if two instances made the same one, the first counts. It stays
+as long as the run's folder, unless `spotrun checkpoints prune` removes it from a run that has ended.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from spotrun.errors import ObjectMissing, StoreUnavailable, WritesRefused
-from spotrun.folder.looks import EVERY_S
+from spotrun.folder.poll_throttle import EVERY_S
 from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Pid, Seconds, Share, decode
 from spotrun.run.gang import MemberName
 from spotrun.store.port import Store

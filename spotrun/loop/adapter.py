@@ -16,9 +16,9 @@ from spotrun.loop.given import Given
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Boundary
-from spotrun.training.python_state.asked import load_scaler
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.python_state.script import Script
+from spotrun.training.python_state.stateful_objects import load_scaler
 from spotrun.training.revival import revived
 from spotrun.training.tensors import owned
 from spotrun.training.weights import Weights

@@ -15,11 +15,12 @@ from spotrun.policy.cross_region import NO_TRANSFER, transfer
 from spotrun.policy.deadline import WAIT_FOR_SPOT, give_up, leaves_time_to_move, too_late_for, towards_deadline
 from spotrun.policy.facts import Facts
 from spotrun.policy.gangs import fill, lacking, standing_by
-from spotrun.policy.home import BACK, at_home_now, starts_again_at_home, stays_at_home, way_home, why_home
 from spotrun.policy.kind_moves import move_to_another_kind
 from spotrun.policy.launches import never_asked, refused, why_needed
 from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, life_left, nearly_over
 from spotrun.policy.money import intend, pays_for_all
+from spotrun.policy.owned_machine import BACK, at_home_now, starts_again_at_home, stays_at_home, way_home, why_home
+from spotrun.policy.pool_cooldown import no_spot_accepts, why_none
 from spotrun.policy.pools import name_of
 from spotrun.policy.ranking import (
     is_of_dearer_kind,
@@ -33,7 +34,6 @@ from spotrun.policy.ranking import (
     worthwhile_spot,
 )
 from spotrun.policy.recommendation import REASON, move_in_time
-from spotrun.policy.rests import no_spot_accepts, why_none
 from spotrun.policy.throughput import choice, kind_of, times_first
 from spotrun.run import events as ev
 from spotrun.run.state import Attempt, RunState

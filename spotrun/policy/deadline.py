@@ -6,7 +6,8 @@ pool that refuses rests, and the strategy decides again without it. So a probe f
 to keep.
 
 Of a choice of kinds, the strategy sees the spot of those kinds that come first, and on-demand of the kind that
-keeps the promise (`spotrun.policy.promise`). The run leaves an instance of a kind that is too slow for the deadline.
+keeps the promise (`spotrun.policy.deadline_guarantee`). The run leaves an instance of a kind
+that is too slow for the deadline.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from datetime import UTC, datetime, time, timedelta
 from spotrun.errors import SpecInvalid
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Wait
+from spotrun.policy.deadline_guarantee import hopeful_s, is_enough, keeper, too_slow
 from spotrun.policy.facts import Facts
 from spotrun.policy.launches import why_needed
 from spotrun.policy.lives import nearly_over
 from spotrun.policy.money import intend
+from spotrun.policy.pool_cooldown import why_none
 from spotrun.policy.pools import just_lost, name_of
-from spotrun.policy.promise import hopeful_s, is_enough, keeper, too_slow
 from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now, spot_of_first_kinds, trial_of
-from spotrun.policy.rests import why_none
 from spotrun.policy.situation import choice_of, situation
 from spotrun.policy.speed_at_home import is_at_home
 from spotrun.policy.subnets import failing_zones

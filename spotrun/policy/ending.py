@@ -20,7 +20,7 @@ from spotrun.policy.launches import (
     words_of_refusal,
 )
 from spotrun.policy.patience import age, at_least_real, since_opened
-from spotrun.policy.rests import all_reject, enough_rejections
+from spotrun.policy.pool_cooldown import all_reject, enough_rejections
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.reasons import in_brief

@@ -10,10 +10,10 @@ from spotrun.market.observations import Fate
 from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.cross_region import reservable, transfer
+from spotrun.policy.deadline_guarantee import too_slow
 from spotrun.policy.facts import Facts
-from spotrun.policy.home import way_home
+from spotrun.policy.owned_machine import way_home
 from spotrun.policy.pools import just_lost
-from spotrun.policy.promise import too_slow
 from spotrun.policy.ranking import on_demand_now, spot_now
 from spotrun.policy.throughput import choice, kind_of, times_first
 from spotrun.spec.model import RunSpec

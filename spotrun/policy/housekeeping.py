@@ -15,9 +15,9 @@ from spotrun.policy.facts import Facts, once
 from spotrun.policy.launches import may_be_of
 from spotrun.policy.lives import TIME_TO_LIVE
 from spotrun.policy.patience import at_least_real
-from spotrun.policy.rests import within_price
+from spotrun.policy.pool_cooldown import within_price
 from spotrun.policy.subnets import surrounded
-from spotrun.policy.unseen_ends import has_left, over_by, unseen_end
+from spotrun.policy.unobserved_terminations import has_left, over_by, unseen_end
 from spotrun.run import events as ev
 from spotrun.run.billing import switched_off_at
 from spotrun.run.events import Cause

@@ -20,10 +20,10 @@ from math import inf
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import reservable, transfer
+from spotrun.policy.deadline_guarantee import too_slow
 from spotrun.policy.facts import Facts, once
+from spotrun.policy.pool_cooldown import rests, within_price, zones_at_fault
 from spotrun.policy.pools import at_risk, just_lost, market_history, name_of
-from spotrun.policy.promise import too_slow
-from spotrun.policy.rests import rests, within_price, zones_at_fault
 from spotrun.policy.subnets import failing_zones
 from spotrun.policy.throughput import choice, kind_of, speeds, times_first
 from spotrun.policy.trials import KindTrial, Work, begun_with, best_known, cheapest_of_kinds, worth_a_trial

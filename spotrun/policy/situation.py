@@ -8,10 +8,10 @@ from spotrun.market.world import on_demand_price
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import transfer, usd_per_hour
+from spotrun.policy.deadline_guarantee import Keeper, keeper, rework_s
 from spotrun.policy.facts import Facts
 from spotrun.policy.patience import TICKS_TO_LAUNCH, tick
 from spotrun.policy.pools import market_history, name_of
-from spotrun.policy.promise import Keeper, keeper, rework_s
 from spotrun.policy.throughput import kind_of, times_first
 from spotrun.policy.workload import Workload, workload
 from spotrun.run.state import Launch, RunState

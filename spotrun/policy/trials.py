@@ -36,8 +36,8 @@ from spotrun.market.wishes import kind_among
 from spotrun.offering import Offering
 from spotrun.policy import assumptions
 from spotrun.policy.changeovers import changeover
+from spotrun.policy.deadline_guarantee import leaves_time_to_try, times_in_time
 from spotrun.policy.facts import Facts
-from spotrun.policy.promise import leaves_time_to_try, times_in_time
 from spotrun.policy.throughput import choice, kind_of, speeds, trained_kinds
 from spotrun.policy.workload import pace, workload
 from spotrun.run.billing import SECONDS_PER_HOUR

@@ -12,8 +12,8 @@ from spotrun.policy.capacity import kept_since
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.gangs import available
 from spotrun.policy.lives import kept_for_handover, lives_until
+from spotrun.policy.pool_cooldown import full_quota
 from spotrun.policy.ranking import spot_launches
-from spotrun.policy.rests import full_quota
 from spotrun.policy.standbys import failing_standbys
 from spotrun.report.describe import span
 from spotrun.report.tables import dollars, plain

@@ -20,7 +20,7 @@ from spotrun.clock import zone
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.launches import NO_CAPACITY, why_refused
 from spotrun.policy.patience import tick
-from spotrun.policy.rests import LASTING_REST, POOL_REST
+from spotrun.policy.pool_cooldown import LASTING_REST, POOL_REST
 from spotrun.policy.standbys import failing_standbys
 from spotrun.report.describe import SENTENCE_MAX, describe
 from spotrun.report.tables import plain

@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable
 
 from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver
-from spotrun.clouds.forgiving import ForgivingDriver
+from spotrun.clouds.tolerant_driver import ForgivingDriver
 from spotrun.errors import CloudError, StoreUnavailable
 from spotrun.folder.agent_statuses import AgentStatuses
+from spotrun.folder.heartbeat_monitor import Pulses
 from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.ledger import Ledger
-from spotrun.folder.looks import Looks
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.pace import Pace
-from spotrun.folder.pulse import Pulses
-from spotrun.folder.room import Room
+from spotrun.folder.poll_throttle import Looks
 from spotrun.folder.status_objects import Blindness
+from spotrun.folder.store_capacity import Room
 from spotrun.instance import Instance
 from spotrun.market.world import World, suitable
-from spotrun.policy.stillness import is_still
+from spotrun.policy.idle_polling import is_still
 from spotrun.run import events as ev
 from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver
-from spotrun.clouds.forgiving import ForgivingDriver
 from spotrun.clouds.guards import GuardedDriver, Guards, NoGuards
 from spotrun.clouds.identities import IdentifiedDriver, Identities, NoIdentities
 from spotrun.clouds.last_words import LastWords
+from spotrun.clouds.tolerant_driver import ForgivingDriver
 from spotrun.errors import (
     AccessDenied,
     CloudError,

@@ -22,8 +22,8 @@ from spotrun.account.outcome import is_plain
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder.attendance import other_runner, process_of
 from spotrun.folder.ledger import EntryRefused
-from spotrun.folder.room import shortage
 from spotrun.folder.status_objects import RunnerStatus
+from spotrun.folder.store_capacity import shortage
 from spotrun.report.unattended import attended_to, left_alone
 from spotrun.run.events import StopRequested
 from spotrun.runs.asking import choose, say

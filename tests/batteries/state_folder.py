@@ -19,7 +19,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from spotrun.agent.trainees import quiescence
+from spotrun.agent.files import quiescence
 from spotrun.store.local import LocalStore
 from tests.support.memory_store import MemoryStore
 from tests.support.repository import JOBS

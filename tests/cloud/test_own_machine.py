@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from spotrun.clock import ScaledClock, system_clock
-from spotrun.clouds.at_home import HomeDriver
 from spotrun.clouds.local.busy_gpus import BusyGpus
 from spotrun.clouds.local.catalog import InstanceType, Zone
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalDriver, default_root
 from spotrun.clouds.local.own_machine import OwnMachine
+from spotrun.clouds.owned_machine import HomeDriver
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.offering import HOME, CapacityType

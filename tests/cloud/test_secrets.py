@@ -11,10 +11,10 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from spotrun.agent.logs import Console
-from spotrun.agent.output_redaction import OutputRedaction, forms_of_all
-from spotrun.agent.secret_values import Secrets
-from spotrun.agent.trainer_process import user_environment
+from spotrun.agent.logs.console import Console
+from spotrun.agent.logs.output_redaction import OutputRedaction, forms_of_all
+from spotrun.agent.logs.secret_values import Secrets
+from spotrun.agent.processes.trainer_process import user_environment
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.secret_checks import secret_findings

@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 import spotrun
-from spotrun.agent import seeding
+from spotrun.agent.machine import seeding
 from spotrun.autoload import FOLDER, SEED_VARIABLE
 from spotrun.trainer_link import AGENT
 from tests.support.repository import ROOT

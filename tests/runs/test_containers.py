@@ -20,8 +20,8 @@ import pytest
 
 from spotrun.agent import container as agents_container
 from spotrun.agent.container import ImageUnusable, NoImageNow, mounts_of, variables
+from spotrun.agent.processes.trainer_process import environment_of, in_container, start_trainer, training_command
 from spotrun.agent.setup import prepare
-from spotrun.agent.trainer_process import environment_of, in_container, start_trainer, training_command
 from spotrun.clouds.local.records import CloudLog, Places
 from spotrun.clouds.local.settling import bury
 from spotrun.container import ENTRANCE

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from spotrun.agent.entrance import NAME, STRANGERS_MAX
 from spotrun.agent.inbox import CameTooLate, Exited, Inbox, Letter, Said, Stranger
-from spotrun.agent.peers import Peer, why_stranger
-from spotrun.agent.trainer_process import TrainerProcess
+from spotrun.agent.processes.socket_credentials import Peer, why_stranger
+from spotrun.agent.processes.trainer_process import TrainerProcess
+from spotrun.agent.processes.trainer_socket import NAME, STRANGERS_MAX
 from spotrun.clock import system_clock
 from spotrun.trainer_link import AGENT, DrainWanted, Finished, Progress
 from spotrun.wire import unix_path

@@ -13,7 +13,7 @@ from queue import Queue
 
 import pytest
 
-from spotrun.agent.logs import SHIP_EVERY_S
+from spotrun.agent.logs.console import SHIP_EVERY_S
 from spotrun.cli.logs import FOLLOW_EVERY_S
 from tests.support.agent_bench import AgentRun
 from tests.support.object_stores import RunningServer

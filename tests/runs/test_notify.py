@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spotrun.account.summary import summarise
-from spotrun.agent.trainer_process import user_environment
+from spotrun.agent.processes.trainer_process import user_environment
 from spotrun.errors import SpecInvalid, StoreUnavailable
 from spotrun.notify.delivery import TRIES, TRIES_EVER, letter
 from spotrun.notify.news import News, news_of, night

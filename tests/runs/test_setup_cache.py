@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotrun.agent import diff_archive, environment, layer, side_effects
-from spotrun.agent.node import Node
+from spotrun.agent import diff_archive
+from spotrun.agent.agent_context import AgentContext
+from spotrun.agent.machine import environment, layer, side_effects
+from spotrun.agent.processes.trainer_process import training_command, user_environment
 from spotrun.agent.setup import NotInstalled, prepare
-from spotrun.agent.trainer_process import training_command, user_environment
 from spotrun.checkpoint import pruning
 from spotrun.clouds.local.processes import carrying, kill_all
 from spotrun.errors import SpotrunError
@@ -37,7 +38,7 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., M
     return lambda **spec: Machines(tmp_path, monkeypatch, **spec)
 
 
-def said(node: Node, *command: str) -> str:
+def said(node: AgentContext, *command: str) -> str:
     """What a command prints on that instance, as the training would run it."""
     seen = user_environment(node.spec, node.assignment.folder, node.assignment.instance_id, UID)
     done = subprocess.run(command, cwd=node.assignment.work, env=seen, check=True, capture_output=True, text=True)

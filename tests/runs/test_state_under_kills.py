@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.agent.trainees import quiescence
+from spotrun.agent.files import quiescence
 from spotrun.folder.state_files import by_inode
 from tests.support.memory_store import MemoryStore
 from tests.support.repository import JOBS

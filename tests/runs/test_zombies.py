@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
-from spotrun.agent.arenas import overlapping
 from spotrun.agent.files.commit_files import CommitFiles
-from spotrun.agent.files.pieces import Pieces
+from spotrun.agent.files.content_store import Pieces
 from spotrun.agent.inbox import Inbox
 from spotrun.agent.recorder import Recorder
 from spotrun.agent.saver import Worker
-from spotrun.agent.snapshots import Snapshot
+from spotrun.agent.snapshots.arenas import overlapping
+from spotrun.agent.snapshots.snapshot import Snapshot
 from spotrun.agent.status import Status
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import verify

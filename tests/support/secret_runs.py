@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from spotrun.agent.output_redaction import forms_of_all
+from spotrun.agent.logs.output_redaction import forms_of_all
 from spotrun.run import events as ev
 from tests.support.agent_bench import AgentRun
 

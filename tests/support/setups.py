@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from spotrun.agent.node import Assignment, Node
+from spotrun.agent.agent_context import AgentContext, Assignment
 from spotrun.agent.setup import prepare
 from spotrun.folder import setup_cache
 from spotrun.run import events as ev
@@ -43,14 +43,14 @@ class Machines:
         for name, text in self.run.clock.environment().items():
             monkeypatch.setenv(name, text)
         self._folder = folder
-        self.nodes: list[Node] = []
+        self.nodes: list[AgentContext] = []
 
     @property
     def times(self) -> int:
         """How often the command has run."""
         return len(self.counter.read_text().splitlines()) if self.counter.exists() else 0
 
-    def another(self, cloud: str = "local", accelerators: str = "") -> Node:
+    def another(self, cloud: str = "local", accelerators: str = "") -> AgentContext:
         asked = msgspec.structs.replace(offering(accelerators=accelerators), cloud=cloud)
         launch = self.run.write(intended(asked, self.run.clock.now(), "1"))
         folder = self._folder / f"instance-{launch}"
@@ -62,14 +62,14 @@ class Machines:
             instance_id=f"i-{os.getpid()}-{launch}",
             folder=folder,
         )
-        self.nodes.append(Node.open(assignment))
+        self.nodes.append(AgentContext.open(assignment))
         self.run.write(ev.LaunchClosed(launch=launch, cause=ev.Cause.CAPACITY))
         return self.nodes[-1]
 
     def stored(self) -> list[str]:
         return [found.key for found in self.run.store.list(f"{setup_cache.FOLDER}/")]
 
-    def one_that_packs(self, **offered: str) -> Node:
+    def one_that_packs(self, **offered: str) -> AgentContext:
         """An instance that has set up, once its packed set-up is in the store."""
         node = self.another(**offered)
         assert prepare(node).how == "run"
@@ -77,5 +77,5 @@ class Machines:
         return node
 
 
-def log(node: Node) -> str:
+def log(node: AgentContext) -> str:
     return node.console.path.read_text()

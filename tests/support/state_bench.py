@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from spotrun.agent.files.commit_files import CommitFiles
-from spotrun.agent.files.pieces import Pieces
+from spotrun.agent.files.content_store import Pieces
 from spotrun.agent.files.restore import restore_state
 from spotrun.agent.inbox import StateFrozen
-from spotrun.agent.output_redaction import OutputRedaction
+from spotrun.agent.logs.output_redaction import OutputRedaction
 from spotrun.agent.trainees.state_watch import StateWatch, Wish
 from spotrun.checkpoint.upload import UploadControl
 from spotrun.run import events as ev

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.gpus import Gpus
 from spotrun.agent.inbox import Inbox, NoticesLost, Said, SaveRefused
-from spotrun.agent.logs import Console, LogShipper
+from spotrun.agent.logs.console import Console, LogShipper
+from spotrun.agent.logs.secret_values import Secrets
+from spotrun.agent.machine.gpus import Gpus
 from spotrun.agent.recorder import Recorder
-from spotrun.agent.secret_values import Secrets
 from spotrun.agent.status import Heartbeat, Status
 from spotrun.folder.ledger import Ledger
 from spotrun.notify.delivery import letter

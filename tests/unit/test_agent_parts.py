@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from spotrun.agent import decisions
-from spotrun.agent.arenas import Arenas
 from spotrun.agent.decisions import Leaving, SnapshotFacts, Standing
-from spotrun.agent.logs import GIVEN_BACK_AT_ONCE_BYTES, Console, LogShipper
+from spotrun.agent.logs.console import GIVEN_BACK_AT_ONCE_BYTES, Console, LogShipper
 from spotrun.agent.pace import Pace
-from spotrun.agent.snapshots import Snapshot, Stalls
+from spotrun.agent.snapshots.arenas import Arenas
+from spotrun.agent.snapshots.snapshot import Snapshot, Stalls
 from spotrun.checkpoint import retention
 from spotrun.checkpoint.restore import Image, fetch, newest_readable, recognised, verify
 from spotrun.checkpoint.upload import NICENESS, PART_MAX_BYTES, Abandoned, UploadControl, cut, upload

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from spotrun.agent.arenas import Arena, Arenas, overlapping
-from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.decisions import Held, gives_way
+from spotrun.agent.machine.cpu_priority import CpuPriority
 from spotrun.agent.saver import Saver
-from spotrun.agent.snapshots import Snapshot
+from spotrun.agent.snapshots.arenas import Arena, Arenas, overlapping
+from spotrun.agent.snapshots.snapshot import Snapshot
 from spotrun.checkpoint.manifest import Extent, Part
 from spotrun.checkpoint.unchanged import BorrowedParts
 from spotrun.checkpoint.upload import First, UploadControl, upload

@@ -18,13 +18,13 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.agent.files import commit_files
-from spotrun.agent.files import frozen as agent_frozen
 from spotrun.agent.files.commit_files import CommitFiles, FilesTorn
-from spotrun.agent.files.frozen import Descriptors
+from spotrun.agent.files.content_store import SECRET, SECRET_NAME, Pieces
 from spotrun.agent.files.outputs import _Storing
-from spotrun.agent.files.pieces import SECRET, SECRET_NAME, Pieces
 from spotrun.agent.files.restore import FilesOfCommit
-from spotrun.agent.output_redaction import OutputRedaction
+from spotrun.agent.logs.output_redaction import OutputRedaction
+from spotrun.agent.snapshots.frozen import Descriptors
+from spotrun.agent.snapshots.snapshot import frozen as agent_frozen
 from spotrun.checkpoint import pruning
 from spotrun.checkpoint.chosen_files import all_but
 from spotrun.checkpoint.outputs import garbage, kept, read_listing, verify_files

@@ -1,4 +1,4 @@
-"""agent/cpu_priority.py: the agent's session stands behind the trainer's while it sends."""
+"""agent/machine/cpu_priority.py: the agent's session stands behind the trainer's while it sends."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.agent.cpu_priority import AUTOGROUP, NICENESS, CpuPriority
+from spotrun.agent.machine.cpu_priority import AUTOGROUP, NICENESS, CpuPriority
 
 SCRIPT = """
 from pathlib import Path
-from spotrun.agent.cpu_priority import CpuPriority
+from spotrun.agent.machine.cpu_priority import CpuPriority
 own = Path("/proc/self/autogroup")
 cpu_priority = CpuPriority()
 before = own.read_text()

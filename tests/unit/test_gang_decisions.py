@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from spotrun.agent.gang_decisions import (
+from spotrun.agent.gang.gang_decisions import (
     ANOTHER_STARTS_AFTER_S,
     EndedTrainer,
     MemberStands,
@@ -21,7 +21,7 @@ from spotrun.agent.gang_decisions import (
     stands,
     stays,
 )
-from spotrun.agent.others import Seen
+from spotrun.agent.gang.worker_statuses import Seen
 from spotrun.folder.status_objects import AgentStatus, MembersTrainer
 from spotrun.run import events as ev
 from spotrun.run.events import Cause

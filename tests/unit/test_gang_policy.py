@@ -14,8 +14,8 @@ from spotrun.policy import Append, Terminate, Wait
 from spotrun.policy.actions import Action, Execute
 from spotrun.policy.changeovers import measured_starts
 from spotrun.policy.gangs import available
+from spotrun.policy.idle_polling import is_still
 from spotrun.policy.lives import lives_until
-from spotrun.policy.stillness import is_still
 from spotrun.report.next_decision import next_decision
 from spotrun.report.unattended import left_alone
 from spotrun.run import events as ev

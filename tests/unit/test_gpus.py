@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from spotrun.agent import gpus
-from spotrun.agent.gpus import Gpus, look
+from spotrun.agent.machine import gpus
+from spotrun.agent.machine.gpus import Gpus, look
 from spotrun.folder.status_objects import Gpu
 
 GIB = 1 << 30

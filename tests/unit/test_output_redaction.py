@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotrun.agent.logs import CUT, TEXT_MAX_BYTES, Console, LogShipper
-from spotrun.agent.output_redaction import STAR, OutputRedaction, secret_values
+from spotrun.agent.logs.console import CUT, TEXT_MAX_BYTES, Console, LogShipper
+from spotrun.agent.logs.output_redaction import STAR, OutputRedaction, secret_values
 from spotrun.secrets.redaction import Redactor
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -299,7 +299,7 @@ def test_a_text_that_is_no_text_is_cleaned_all_the_same(tmp_path: Path) -> None:
 def test_shipped_output_and_last_lines_are_starred_across_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotrun.agent.logs.LOG_CHUNK_BYTES", 25)
+    monkeypatch.setattr("spotrun.agent.logs.console.LOG_CHUNK_BYTES", 25)
     secrets = {canary(number) for number in range(40)}
     console = Console(tmp_path, OutputRedaction(secrets))
     lines = "".join(f"step {n}: {secret} is used\n" for n, secret in enumerate(sorted(secrets)))

@@ -17,12 +17,12 @@ from blake3 import blake3
 from msgspec.structs import replace
 
 from spotrun.agent.attempt_end import Ending
+from spotrun.agent.files import content_store as agent_pieces
 from spotrun.agent.files import outputs as agent_outputs
-from spotrun.agent.files import pieces as agent_pieces
+from spotrun.agent.files.content_store import Pieces
 from spotrun.agent.files.outputs import OutputKeeper, _Storing
-from spotrun.agent.files.pieces import Pieces
 from spotrun.agent.inbox import PowerOff
-from spotrun.agent.output_redaction import OutputRedaction, forms_of_all
+from spotrun.agent.logs.output_redaction import OutputRedaction, forms_of_all
 from spotrun.checkpoint import pruning
 from spotrun.checkpoint.fetching import fetch
 from spotrun.checkpoint.outputs import garbage, kept, read_listing

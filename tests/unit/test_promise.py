@@ -15,10 +15,10 @@ from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.policy.deadline import out_of_reach
+from spotrun.policy.deadline_guarantee import keeper, leaves_time_to_try, too_slow
 from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
 from spotrun.policy.least_budget import least_budget_usd
-from spotrun.policy.promise import keeper, leaves_time_to_try, too_slow
 from spotrun.policy.ranking import spot_now, trial_of
 from spotrun.policy.situation import situation
 from spotrun.policy.throughput import speeds

@@ -30,8 +30,8 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from spotrun.training.python_state import graph
-from spotrun.training.python_state.asked import load_scaler
 from spotrun.training.python_state.script import Script
+from spotrun.training.python_state.stateful_objects import load_scaler
 from tests.support.script_process import Process, carried
 
 

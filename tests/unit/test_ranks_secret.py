@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from spotrun.agent.place_in_gang import listens_on
-from spotrun.agent.secret_values import Secrets
+from spotrun.agent.gang.rendezvous import listens_on
+from spotrun.agent.logs.secret_values import Secrets
 from spotrun.errors import StoreError
 from spotrun.folder import ranks_secret
 from spotrun.spec.model import RunSpec

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spotrun.agent import reach
-from spotrun.agent.reach import Door, Place, Reach
+from spotrun.agent.gang import connectivity
+from spotrun.agent.gang.connectivity import Door, Place, Reach
 from spotrun.clock import ScaledClock
 from spotrun.run.gang import MemberName
 from tests.support.eventually import eventually
@@ -21,9 +21,9 @@ ONE, TWO = MemberName(1, 1), MemberName(1, 2)
 
 @pytest.fixture
 def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
-    monkeypatch.setattr(reach, "UNREACHED_MIN_S", 0.5)
-    monkeypatch.setattr(reach, "TRIES_EVERY_MIN_S", 0.02)
-    monkeypatch.setattr(reach, "ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr(connectivity, "UNREACHED_MIN_S", 0.5)
+    monkeypatch.setattr(connectivity, "TRIES_EVERY_MIN_S", 0.02)
+    monkeypatch.setattr(connectivity, "ANSWERS_WITHIN_S", 0.2)
     with ExitStack() as stack:
         yield stack
 
@@ -85,7 +85,7 @@ def test_an_address_of_another_machine_has_no_door():
 
 def test_a_door_takes_any_number_of_callers(stack: ExitStack):
     door = open_door(stack)
-    for _ in range(3 * reach.BACKLOG):
+    for _ in range(3 * connectivity.BACKLOG):
         with socket.create_connection((HERE, door.port), 10) as caller:
             caller.settimeout(10)
             assert caller.recv(1) == b""

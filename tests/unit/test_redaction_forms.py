@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from spotrun.agent.output_redaction import OutputRedaction, forms_of_all
+from spotrun.agent.logs.output_redaction import OutputRedaction, forms_of_all
 from spotrun.secrets.readings import PART
 from spotrun.secrets.redaction import AT_THE_CUT, HIDDEN, TEXT_MAX, Redactor
 from tests.support.secret_forms import BY_LETTER, Reader, all_of, random_value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spotrun.errors import WritesRefused
 from spotrun.folder.heartbeats import Heartbeats
-from spotrun.folder.room import Room, shortage
+from spotrun.folder.store_capacity import Room, shortage
 from spotrun.report.next_decision import next_decision
 from spotrun.run import events as ev
 from spotrun.run.events import Cause

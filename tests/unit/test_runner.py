@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from spotrun.clouds.forgiving import AGAIN_AFTER_S
+from spotrun.clouds.tolerant_driver import AGAIN_AFTER_S
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
-from spotrun.folder import looks
+from spotrun.folder import poll_throttle
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
 from spotrun.policy.housekeeping import SILENCE
@@ -330,7 +330,7 @@ def test_an_agent_that_is_silent_while_we_see_is_condemned_and_replaced(played: 
         played.turn()
         runner.tick()
     silent = played.training_on()
-    for _ in range(int((SILENCE.total_seconds() + 2 * looks.EVERY_S) / 10) + 5):
+    for _ in range(int((SILENCE.total_seconds() + 2 * poll_throttle.EVERY_S) / 10) + 5):
         played.clock.advance(10)
         runner.tick()
     assert silent.instance_id in played.cloud.terminations

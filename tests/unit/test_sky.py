@@ -16,7 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotrun.agent.place_in_gang import alone
+from spotrun.agent.gang.rendezvous import alone
 from spotrun.spec.file import load_spec
 from spotrun.spec.sky.commands import SET_IN_RUN
 from spotrun.spec.sky.job import translate

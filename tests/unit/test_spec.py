@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from spotrun.agent.trainer_process import training_command
+from spotrun.agent.processes.trainer_process import training_command
 from spotrun.errors import SpecInvalid
 from spotrun.folder import stored_files
 from spotrun.policy.deadline import deadline_at

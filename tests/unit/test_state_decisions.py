@@ -20,7 +20,7 @@ from spotrun.agent.decisions import (
 )
 from spotrun.agent.grace_period import Drain, StateTimes
 from spotrun.agent.inbox import NoticeHeard
-from spotrun.agent.sigterm import Process, Targets, targets_of
+from spotrun.agent.machine.sigterm import Process, Targets, targets_of
 from spotrun.intervals import expected_rework
 from spotrun.market.world import World
 from spotrun.policy import workload

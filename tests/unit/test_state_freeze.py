@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from spotrun.agent.files.freeze import Freezing, NotAtRest
-from spotrun.agent.files.frozen import Frozen
-from spotrun.agent.trainees.quiescence import (
+from spotrun.agent.files.quiescence import (
     NAME_FEWER,
     REST_MIN_S,
     REST_S,
@@ -24,6 +22,8 @@ from spotrun.agent.trainees.quiescence import (
     rest_s,
     why_not_at_rest,
 )
+from spotrun.agent.snapshots.freeze import Freezing, NotAtRest
+from spotrun.agent.snapshots.frozen import Frozen
 from spotrun.folder import frozen_files, state_files
 from spotrun.folder.frozen_files import ContentSource
 from spotrun.folder.paths import leads_inside

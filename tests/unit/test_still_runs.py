@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spotrun.instance import EndedBy, InstanceState
-from spotrun.policy.stillness import is_still
+from spotrun.policy.idle_polling import is_still
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from tests.support.decisions import instance, trains

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from spotrun.agent.clean_texts import NAMES, cleaned
-from spotrun.agent.logs import CUT, Console
-from spotrun.agent.output_redaction import OutputRedaction, forms_of_all
+from spotrun.agent.logs.clean_texts import NAMES, cleaned
+from spotrun.agent.logs.console import CUT, Console
+from spotrun.agent.logs.output_redaction import OutputRedaction, forms_of_all
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.run import events as ev
 from spotrun.run.owners import OF_OWNER

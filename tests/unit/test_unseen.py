@@ -24,10 +24,10 @@ import numpy as np
 import pytest
 import torch
 
-from spotrun.training.python_state import glance, unseen
+from spotrun.training.python_state import inspection, untracked
 from spotrun.training.python_state.fingerprints import PROBE_EVERY
 from spotrun.training.python_state.outside import UNKNOWN, seen_of
-from spotrun.training.python_state.unseen import Unseen
+from spotrun.training.python_state.untracked import Unseen
 from tests.support.script_process import Process
 
 
@@ -169,7 +169,7 @@ HARMLESS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         lambda held: vars(inner(held).optimizer).update(last_epoch=3),
     ),
     "the standard output": (lambda: sys.__stdout__, lambda out: (out.write(""), out.flush())),
-    "many parts": (lambda: wrapped(parts=[0] * (glance.LONG + 1)), lambda held: inner(held).parts.append(1)),
+    "many parts": (lambda: wrapped(parts=[0] * (inspection.LONG + 1)), lambda held: inner(held).parts.append(1)),
 }
 
 
@@ -244,7 +244,7 @@ def test_a_transform_of_a_data_set_may_note_what_it_did_last(capsys: pytest.Capt
 
 
 def test_one_look_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unseen, "FACTS_MAX", 50)
+    monkeypatch.setattr(untracked, "FACTS_MAX", 50)
     held = [wrapped(**{f"n{number}": 0 for number in range(60)}) for _ in range(3)]
     looked = Unseen((f"held[{number}]", "", one) for number, one in enumerate(held))
     for one in held:

@@ -10,9 +10,9 @@ import pytest
 
 from spotrun.bill import aws
 from spotrun.bill.reconcile import Reason, Reconciliation, line_filter, reconcile
-from spotrun.folder import looks
+from spotrun.folder import poll_throttle
 from spotrun.instance import EndedBy
-from spotrun.policy.unseen_ends import POWER_OFF_GRACE
+from spotrun.policy.unobserved_terminations import POWER_OFF_GRACE
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from tests.support.bills import Billed, billed, cost_and_usage_rows, write_csv
@@ -132,7 +132,7 @@ def test_a_runner_that_was_away_for_five_days_bills_up_to_the_last_heartbeat() -
     back = played.runner()
     for _ in range(12):
         back.tick()
-        played.clock.advance(looks.EVERY_S)
+        played.clock.advance(poll_throttle.EVERY_S)
     gone = played.state.launches[here.launch].gone
     assert gone is not None
     assert (gone.ended_at, gone.bounded_by) == (heard_at, "its last heartbeat")

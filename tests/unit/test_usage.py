@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from spotrun.agent import usage
-from spotrun.agent.usage import DataWait, Machine, used_in
+from spotrun.agent.machine import usage
+from spotrun.agent.machine.usage import DataWait, Machine, used_in
 from spotrun.folder.status_objects import Busy, Gpu, Usage, Used
 from spotrun.trainer_link import Progress
 from spotrun.training.data.loader import ExactLoader

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from spotrun import trainer_link
-from spotrun.agent.files.frozen import Descriptors, TornFile, Whole, received
+from spotrun.agent.snapshots.frozen import Descriptors, TornFile, Whole, received
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.folder.frozen_files import ContentSource
 from spotrun.folder.work_files import OUTSIDE, TO_NEVER, LinkTo, Stamp, remember, remembered

@@ -1,1 +1,1 @@
-"""Keeps files of the work folder in the run's folder: freezes, stores and restores them."""
+"""One set of files: rules, survey, store and restore, for the files of a training and for the state of a command."""

@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from spotrun.agent.files.frozen import TornFile
-from spotrun.agent.files.outputs import SENDERS, SENDERS_AT_THE_END, output_file
-from spotrun.agent.files.pieces import (
+from spotrun.agent.agent_context import AgentContext
+from spotrun.agent.files.content_store import (
     LEFT_OUT_NAMED_MAX,
     RESTLESS,
     SECRET_NAME,
@@ -28,8 +27,9 @@ from spotrun.agent.files.pieces import (
     Sending,
     over_limits,
 )
-from spotrun.agent.node import Node
-from spotrun.agent.snapshots import Snapshot
+from spotrun.agent.files.outputs import SENDERS, SENDERS_AT_THE_END, output_file
+from spotrun.agent.snapshots.frozen import TornFile
+from spotrun.agent.snapshots.snapshot import Snapshot
 from spotrun.checkpoint.upload import Abandoned, UploadControl
 from spotrun.folder.frozen_files import ContentSource, FrozenFile
 from spotrun.folder.stored_files import (
@@ -79,8 +79,8 @@ class StoredFiles(NamedTuple):
 class CommitFiles:
     """Stores the files of snapshots, in the thread that saves. `begin` comes before each trainer's first snapshot."""
 
-    def __init__(self, node: Node, pieces: Pieces) -> None:
-        self._node = node
+    def __init__(self, context: AgentContext, pieces: Pieces) -> None:
+        self._context = context
         self._pieces = pieces
         self._attempt = -1
         self.known: dict[str, StoredFile] = {}
@@ -108,7 +108,7 @@ class CommitFiles:
                 raise Abandoned
 
         with self._pieces.sending(go_on) as sending:
-            storing = _Storing(self._node, self._pieces, sending, self._attempt, snapshot, self.known)
+            storing = _Storing(self._context, self._pieces, sending, self._attempt, snapshot, self.known)
             known = storing.all_files(hurried=control.hurried)
             listing, left_out = storing.listing(known)
             self._pieces.tell(left_out)
@@ -139,7 +139,7 @@ class _Storing:
 
     def __init__(
         self,
-        node: Node,
+        context: AgentContext,
         pieces: Pieces,
         sending: Sending,
         attempt: int,
@@ -147,8 +147,8 @@ class _Storing:
         known: Mapping[str, StoredFile],
     ) -> None:
         assert snapshot.frozen is not None
-        self._work = node.assignment.work
-        self._max_gb = math.inf if snapshot.state is not None else node.spec.checkpoint.files.max_gb
+        self._work = context.assignment.work
+        self._max_gb = math.inf if snapshot.state is not None else context.spec.checkpoint.files.max_gb
         self._pieces = pieces
         self._sending = sending
         self._attempt = attempt

@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import NamedTuple
 
-from spotrun.agent.files.frozen import TornFile, at_place
-from spotrun.agent.files.pieces import (
+from spotrun.agent.agent_context import AgentContext
+from spotrun.agent.files.content_store import (
     LEFT_OUT_NAMED_MAX,
     RESTLESS,
     SECRET_NAME,
@@ -30,8 +30,8 @@ from spotrun.agent.files.pieces import (
     over_limits,
     stand_behind,
 )
-from spotrun.agent.node import Node
 from spotrun.agent.recorder import unless
+from spotrun.agent.snapshots.frozen import TornFile, at_place
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder import work_files
 from spotrun.folder.frozen_files import ContentSource, FrozenFile
@@ -84,10 +84,10 @@ class OutputKeeper:
     Stores the files of the script, from `start` on. The methods are the main loop's; a thread of its own does the work.
     """
 
-    def __init__(self, node: Node, pieces: Pieces) -> None:
-        self._node = node
+    def __init__(self, context: AgentContext, pieces: Pieces) -> None:
+        self._context = context
         self._pieces = pieces
-        self._chosen = chooser(node.spec.outputs.files)
+        self._chosen = chooser(context.spec.outputs.files)
         self._wake = threading.Event()
         self._hurried = self._ending = False
         self._free = threading.Event()
@@ -100,7 +100,7 @@ class OutputKeeper:
         self._thread: threading.Thread | None = None
 
     def start(self, attempt: int) -> None:
-        if not self._node.spec.outputs.files:
+        if not self._context.spec.outputs.files:
             return
         self._attempt = attempt
         self._thread = threading.Thread(target=self._work, name="outputs", daemon=True)
@@ -123,7 +123,7 @@ class OutputKeeper:
         self._free.set()
         self._wake.set()
         if not self._done.wait(within_s):
-            self._node.note(f"the last survey of the script's files could not be finished within {within_s:.1f} s")
+            self._context.note(f"the last survey of the script's files could not be finished within {within_s:.1f} s")
         self.close()
 
     def close(self) -> None:
@@ -137,8 +137,8 @@ class OutputKeeper:
     def _work(self) -> None:
         stand_behind()
         try:
-            storing = _Storing(self._node, self._pieces, self._attempt, self._chosen, self._go_on)
-            due = _Due(self._node)
+            storing = _Storing(self._context, self._pieces, self._attempt, self._chosen, self._go_on)
+            due = _Due(self._context)
             while not self._closed.is_set():
                 ending = self._wait(due)
                 if self._store(storing, due, ending=ending) and ending:
@@ -146,7 +146,7 @@ class OutputKeeper:
         except (Abandoned, EntryRefused):
             pass  # the run goes on elsewhere
         except Exception as error:  # noqa: BLE001  the training goes on after any fault here
-            self._node.note(f"files of the script are not stored any more: {error!r}")
+            self._context.note(f"files of the script are not stored any more: {error!r}")
         finally:
             self._done.set()
 
@@ -170,7 +170,7 @@ class OutputKeeper:
             storing.store(self._pause, ending=ending)
         except StoreError as error:
             if error.message != self._failure:
-                self._node.note(f"files of the script could not be stored: {error.message}")
+                self._context.note(f"files of the script could not be stored: {error.message}")
             self._failure = error.message
             if not isinstance(error, StoreUnavailable):
                 return True
@@ -195,26 +195,26 @@ class OutputKeeper:
 class _Due:
     """Decides when the next survey is due."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
         self.looked()
 
     def looked(self) -> None:
-        self._commit = _newest_commit(self._node)
-        self._run_s, self._system_s = self._node.clock.monotonic(), time.monotonic()
+        self._commit = _newest_commit(self._context)
+        self._run_s, self._system_s = self._context.clock.monotonic(), time.monotonic()
 
     def now(self) -> bool:
-        newest = self._node.recorder.state.latest_commit()
+        newest = self._context.recorder.state.latest_commit()
         if newest is not None and newest.event.files is not None:
             return False
-        since_s = self._node.clock.monotonic() - self._run_s
+        since_s = self._context.clock.monotonic() - self._run_s
         if since_s < APART_S or time.monotonic() - self._system_s < APART_MIN_S:
             return False
-        return since_s >= EVERY_S or _newest_commit(self._node) != self._commit
+        return since_s >= EVERY_S or _newest_commit(self._context) != self._commit
 
 
-def _newest_commit(node: Node) -> int | None:
-    newest = node.recorder.state.latest_commit()
+def _newest_commit(context: AgentContext) -> int | None:
+    newest = context.recorder.state.latest_commit()
     return None if newest is None else newest.number
 
 
@@ -229,15 +229,20 @@ class _Storing:
     """Stores what has changed since the last call. One thread at a time may use it."""
 
     def __init__(
-        self, node: Node, pieces: Pieces, attempt: int, chosen: Callable[[str], bool], go_on: Callable[[], None]
+        self,
+        context: AgentContext,
+        pieces: Pieces,
+        attempt: int,
+        chosen: Callable[[str], bool],
+        go_on: Callable[[], None],
     ) -> None:
-        self._node = node
+        self._context = context
         self._pieces = pieces
         self._attempt = attempt
         self._chosen = chosen
         self._go_on = go_on
-        self._work = node.assignment.work
-        self._before = work_files.remembered(node.assignment.files_before)
+        self._work = context.assignment.work
+        self._before = work_files.remembered(context.assignment.files_before)
         self._known: dict[str, _StoredOutput] = {}
 
     def store(self, pause: Callable[[], None], *, ending: bool) -> None:
@@ -248,7 +253,7 @@ class _Storing:
             StoreError: it is not all there; nothing was recorded.
             EntryRefused: this attempt may not write any more.
         """
-        looked_at, commit = self._node.clock.now(), _newest_commit(self._node)
+        looked_at, commit = self._context.clock.now(), _newest_commit(self._context)
         with self._pieces.sending(self._go_on) as sending:
             seen = work_files.survey(self._work, self._before, self._chosen)
             resting = None
@@ -302,7 +307,7 @@ class _Storing:
         limits = over_limits(
             (seen.stamp.size_bytes for _, seen in smallest_first),
             FILES_MAX - len(carried),
-            self._node.spec.outputs.max_gb,
+            self._context.spec.outputs.max_gb,
             "outputs.max_gb",
             sum(file.size_bytes for file in carried.values()),
         )
@@ -387,7 +392,7 @@ class _Storing:
             key=stored.key,
             blake3=stored.blake3,
             commit=commit,
-            step=self._node.status.node.step,
+            step=self._context.status.node.step,
             looked_at=looked_at,
             files=len(found.listing.files),
             size_bytes=sum(file.size_bytes for file in found.listing.files),
@@ -396,7 +401,7 @@ class _Storing:
             stored_bytes=stored.stored_bytes,
             left_out=found.left_out,
         )
-        self._node.recorder.append(unless(lambda state: _is_newest(state, stored.key), event)).result()
+        self._context.recorder.append(unless(lambda state: _is_newest(state, stored.key), event)).result()
         self._pieces.named(stored.key, found.listing)
 
 

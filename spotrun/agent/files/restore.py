@@ -16,9 +16,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.files.commit_files import CommitFiles, StoredFile
 from spotrun.agent.files.rules import StateFiles, TrainingFiles
-from spotrun.agent.node import Node
 from spotrun.checkpoint import fetching
 from spotrun.checkpoint.beneath import folder_at, parent_of
 from spotrun.checkpoint.outputs import read_listing
@@ -41,18 +41,18 @@ class FilesOfCommit:
 
     def __init__(
         self,
-        node: Node,
+        context: AgentContext,
         commit: Commit | None,
         known: Mapping[str, StoredFile],
         rules: TrainingFiles | StateFiles | None = None,
         beside: str = "files-coming",
     ) -> None:
-        self._node = node
+        self._context = context
         self._commit = commit
         self._known = known
-        self._rules = rules or TrainingFiles(node)
-        self._work = node.assignment.work
-        self._beside = node.assignment.folder / beside
+        self._rules = rules or TrainingFiles(context)
+        self._work = context.assignment.work
+        self._beside = context.assignment.folder / beside
         self._listing = Listing(files=())
         self._right: dict[str, FileVersion] = {}
         self._folders: Collection[str] = ()
@@ -71,7 +71,7 @@ class FilesOfCommit:
         outputs = None if self._commit is None else self._commit.outputs
         if outputs is None:
             return
-        self._listing = read_listing(self._node.store, outputs)
+        self._listing = read_listing(self._context.store, outputs)
         self._right = {file.path: found[file.path] for file in self._listing.files if self._is_here(file, found)}
         shutil.rmtree(self._beside, ignore_errors=True)
         self._bring([file for file in self._listing.files if file.path not in self._right])
@@ -90,7 +90,7 @@ class FilesOfCommit:
         return fetching.is_at(self._work, file)
 
     def _bring(self, files: list[OutputFile]) -> None:
-        for each in fetching.bring(self._node.store, files, self._beside):
+        for each in fetching.bring(self._context.store, files, self._beside):
             if each.outcome is Outcome.FAILED:
                 raise CheckpointDamaged(f"{each.file.path} of {self._rules.WHAT}: {each.problem}")
 
@@ -164,10 +164,10 @@ class FilesOfCommit:
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
         if not self._rules.IS_WHOLE:
             if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
-                self._node.note("files that the checkpoint does not have stay, as it names not all that it left out")
+                self._context.note("files that the checkpoint does not have stay, as it names not all that it left out")
                 return
             left_out = {left.path for left in self._listing.left_out}
-        hide_in = self._node.console.redaction.hide_in
+        hide_in = self._context.console.redaction.hide_in
         for path in paths:
             if path not in opened and hide_in(path) not in left_out:
                 with (
@@ -190,16 +190,18 @@ class FilesOfCommit:
         """Restore files of the uploaded work folder that were changed after the checkpoint."""
         if not paths:
             return
-        workdir.fetch(self._node.store, self._node.created.workdir_sha256, self._beside / ".uploaded")
+        workdir.fetch(self._context.store, self._context.created.workdir_sha256, self._beside / ".uploaded")
         for path in paths:
             source = self._beside / ".uploaded" / path
             if source.is_file():
                 _place(root, source, path, in_place=path in opened)
             else:
-                self._node.note(f"{path} was changed after the checkpoint, and only the set-up can make it again")
+                self._context.note(f"{path} was changed after the checkpoint, and only the set-up can make it again")
 
 
-def restore_state(node: Node, commit: Commit, known: Mapping[str, StoredFile], attempt: int) -> dict[str, StoredFile]:
+def restore_state(
+    context: AgentContext, commit: Commit, known: Mapping[str, StoredFile], attempt: int
+) -> dict[str, StoredFile]:
     """
     Put the state of a command into the work folder, before the command starts. Return what is known of its files now.
 
@@ -208,28 +210,28 @@ def restore_state(node: Node, commit: Commit, known: Mapping[str, StoredFile], a
         StoreError, SpotrunError: it cannot be read, or this disk cannot be written to.
     """
     assert commit.outputs is not None
-    files = FilesOfCommit(node, commit, known, StateFiles(node))
+    files = FilesOfCommit(context, commit, known, StateFiles(context))
     files.fetch()
     return files.put((), attempt)
 
 
-def tidy(node: Node, attempt: int) -> None:
+def tidy(context: AgentContext, attempt: int) -> None:
     """Restore the uploaded work folder for a training that begins from the start where another one has begun."""
-    if node.recorder.state.latest_commit() is None:
-        as_uploaded(node, attempt)
+    if context.recorder.state.latest_commit() is None:
+        as_uploaded(context, attempt)
 
 
-def as_uploaded(node: Node, attempt: int, stays: Callable[[str], bool] = lambda _: False) -> None:
+def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool] = lambda _: False) -> None:
     """Remove the files of earlier trainers from the work folder, if there were any, except what `stays`."""
-    if not node.assignment.training_mark.exists():
+    if not context.assignment.training_mark.exists():
         return
-    files = FilesOfCommit(node, None, {}, TrainingFiles(node, stays))
+    files = FilesOfCommit(context, None, {}, TrainingFiles(context, stays))
     try:
         files.fetch()
         files.put((), attempt)
-        _remove_emptied(node.assignment.work)
+        _remove_emptied(context.assignment.work)
     except SpotrunError as error:
-        node.note(f"what an earlier trainer has written could not be removed: {error}")
+        context.note(f"what an earlier trainer has written could not be removed: {error}")
 
 
 def _remove_emptied(work: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
-from spotrun.agent.node import Node
+from spotrun.agent.agent_context import AgentContext
 from spotrun.checkpoint.chosen_files import all_but
 from spotrun.folder import state_files, work_files
 from spotrun.folder.state_files import StateAt
@@ -22,9 +22,9 @@ class TrainingFiles:
     WHAT = "the checkpoint's files"
     IS_WHOLE = False
 
-    def __init__(self, node: Node, stays: Callable[[str], bool] = lambda _: False) -> None:
-        self._assignment = node.assignment
-        chosen = all_but(node.spec.checkpoint.files.exclude)
+    def __init__(self, context: AgentContext, stays: Callable[[str], bool] = lambda _: False) -> None:
+        self._assignment = context.assignment
+        chosen = all_but(context.spec.checkpoint.files.exclude)
         self._chosen = lambda path: chosen(path) and not stays(path)
 
     @cached_property
@@ -45,9 +45,9 @@ class StateFiles:
     WHAT = "the command's state"
     IS_WHOLE = True
 
-    def __init__(self, node: Node) -> None:
-        train = node.spec.train
-        self._work = node.assignment.work
+    def __init__(self, context: AgentContext) -> None:
+        train = context.spec.train
+        self._work = context.assignment.work
         self._at = StateAt(train.state_paths, chooser(train.no_state))
         self.covers = self._at.covers
         self.before: Mapping[str, Stamp] = {}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from spotrun.agent import decisions
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.grace_period import SigtermTimes, Times
 from spotrun.agent.inbox import Exited, StateFrozen
-from spotrun.agent.node import Node
-from spotrun.agent.trainer import Trainer
+from spotrun.agent.processes.trainer import Trainer
 from spotrun.run.events import TrainerExited
 from spotrun.run.protection import PROTECT, UNPROTECTED
 from spotrun.run.state import RunState
@@ -21,21 +21,21 @@ class Command:
     run that has checkpoints of it.
     """
 
-    def __init__(self, node: Node, trainer: Trainer, journal: AttemptJournal) -> None:
+    def __init__(self, context: AgentContext, trainer: Trainer, journal: AttemptJournal) -> None:
         self.trainer = trainer
-        self._node = node
+        self._context = context
         self._journal = journal
-        self._began_at = node.clock.now()
+        self._began_at = context.clock.now()
         self._has_begun = self._unprotected = self._told = False
 
     @property
     def _state(self) -> RunState:
-        return self._node.recorder.state
+        return self._context.recorder.state
 
     @property
     def _has_state(self) -> bool:
         """True if the job names files of a state, or some were kept."""
-        return bool(self._node.spec.train.state)
+        return bool(self._context.spec.train.state)
 
     # -- what can be saved now
 
@@ -54,13 +54,13 @@ class Command:
         self._tell(f"no checkpoint of the command's state: {reason}", reason)
 
     def unwritten(self, detail: str) -> None:
-        self._node.note(f"the ledger waits: {detail}")
+        self._context.note(f"the ledger waits: {detail}")
 
     def becomes_training(self) -> None:
         """Note that it has said hello: it is a training from here on."""
         if self._unprotected:
             self._unprotected = False
-            self._node.note("the training has found its agent: it is protected from here on")
+            self._context.note("the training has found its agent: it is protected from here on")
 
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
         """Write since when it runs; `unprotected`: nothing of it is kept, and the job names nothing to keep."""
@@ -70,14 +70,14 @@ class Command:
         self._unprotected = unprotected
         self._journal.command_began(self.trainer.number, self._began_at, unprotected=unprotected)
         if unprotected:
-            self._node.note(f"UNPROTECTED: {UNPROTECTED}. {PROTECT}")
+            self._context.note(f"UNPROTECTED: {UNPROTECTED}. {PROTECT}")
 
     def _tell(self, note: str, what: str) -> None:
         """Report once why there is no checkpoint."""
         if not self._told:
             self._told = True
-            self._node.note(note)
-            self._journal.not_carried(0, [(PLACE, self._node.console.clean(what))])
+            self._context.note(note)
+            self._journal.not_carried(0, [(PLACE, self._context.console.clean(what))])
 
     # -- what a notice means
 
@@ -94,7 +94,7 @@ class Command:
     # -- what follows the end
 
     def awaits_the_last(self, now_s: float) -> bool:
-        if self.trainer.exited is not None and (self._has_state or self._node.spec.train.run is not None):
+        if self.trainer.exited is not None and (self._has_state or self._context.spec.train.run is not None):
             self._say_that_it_began()
         return False
 
@@ -102,4 +102,4 @@ class Command:
         return False  # the training that the run has checkpoints of has not begun
 
     def why_give_up(self, exited: TrainerExited) -> str | None:
-        return decisions.why_give_up(self._state, exited, self._node.spec.retry.max_restarts)
+        return decisions.why_give_up(self._state, exited, self._context.spec.retry.max_restarts)

@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 
 from spotrun.agent import decisions
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.files.quiescence import in_words
 from spotrun.agent.grace_period import Drain, SigtermTimes, StateTimes, Times
 from spotrun.agent.inbox import Exited, StateFrozen
-from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
+from spotrun.agent.processes.trainer import Trainer
 from spotrun.agent.saver import Saver
-from spotrun.agent.snapshots import Snapshot
+from spotrun.agent.snapshots.snapshot import Snapshot
 from spotrun.agent.trainees.command import Command
-from spotrun.agent.trainees.quiescence import in_words
 from spotrun.agent.trainees.state_watch import StateWatch, Wish
-from spotrun.agent.trainer import Trainer
 from spotrun.intervals import INTERVAL_MAX
 from spotrun.run.events import TrainerExited
 from spotrun.trainer_link import SnapshotTaken
@@ -39,7 +39,7 @@ class StateCommand(Command):
 
     def __init__(
         self,
-        node: Node,
+        context: AgentContext,
         trainer: Trainer,
         journal: AttemptJournal,
         watch: StateWatch,
@@ -47,12 +47,12 @@ class StateCommand(Command):
         saver: Saver,
         drain: Drain,
     ) -> None:
-        super().__init__(node, trainer, journal)
+        super().__init__(context, trainer, journal)
         self._watch = watch
         self._pace = pace
         self._saver = saver
         self._drain = drain
-        self._began_s = self._due_since_s = node.clock.monotonic()
+        self._began_s = self._due_since_s = context.clock.monotonic()
         self._sequence = 0
         self._takes_s: float | None = None
         self._terminated_s: float | None = None
@@ -81,7 +81,7 @@ class StateCommand(Command):
         self._tell_if_restless(now_s)
 
     def _follow_its_begin(self, now_s: float) -> None:
-        silent_s, after_s = now_s - self._began_s, max(BEGUN_AFTER_S, BEGUN_AFTER_S * self._node.clock.scale)
+        silent_s, after_s = now_s - self._began_s, max(BEGUN_AFTER_S, BEGUN_AFTER_S * self._context.clock.scale)
         if silent_s < after_s or self._has_begun:
             return
         unprotected = not self._has_state and self.trainer.runs_python()
@@ -112,7 +112,7 @@ class StateCommand(Command):
         if letter.is_last:
             self._last_here = True
             if letter.state is None and self._watch.trouble is not None:
-                self._node.note(f"the state at the command's end could not be stored: {self._watch.trouble}")
+                self._context.note(f"the state at the command's end could not be stored: {self._watch.trouble}")
         if letter.state is not None:
             self._say_that_it_began()
             self._pace.frozen(letter.at_s)
@@ -165,7 +165,7 @@ class StateCommand(Command):
     def why_give_up(self, exited: TrainerExited) -> str | None:
         if self._state.latest_commit() is None:
             return super().why_give_up(exited)
-        return decisions.why_give_up_command(self._state, exited, self._node.spec.retry.max_restarts)
+        return decisions.why_give_up_command(self._state, exited, self._context.spec.retry.max_restarts)
 
     def is_done(self, exited: Exited) -> bool:
         return exited.exit_code == 0 and not self.trainer.hung

@@ -10,14 +10,14 @@ import threading
 import time
 from typing import NamedTuple
 
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.files.commit_files import CommitFiles
-from spotrun.agent.files.freeze import Freezing, NotAtRest
-from spotrun.agent.files.frozen import Frozen
-from spotrun.agent.files.pieces import stand_behind
+from spotrun.agent.files.content_store import stand_behind
+from spotrun.agent.files.quiescence import Look, pause_s, rest_s, why_not_at_rest, writer_of
 from spotrun.agent.files.rules import StateFiles
 from spotrun.agent.inbox import StateFrozen
-from spotrun.agent.node import Node
-from spotrun.agent.trainees.quiescence import Look, pause_s, rest_s, why_not_at_rest, writer_of
+from spotrun.agent.snapshots.freeze import Freezing, NotAtRest
+from spotrun.agent.snapshots.frozen import Frozen
 from spotrun.folder import state_files
 from spotrun.folder.work_files import Survey
 
@@ -37,11 +37,11 @@ class Wish(NamedTuple):
 class StateWatch:
     """Watches the state. The methods are the main loop's; a thread of its own does the work, and ends with `close`."""
 
-    def __init__(self, node: Node, files: CommitFiles) -> None:
-        self._node = node
+    def __init__(self, context: AgentContext, files: CommitFiles) -> None:
+        self._context = context
         self._files = files
-        self._work = node.assignment.work
-        self._state = StateFiles(node)
+        self._work = context.assignment.work
+        self._state = StateFiles(context)
         self._wish: Wish | None = None
         self._closed = False
         self._changed = threading.Condition()
@@ -105,7 +105,7 @@ class StateWatch:
             return None if self._closed else self._wish
 
     def _serve_one(self, wish: Wish) -> None:
-        scale = self._node.clock.scale
+        scale = self._context.clock.scale
         first, since_s = self.look(), time.monotonic()
         while self._pause(wish, pause_s(first, scale)):
             now = self.look()
@@ -124,7 +124,7 @@ class StateWatch:
         with self._at_work:
             state = self._copied(look, look)
         while state is None and self.trouble is not None and time.monotonic() < until_s:
-            if not self._pause(wish, rest_s(look, self._node.clock.scale)):
+            if not self._pause(wish, rest_s(look, self._context.clock.scale)):
                 return
             before, look = look, self.look()
             with self._at_work:
@@ -161,15 +161,15 @@ class StateWatch:
         if (reason := why_not_at_rest(before, now, writer)) is not None:
             raise NotAtRest(reason)
         known = {path: known.version for path, known in self._files.known.items()}
-        folder = self._node.assignment.folder
+        folder = self._context.assignment.folder
         return Freezing(self._work, folder, lambda: self.look().survey, known).freeze(now.survey)
 
     def _answer(self, wish: Wish, state: Frozen | None) -> None:
-        now, now_s = self._node.clock.now(), self._node.clock.monotonic()
+        now, now_s = self._context.clock.now(), self._context.clock.monotonic()
         with self._changed:
             if self._wish == wish:
                 self._wish = None
-        self._node.inbox.put(StateFrozen(wish.incarnation, state, now, now_s, wish.is_last))
+        self._context.inbox.put(StateFrozen(wish.incarnation, state, now, now_s, wish.is_last))
 
     def _pause(self, wish: Wish, seconds: float) -> bool:
         """Return True if the wish still holds after `seconds` of system time."""

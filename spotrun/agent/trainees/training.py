@@ -7,6 +7,7 @@ from datetime import datetime
 
 from spotrun.account.summary import summarise
 from spotrun.agent import decisions
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_end import Ending
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.backpressure import Backpressure
@@ -14,7 +15,6 @@ from spotrun.agent.decisions import Held, gives_way
 from spotrun.agent.files.outputs import OutputKeeper
 from spotrun.agent.grace_period import Drain, SnapshotTimes, Times
 from spotrun.agent.inbox import TURN_S, Exited, Said, StateFrozen
-from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
 from spotrun.agent.saver import Saver
 from spotrun.agent.trainees.command import Command
@@ -43,7 +43,7 @@ class Training:
 
     def __init__(
         self,
-        node: Node,
+        context: AgentContext,
         command: Command,
         journal: AttemptJournal,
         pace: Pace,
@@ -54,7 +54,7 @@ class Training:
         ending: Ending,
     ) -> None:
         self.command = command
-        self._node = node
+        self._context = context
         self._trainer = command.trainer
         self._journal = journal
         self._pace = pace
@@ -64,7 +64,7 @@ class Training:
         self._backpressure = backpressure
         self._ending = ending
         self._was_torn = False
-        node.status.data_wait.new_trainer()
+        context.status.data_wait.new_trainer()
 
     # -- its messages
 
@@ -86,7 +86,7 @@ class Training:
             case SnapshotTaken() as taken:
                 self._snapshot(taken, said)
             case NotCarried(step=step, places=places):
-                clean = self._node.console.clean
+                clean = self._context.console.clean
                 self._journal.not_carried(step, [(clean(place), clean(what)) for place, what in places])
             case RoomWanted():
                 self._make_room()
@@ -106,24 +106,24 @@ class Training:
     def _progressed(self, progress: Progress, at_s: float) -> None:
         if self._trainer.progress is None:
             self._journal.training_started(self._trainer.number, progress.step)
-            self._node.status.change(phase="train")
+            self._context.status.change(phase="train")
             self.tell_figures()
         self._trainer.progressed(progress, at_s)
         self._pace.progressed(progress, at_s)
-        self._node.status.facts["step_s"] = self._pace.step_s
-        data_wait = self._node.status.data_wait
-        data_wait.progressed(progress, at_s / self._node.clock.scale)
-        self._node.status.facts["data_wait"] = data_wait.share
+        self._context.status.facts["step_s"] = self._pace.step_s
+        data_wait = self._context.status.data_wait
+        data_wait.progressed(progress, at_s / self._context.clock.scale)
+        self._context.status.facts["data_wait"] = data_wait.share
         if news := data_wait.news():
-            self._node.note(news)
-        self._node.status.progress(progress)
+            self._context.note(news)
+        self._context.status.progress(progress)
 
     def _snapshot(self, taken: SnapshotTaken, said: Said) -> None:
         arena = self._trainer.filled(taken)
         if arena is None:
             return
-        self._pace.snapshot(taken.step, taken.stall_s * self._node.clock.scale, said.at_s)
-        self._node.status.facts["stall_s"] = self._pace.stall_s
+        self._pace.snapshot(taken.step, taken.stall_s * self._context.clock.scale, said.at_s)
+        self._context.status.facts["stall_s"] = self._pace.stall_s
         self._saver.offer(self._trainer.snapshot(self._journal.attempt, arena, said, taken, self._why(taken)))
         if taken.final and self._drain.deadline_s is not None:
             self._saver.abandon()
@@ -174,7 +174,7 @@ class Training:
             return
         steps, trains = at.step - snapshot.taken.step, at.phase == "train"
         held = Held(pace.held_s(now_s), steps, pace.step_s, pace.every_steps, trains, self._trainer.silent_s)
-        if gives_way(held, TURN_S * self._node.clock.scale):
+        if gives_way(held, TURN_S * self._context.clock.scale):
             self._saver.drop_waiting()
 
     def frozen(self, letter: StateFrozen) -> None:
@@ -198,7 +198,7 @@ class Training:
     def leave(self, now_s: float) -> None:
         """A training that has done no step is ended as it is."""
         if self._trainer.progress is None:
-            stopped_at = self._node.clock.now()
+            stopped_at = self._context.clock.now()
             self._trainer.kill()
             self._ending.drained(None, stopped_at)
         self._saver.drop_waiting()
@@ -220,11 +220,11 @@ class Training:
         trainer = self._trainer
         if trainer.finished is not None:
             return trainer.final is not None and (exited.exit_code == 0 or trainer.hung)
-        never_trained = trainer.progress is None and not self._node.recorder.state.has_trained
+        never_trained = trainer.progress is None and not self._context.recorder.state.has_trained
         return never_trained and exited.exit_code == 0 and not trainer.hung
 
     def why_give_up(self, exited: TrainerExited) -> str | None:
-        return decisions.why_give_up(self._node.recorder.state, exited, self._node.spec.retry.max_restarts)
+        return decisions.why_give_up(self._context.recorder.state, exited, self._context.spec.retry.max_restarts)
 
     # -- its figures
 
@@ -232,10 +232,10 @@ class Training:
         """Send the run's figures for the script's loggers. After a notice no time is spent on them."""
         if self._drain.deadline_s is not None:
             return
-        state = self._node.recorder.state
+        state = self._context.recorder.state
         known = state.epochs[-1].event.epoch + 1 if state.epochs else 0
         ended = max(known, epochs_ended)
-        self._trainer.tell(figures(state, self._node.clock.now(), self._journal.attempt, ended))
+        self._trainer.tell(figures(state, self._context.clock.now(), self._journal.attempt, ended))
 
 
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:

@@ -18,9 +18,9 @@ from spotrun.clouds.aws.network import Network, find_image, find_network
 from spotrun.clouds.aws.price_list import PriceList, read_price_list
 from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
 from spotrun.clouds.instance_type import InstanceType
-from spotrun.clouds.left_out import LeftOut
 from spotrun.clouds.list_prices import ListPrice
 from spotrun.clouds.ttl_cache import ASKED_AGAIN_S, TtlCache
+from spotrun.clouds.unavailable_pools import LeftOut
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering, Pool

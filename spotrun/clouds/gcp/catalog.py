@@ -18,8 +18,8 @@ from spotrun.clouds.gcp.sku_prices import PartPrices
 from spotrun.clouds.gcp.spot_prices import KEPT_BY_GOOGLE, SpotPrices, spot_prices
 from spotrun.clouds.gcp.surroundings import Image, find_image, find_subnetwork, zones_of
 from spotrun.clouds.instance_type import InstanceType
-from spotrun.clouds.left_out import LeftOut
 from spotrun.clouds.ttl_cache import TtlCache
+from spotrun.clouds.unavailable_pools import LeftOut
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering, Pool

@@ -14,7 +14,7 @@ from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.delete_ids import delete_id
 from spotrun.clouds.gcp.description import last_part, run_of
 from spotrun.clouds.gcp.instances import of_runs
-from spotrun.clouds.leftovers import Leftover
+from spotrun.clouds.orphaned_resources import Leftover
 
 
 class Disks:

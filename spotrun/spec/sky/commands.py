@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spotrun.spec.sky.translation import Translation
 
 SET_IN_RUN = frozenset(f"SKYPILOT_{name}" for name in ("NUM_NODES", "NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE"))
-"""SkyPilot's variables that a training finds (spotrun/agent/place_in_gang.py), besides the one below."""
+"""SkyPilot's variables that a training finds (spotrun/agent/gang/rendezvous.py), besides the one below."""
 SET_EVERYWHERE = "SKYPILOT_TASK_ID"
 _VARIABLE = re.compile(r"(?<!\\)\$(?:\{[!#]?(\w+)([^}]*)\}|(\w+))", re.ASCII)
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)

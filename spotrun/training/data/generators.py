@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from spotrun.training import seeds
-from spotrun.training.python_state.asked import GENERATORS, load, state_of
+from spotrun.training.python_state.stateful_objects import GENERATORS, load, state_of
 from spotrun.training.python_state.values import Encoded
 
 OwnGenerators = dict[str, Any]

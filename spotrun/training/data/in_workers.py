@@ -20,10 +20,10 @@ from torch import Tensor
 
 from spotrun.checkpoint.slots import attributes_of, has_attributes
 from spotrun.training.data.proxy import Proxy
-from spotrun.training.python_state.asked import GENERATORS
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.python_state.fingerprints import sampled
 from spotrun.training.python_state.script import Script
+from spotrun.training.python_state.stateful_objects import GENERATORS
 from spotrun.training.python_state.values import SCALARS, name_of, same
 
 ROW_BYTES = 4096

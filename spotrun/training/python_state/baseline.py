@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from spotrun.checkpoint.slots import attributes_of
-from spotrun.training.python_state.asked import GENERATORS
 from spotrun.training.python_state.fingerprints import Budget, Unchanged, unchanged
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, LEAVES, Before, Node, Walk
 from spotrun.training.python_state.quiet import Quiet
-from spotrun.training.python_state.still import Resting, Still
+from spotrun.training.python_state.stateful_objects import GENERATORS
+from spotrun.training.python_state.unchanged_cache import Resting, Still
 from spotrun.training.python_state.values import same
 
 STARTED = "started: "

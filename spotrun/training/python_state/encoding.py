@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spotrun.training.python_state import asked
+from spotrun.training.python_state import stateful_objects
 from spotrun.training.python_state.arrays import bytes_of, content_of_masked, is_storable
 from spotrun.training.python_state.baseline import LATE, Baseline, Change
 from spotrun.training.python_state.copies import Copies, content_of
@@ -169,7 +169,7 @@ class Encoder:
 
     def _lost_state(self, node: Node) -> UntrackedChange | None:
         try:
-            state = asked.state_of(node.value)
+            state = stateful_objects.state_of(node.value)
         except NotPlain as problem:
             return UntrackedChange(node.path, f"a {name_of(node.value)}, and {problem}")
         self._states[id(node.value)] = (type(node.value).__name__, state)
@@ -185,7 +185,7 @@ class Encoder:
 
     def _object(self, node: Node) -> tuple[Any, ...]:
         if node.kind == "asked":
-            for _, part in asked.parts_of(node.value):
+            for _, part in stateful_objects.parts_of(node.value):
                 if id(part) in self._states:
                     self._number(id(part))
         known = self._baseline.path_of(node.value)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spotrun.training.python_state.arrays import Masked, MaskedArray, is_dense, memory_of
-from spotrun.training.python_state.asked import GENERATORS, state_of
+from spotrun.training.python_state.stateful_objects import GENERATORS, state_of
 
 SMALL_ELEMENTS = 1 << 16
 WHOLE_BYTES = 64 << 20

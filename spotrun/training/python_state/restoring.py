@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from spotrun.checkpoint.slots import has_attributes, set_attributes
 from spotrun.errors import CheckpointDamaged
-from spotrun.training.python_state import asked, values
+from spotrun.training.python_state import stateful_objects, values
 from spotrun.training.python_state.arrays import array_of, fill_masked, new_masked
 from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.copies import made_like
@@ -137,7 +137,7 @@ class Restorer:
         if kind == "tensor":
             return _is_tensor(standing, content)
         if kind == "asked":
-            return asked.is_asked(type(standing)) and type(standing).__name__ == content[0]
+            return stateful_objects.is_asked(type(standing)) and type(standing).__name__ == content[0]
         return isinstance(standing, _CONTAINERS[kind])
 
     def _is_holder(self, kind: str, standing: Any, name: str) -> bool:
@@ -314,7 +314,7 @@ class Restorer:
             case "tensor":
                 _fill_tensor(value, *content)
             case "asked":
-                asked.load(value, parts)
+                stateful_objects.load(value, parts)
             case "copy":
                 pass  # it was made so
             case _:

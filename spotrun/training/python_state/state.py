@@ -15,13 +15,13 @@ from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.copies import Copies
 from spotrun.training.python_state.encoding import Encoder, UntrackedChange
 from spotrun.training.python_state.fingerprints import PROBE_EVERY
-from spotrun.training.python_state.glance import CACHE
 from spotrun.training.python_state.graph import Before, Walk
+from spotrun.training.python_state.inspection import CACHE
 from spotrun.training.python_state.restoring import Restorer
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.surroundings import Surroundings
 from spotrun.training.python_state.torch_hooks import TorchHooks
-from spotrun.training.python_state.unseen import Unseen
+from spotrun.training.python_state.untracked import Unseen
 from spotrun.training.python_state.values import name_of
 
 DEPTH = 4

@@ -49,10 +49,10 @@ from spotrun.exactness.file_content import digest_of_parts
 from spotrun.exactness.pickled import no_memory, parts_of_pickle
 from spotrun.exactness.trace import MEMBERS
 from spotrun.training.by_name import is_a
-from spotrun.training.python_state.asked import GENERATORS, is_asked, state_of
 from spotrun.training.python_state.encoding import HARMLESS
 from spotrun.training.python_state.graph import OF_TORCH, pairs_of
 from spotrun.training.python_state.script import Script, is_name_of_python
+from spotrun.training.python_state.stateful_objects import GENERATORS, is_asked, state_of
 from spotrun.training.python_state.values import NotPlain, is_scalar, name_of
 from spotrun.training.trace.digests import clean, digest, digest_of_leaf, digests, shown
 

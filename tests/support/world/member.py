@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import inf
 
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.gang_decisions import gang_to_start
+from spotrun.agent.gang.gang_decisions import gang_to_start
 from spotrun.agent.grace_period import Drain
 from spotrun.agent.inbox import NoticeHeard, PowerOff
 from spotrun.instance import EndedBy

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spotrun.agent.logs import LOG_NAME
-from spotrun.agent.output_redaction import OutputRedaction, forms_of_all, secret_values
+from spotrun.agent.logs.console import LOG_NAME
+from spotrun.agent.logs.output_redaction import OutputRedaction, forms_of_all, secret_values
 from spotrun.secrets.reference import SecretUnreadable
 from spotrun.secrets.values import read_values
 from spotrun.spec.model import RunSpec

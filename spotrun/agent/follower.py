@@ -13,19 +13,20 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import NoReturn
 
-from spotrun.agent import decisions, groups
+from spotrun.agent import decisions
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.commit_files import StoredFile
 from spotrun.agent.files.restore import FilesOfCommit, as_uploaded, restore_state
 from spotrun.agent.files.rules import StateFiles, TrainingFiles
+from spotrun.agent.gang.connectivity import Reach, doors_of_others
+from spotrun.agent.gang.rendezvous import PlaceInGang
 from spotrun.agent.gang_state import AnswersLead
 from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, NoticesLost, PowerOff
-from spotrun.agent.node import Node
-from spotrun.agent.place_in_gang import PlaceInGang
-from spotrun.agent.reach import Reach, doors_of_others
+from spotrun.agent.machine import process_groups
+from spotrun.agent.processes.trainer import KILL_WITHIN_S, OUTPUT_BYTES
+from spotrun.agent.processes.trainer_process import TrainerProcess, start_trainer
 from spotrun.agent.resumption import NothingToResumeFrom, reasons
-from spotrun.agent.trainer import KILL_WITHIN_S, OUTPUT_BYTES
-from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.folder.status_objects import MembersTrainer
 from spotrun.run.state import Attempt
 from spotrun.trainer_link import WORK
@@ -41,18 +42,18 @@ REASON_MAX = 500
 class Following:
     """This member's part of one attempt."""
 
-    def __init__(self, node: Node, attempt: Attempt) -> None:
-        self._node = node
+    def __init__(self, context: AgentContext, attempt: Attempt) -> None:
+        self._context = context
         self._number = attempt.number
-        self._place = PlaceInGang.of(node, attempt)
-        self._reach = Reach(node.clock, doors_of_others(node.recorder.state, attempt, node.assignment.name))
-        self._answers = AnswersLead(node, attempt.number, attempt.names[0])
+        self._place = PlaceInGang.of(context, attempt)
+        self._reach = Reach(context.clock, doors_of_others(context.recorder.state, attempt, context.assignment.name))
+        self._answers = AnswersLead(context, attempt.number, attempt.names[0])
         self._journal = AttemptJournal(
-            node.recorder,
-            node.assignment.launch,
-            node.assignment.instance_id,
-            node.booted_at,
-            member=node.assignment.name,
+            context.recorder,
+            context.assignment.launch,
+            context.assignment.instance_id,
+            context.booted_at,
+            member=context.assignment.name,
         )
         self._journal.attempt = attempt.number
         self._trainer: TrainerProcess | None = None
@@ -68,18 +69,18 @@ class Following:
         Raises:
             PowerOff: the attempt is over, or this agent may not go on.
         """
-        self._node.status.change(phase="restore", attempt=self._number)
+        self._context.status.change(phase="restore", attempt=self._number)
         self._reach.start()
         self._answers.start()
         while True:
-            self._node.status.facts["unreached"] = self._reach.unreached
+            self._context.status.facts["unreached"] = self._reach.unreached
             self._follow()
             self._hear()
 
     def _follow(self) -> None:
         if self._is_over:
             self._tell_of_files()
-            terminal = self._node.recorder.state.terminal
+            terminal = self._context.recorder.state.terminal
             if terminal is not None and terminal.outcome == "completed":
                 self._await_the_end()
             raise PowerOff("the attempt is over")
@@ -88,12 +89,12 @@ class Following:
 
     @property
     def _is_over(self) -> bool:
-        return decisions.is_fenced(self._node.recorder.state, self._number)
+        return decisions.is_fenced(self._context.recorder.state, self._number)
 
     @property
     def _newest(self) -> int:
         """The newest incarnation of the attempt's trainers; -1 before the first."""
-        return len(self._node.recorder.state.attempts[self._number].trainers) - 1
+        return len(self._context.recorder.state.attempts[self._number].trainers) - 1
 
     def _begin(self, incarnation: int) -> None:
         """Start the trainer of `incarnation` with the files of its commit, after ending what is left of others."""
@@ -102,20 +103,20 @@ class Following:
         self._trainer, self._begun = None, incarnation
         self._answers.rest()
         self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # its files may take long to come
-        newest = self._node.recorder.state.attempts[self._number].trainers[incarnation]
+        newest = self._context.recorder.state.attempts[self._number].trainers[incarnation]
         assert newest.meet is not None
-        self._node.status.change(phase="restore")
+        self._context.status.change(phase="restore")
         if damage := self._put_files(newest.commit):
-            self._tell_ended(incarnation, decisions.FAILED, self._node.clock.now(), damage, damaged=True)
+            self._tell_ended(incarnation, decisions.FAILED, self._context.clock.now(), damage, damaged=True)
             return
         if self._is_over or self._newest > incarnation:
             return
-        meets = self._place.variables(incarnation, newest.meet) | {WORK: str(self._node.assignment.work)}
-        self._node.assignment.training_mark.touch()
+        meets = self._place.variables(incarnation, newest.meet) | {WORK: str(self._context.assignment.work)}
+        self._context.assignment.training_mark.touch()
         self._answers.begins(incarnation)
-        self._trainer, self._exited = start_trainer(self._node, incarnation, meets), False
+        self._trainer, self._exited = start_trainer(self._context, incarnation, meets), False
         self._reach.begins()
-        self._node.status.change(phase="train")
+        self._context.status.change(phase="train")
 
     def _put_files(self, number: int | None) -> str:
         """
@@ -125,19 +126,19 @@ class Following:
         Raises:
             PowerOff: it cannot be done here; the attempt has ended with the reason.
         """
-        groups.end_left_over(self._node.assignment.trainer_mark, self._node.assignment.instance_id)
-        commit = None if number is None else self._node.recorder.state.commit(number)
+        process_groups.end_left_over(self._context.assignment.trainer_mark, self._context.assignment.instance_id)
+        commit = None if number is None else self._context.recorder.state.commit(number)
         if commit is None or commit.event.has_image:
-            as_uploaded(self._node, self._number)
+            as_uploaded(self._context, self._number)
             return ""
-        as_uploaded(self._node, self._number, stays=StateFiles(self._node).covers)
+        as_uploaded(self._context, self._number, stays=StateFiles(self._context).covers)
         try:
             with reasons():
-                self._known = restore_state(self._node, commit, self._known, self._number)
+                self._known = restore_state(self._context, commit, self._known, self._number)
         except NothingToResumeFrom as reason:
             if reason.is_damage:
                 return reason.detail
-            self._journal.ended(reason.cause, 0, f"{reason.detail} (on {self._node.assignment.name})", missing=())
+            self._journal.ended(reason.cause, 0, f"{reason.detail} (on {self._context.assignment.name})", missing=())
             raise PowerOff(reason.detail) from reason
         return ""
 
@@ -145,24 +146,26 @@ class Following:
         """Note the files of this member's trainer, which are in no checkpoint: only the lead's files are."""
         if self._trainer is None or self._told_of_files:
             return
-        newest = self._node.recorder.state.latest_commit()
+        newest = self._context.recorder.state.latest_commit()
         has_image = newest is not None and newest.event.has_image
-        stays = (lambda _: False) if has_image else StateFiles(self._node).covers
-        written = FilesOfCommit(self._node, None, {}, TrainingFiles(self._node, stays)).written()
+        stays = (lambda _: False) if has_image else StateFiles(self._context).covers
+        written = FilesOfCommit(self._context, None, {}, TrainingFiles(self._context, stays)).written()
         if written:
             self._told_of_files = True
             others = f" and {count_of(len(written) - 1, 'other file')}" if len(written) > 1 else ""
             what = f"{written[0]}{others} of this member"
-            self._node.note(f"{what}: in no checkpoint and nowhere stored, as only the lead's are. Let rank 0 write")
+            self._context.note(f"{what}: in no checkpoint and nowhere stored, as only the lead's are. Let rank 0 write")
 
     def _hear(self) -> None:
         with contextlib.suppress(queue.Empty):
-            self._take(self._node.inbox.get(timeout=TURN_S))
+            self._take(self._context.inbox.get(timeout=TURN_S))
 
     def _take(self, letter: Letter) -> None:
         match letter:
             case NoticeHeard():
-                self._node.note(f"{letter.kind} notice" + (f" for {letter.deadline_at}" if letter.deadline_at else ""))
+                self._context.note(
+                    f"{letter.kind} notice" + (f" for {letter.deadline_at}" if letter.deadline_at else "")
+                )
                 self._journal.notice_seen(letter)
             case NoticesLost():
                 self._journal.notices_lost(letter)
@@ -179,7 +182,7 @@ class Following:
         """
         assert self._trainer is not None
         cause = decisions.exit_cause(exited.exit_code, hung=False)
-        output = self._node.console.tail(OUTPUT_BYTES, since=self._trainer.log_start)
+        output = self._context.console.tail(OUTPUT_BYTES, since=self._trainer.log_start)
         words = decisions.exit_words(exited.exit_code, cause, output)
         self._tell_ended(exited.incarnation, exited.exit_code, exited.at, str(words))
 
@@ -187,7 +190,7 @@ class Following:
         self, incarnation: int, exit_code: int, at: datetime, reason: str, *, damaged: bool = False
     ) -> None:
         self._exited = True
-        self._node.status.change(phase="exited")
+        self._context.status.change(phase="exited")
         self._tell(
             MembersTrainer(
                 attempt=self._number,
@@ -200,8 +203,8 @@ class Following:
         )
 
     def _tell(self, trainer: MembersTrainer) -> None:
-        self._node.status.facts["trainer"] = trainer
-        self._node.heartbeat.beat_now()
+        self._context.status.facts["trainer"] = trainer
+        self._context.heartbeat.beat_now()
 
     def _await_the_end(self) -> None:
         """Wait for this member's script to end: that of the lead has come to its end."""
@@ -217,4 +220,4 @@ class Following:
         self._reach.close()
         self._answers.close()
         self._end()
-        groups.end_left_over(self._node.assignment.trainer_mark, self._node.assignment.instance_id)
+        process_groups.end_left_over(self._context.assignment.trainer_mark, self._context.assignment.instance_id)

@@ -29,7 +29,7 @@ from spotrun.policy.cross_region import reservable, usd_per_hour
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.lives import nearly_over
 from spotrun.policy.patience import TICKS_TO_LAUNCH, tick
-from spotrun.policy.rests import rests, within_price
+from spotrun.policy.pool_cooldown import rests, within_price
 from spotrun.policy.throughput import PRIOR_SPREAD, choice, kind_of, speeds
 from spotrun.policy.workload import rework_max_s, workload
 from spotrun.spec.kinds import Kind

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from spotrun.agent.output_redaction import OutputRedaction
+from spotrun.agent.logs.output_redaction import OutputRedaction
 from spotrun.clock import Clock
 from spotrun.errors import StoreError, unless_no_room
 from spotrun.run.bounds import LOG_CHUNK_BYTES

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from spotrun import proc
-from spotrun.agent import groups
+from spotrun.agent.machine import process_groups
 from spotrun.container import ENTRANCE
 from spotrun.container.engine import FILE, MARK, entering, remembered, variables_of
 from spotrun.errors import NotInstalled, SpotrunError
@@ -27,9 +27,9 @@ from spotrun.run.bounds import OutOfBounds, decode
 from spotrun.trainer_link import AGENT
 
 TRAINER = "trainer.json"
-"""See Assignment.trainer_mark, and spotrun/agent/groups.py."""
+"""See Assignment.trainer_mark, and spotrun/agent/machine/process_groups.py."""
 SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi")
-NOT_ITS_OWN = (AGENT, groups.TRAINER_VARIABLE, MARK)
+NOT_ITS_OWN = (AGENT, process_groups.TRAINER_VARIABLE, MARK)
 """Variables that mark a process as part of the training, which is ended with it."""
 OF_THE_TERMINAL = ("TERM", "COLORTERM", "LANG")
 
@@ -79,7 +79,7 @@ def _trainer(remembered_at: Path) -> int | None:
         mark = decode(remembered_at.read_bytes(), ProcessMark)
     except (OSError, OutOfBounds):
         return None
-    return mark.pid if groups.mark(mark.pid) == mark else None
+    return mark.pid if process_groups.mark(mark.pid) == mark else None
 
 
 def main(folder: str, *command: str) -> NoReturn:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from spotrun.agent.gpus import Gpus
 from spotrun.agent.inbox import Inbox
-from spotrun.agent.logs import Console, LogShipper
+from spotrun.agent.logs.console import Console, LogShipper
+from spotrun.agent.logs.secret_values import Secrets
+from spotrun.agent.machine.gpus import Gpus
 from spotrun.agent.notices import NoticeWatcher
 from spotrun.agent.recorder import Recorder
-from spotrun.agent.secret_values import Secrets
 from spotrun.agent.status import Heartbeat, Status
 from spotrun.clock import Clock, clock_from_environment
 from spotrun.clouds.registry import cloud_of
@@ -86,7 +86,7 @@ class Assignment:
 
 
 @dataclass
-class Node:
+class AgentContext:
     assignment: Assignment
     clock: Clock
     store: Store
@@ -106,9 +106,9 @@ class Node:
     container: Container | None = None
 
     @classmethod
-    def open(cls, assignment: Assignment) -> Node:
+    def open(cls, assignment: Assignment) -> AgentContext:
         """
-        Make the node, with everything but the threads. The ledger has been read.
+        Make the context, with everything but the threads. The ledger has been read.
 
         Raises:
             RunNotFound, StoreError: there is no run, or it cannot be read.

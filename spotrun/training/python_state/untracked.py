@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 
 from spotrun.training.python_state.encoding import HARMLESS, UntrackedChange
-from spotrun.training.python_state.glance import DEPTH, Facts, Glance
+from spotrun.training.python_state.inspection import DEPTH, Facts, Glance
 from spotrun.training.python_state.outside import UNKNOWN
 from spotrun.training.python_state.values import name_of, same
 

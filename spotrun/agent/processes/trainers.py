@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from spotrun.agent.node import Node
-from spotrun.agent.place_in_gang import PlaceInGang
-from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.trainer import KILL_WITHIN_S, Newest, Trainer
-from spotrun.agent.trainer_process import TrainerProcess, start_trainer
+from spotrun.agent.agent_context import AgentContext
+from spotrun.agent.gang.rendezvous import PlaceInGang
+from spotrun.agent.processes.trainer import KILL_WITHIN_S, Newest, Trainer
+from spotrun.agent.processes.trainer_process import TrainerProcess, start_trainer
+from spotrun.agent.snapshots.snapshot import Snapshot
 from spotrun.run.gang import Meeting
 
 
@@ -18,10 +18,12 @@ class Trainers:
     has a `place`, and each trainer starts with the rendezvous of the last `arrange`.
     """
 
-    def __init__(self, node: Node, spare: TrainerProcess | None = None, place: PlaceInGang | None = None) -> None:
+    def __init__(
+        self, context: AgentContext, spare: TrainerProcess | None = None, place: PlaceInGang | None = None
+    ) -> None:
         self._meet: Meeting | UnsetType = UNSET
         self._place = place
-        self._node = node
+        self._context = context
         self._spare = spare
         self._current: Trainer | None = None
 
@@ -36,8 +38,8 @@ class Trainers:
 
     def start(self, incarnation: int) -> Trainer:
         meets = self._met_at(incarnation)
-        process = self._taken_spare(incarnation) or start_trainer(self._node, incarnation, meets)
-        self._current = Trainer(self._node, process, meets)
+        process = self._taken_spare(incarnation) or start_trainer(self._context, incarnation, meets)
+        self._current = Trainer(self._context, process, meets)
         return self._current
 
     def arrange(self) -> Meeting | UnsetType:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spotrun import proc
 from spotrun.agent.inbox import CameTooLate, Inbox, Stranger
-from spotrun.agent.peers import peer_of, why_stranger
+from spotrun.agent.processes.socket_credentials import peer_of, why_stranger
 from spotrun.proc import ProcessMark
 from spotrun.trainer_link import AGENT, WITHOUT, LinkClosed, TrainerLink, TurnedAway, Welcome
 from spotrun.wire import unix_path

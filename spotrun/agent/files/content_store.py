@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 from blake3 import blake3
 
-from spotrun.agent.node import Node
+from spotrun.agent.agent_context import AgentContext
 from spotrun.checkpoint.outputs import kept, named_keys, read_listing
 from spotrun.checkpoint.upload import NICENESS, NICENESS_MAX, put_verified
 from spotrun.errors import CheckpointDamaged
@@ -48,8 +48,8 @@ class StoredList(NamedTuple):
 class Pieces:
     """The files of a run as one agent stores them, from `begin` on. Used by several threads."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
         self._attempt = -1
         self._lock = threading.Lock()
         self._at_work = 0
@@ -74,7 +74,7 @@ class Pieces:
             self._read_lists()
             known = {piece.blake3: piece for each in self._readable() for file in each.files for piece in file.pieces}
             self._at_work += 1
-        sending = Sending(self._node, self._attempt, known, go_on)
+        sending = Sending(self._context, self._attempt, known, go_on)
         try:
             yield sending
         finally:
@@ -83,7 +83,7 @@ class Pieces:
                 self._at_work -= 1
 
     def newest(self) -> Listing | None:
-        newest = self._node.recorder.state.newest_outputs()
+        newest = self._context.recorder.state.newest_outputs()
         return None if newest is None else self._lists.get(newest.event.key)
 
     def put_list(self, sending: Sending, listing: Listing) -> StoredList:
@@ -97,7 +97,7 @@ class Pieces:
         digest = blake3(data).hexdigest()
         key = list_key(self._attempt, digest)
         if self._lists.get(key) is None:
-            put_verified(self._node.store, key, memoryview(data), sending.go_on)
+            put_verified(self._context.store, key, memoryview(data), sending.go_on)
             sending.sent[key] = len(data)
         with self._lock:
             stored = dict(listing.keys())
@@ -112,18 +112,18 @@ class Pieces:
 
     def names_secret(self, path: str) -> bool:
         """Return True if a path names a secret: a list of files is in the store, and `spotrun fetch` shows it."""
-        return self._node.console.redaction.is_in(path)
+        return self._context.console.redaction.is_in(path)
 
     def left_out(self, path: str, size_bytes: int, reason: str) -> LeftOut:
         """Return the record of a file that was left out. Its path is recorded without secrets, for any reason."""
-        return LeftOut(path=self._node.console.redaction.hide_in(path), size_bytes=size_bytes, reason=reason)
+        return LeftOut(path=self._context.console.redaction.hide_in(path), size_bytes=size_bytes, reason=reason)
 
     def tell(self, left_out: Iterable[LeftOut]) -> None:
         """Note files that were left out in the log, once for each file and reason, and for the first files only."""
         for each in left_out:
             if each.reason != RESTLESS and len(self._told) < TOLD_MAX and (each.path, each.reason) not in self._told:
                 self._told.add((each.path, each.reason))
-                self._node.note(f"{each.path} is not stored: {each.reason}")
+                self._context.note(f"{each.path} is not stored: {each.reason}")
 
     def sweep(self) -> None:
         """Delete what no list needs any more, of this attempt and of those before it, if all lists can be read."""
@@ -132,7 +132,7 @@ class Pieces:
                 self._sweep()
 
     def _sweep(self) -> None:
-        state, store = self._node.recorder.state, self._node.store
+        state, store = self._context.recorder.state, self._context.store
         if not self._looked_for_garbage:
             mine = tuple(f"{FOLDER}{attempt}/" for attempt in state.attempts if attempt <= self._attempt)
             self._sent |= {each.key: each.size_bytes for each in store.list(FOLDER) if each.key.startswith(mine)}
@@ -149,14 +149,14 @@ class Pieces:
             del self._sent[key]
 
     def _read_lists(self) -> None:
-        for outputs in kept(self._node.recorder.state):
+        for outputs in kept(self._context.recorder.state):
             if outputs.event.key in self._lists:
                 continue
             try:
-                self._lists[outputs.event.key] = read_listing(self._node.store, outputs)
+                self._lists[outputs.event.key] = read_listing(self._context.store, outputs)
             except CheckpointDamaged as damage:
                 self._lists[outputs.event.key] = None
-                self._node.note(f"files that were stored before cannot be read back: {damage.message}")
+                self._context.note(f"files that were stored before cannot be read back: {damage.message}")
 
     def _readable(self) -> list[Listing]:
         return [listing for listing in self._lists.values() if listing is not None]
@@ -168,8 +168,10 @@ class Sending:
     the objects that were sent. Several threads use it.
     """
 
-    def __init__(self, node: Node, attempt: int, known: Mapping[str, Piece], go_on: Callable[[], None]) -> None:
-        self._node = node
+    def __init__(
+        self, context: AgentContext, attempt: int, known: Mapping[str, Piece], go_on: Callable[[], None]
+    ) -> None:
+        self._context = context
         self._attempt = attempt
         self._known = known
         self.go_on = go_on
@@ -183,7 +185,7 @@ class Sending:
             Refused: it holds a secret.
         """
         found, last = [], b""
-        redaction = self._node.console.redaction
+        redaction = self._context.console.redaction
         for data in contents:
             if redaction.finds(last + data):
                 raise Refused(SECRET)
@@ -195,7 +197,7 @@ class Sending:
         digest = blake3(data).hexdigest()
         piece = self._known.get(digest) or Piece(self._attempt, digest, len(data))
         if digest not in self._known and piece.key not in self.sent:
-            put_verified(self._node.store, piece.key, memoryview(data), self.go_on)
+            put_verified(self._context.store, piece.key, memoryview(data), self.go_on)
             self.sent[piece.key] = len(data)
         return piece
 

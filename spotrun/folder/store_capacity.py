@@ -5,7 +5,7 @@ from __future__ import annotations
 from spotrun.address import BucketAddress, parse
 from spotrun.clock import Clock
 from spotrun.errors import StoreError, WritesRefused
-from spotrun.folder.looks import Looks
+from spotrun.folder.poll_throttle import Looks
 from spotrun.run.events import Cause
 from spotrun.run.state import RunState
 from spotrun.store.port import Inspectable, Store

@@ -84,7 +84,7 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
     several kinds, and CUDA_DEVICE_ORDER is not PCI_BUS_ID, another one may be meant.
     """
     by_index = (_told(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount()))
-    # A job of Slurm may open some devices of its node, and counts those from 0.
+    # A job of Slurm may open some devices of its context, and counts those from 0.
     every = [handle for handle in by_index if handle is not None]
     if visible is None:
         yield from every

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import NamedTuple
 
-from spotrun.agent.others import Seen
+from spotrun.agent.gang.worker_statuses import Seen
 from spotrun.folder.status_objects import MembersTrainer
 from spotrun.run.events import Cause
 from spotrun.run.gang import Gang, MemberName, Seat

@@ -19,7 +19,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from spotrun.agent import layer
+from spotrun.agent.machine import layer
 from spotrun.spec.model import RunSpec
 
 FOLDER = "env"

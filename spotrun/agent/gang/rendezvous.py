@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from spotrun.agent.node import Node
+from spotrun.agent.agent_context import AgentContext
 from spotrun.market.accelerators import count_in
 from spotrun.run.gang import Gang, Meeting, MemberName
 from spotrun.run.state import Attempt, RunState
@@ -36,15 +36,15 @@ class PlaceInGang:
     work: str
 
     @classmethod
-    def of(cls, node: Node, attempt: Attempt) -> PlaceInGang:
+    def of(cls, context: AgentContext, attempt: Attempt) -> PlaceInGang:
         assert attempt.gang is not None
         return cls(
-            run_uid=node.assignment.run_uid,
+            run_uid=context.assignment.run_uid,
             attempt=attempt.number,
             gang=attempt.gang,
-            addresses=addresses_of(node.recorder.state, attempt),
-            at=attempt.names.index(node.assignment.name),
-            work=str(node.assignment.work),
+            addresses=addresses_of(context.recorder.state, attempt),
+            at=attempt.names.index(context.assignment.name),
+            work=str(context.assignment.work),
         )
 
     @property

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from spotrun import trainer_link
 from spotrun.agent import decisions, fits
-from spotrun.agent.arenas import Arena, Arenas
-from spotrun.agent.entrance import ONE_TRAINING
-from spotrun.agent.files.frozen import Coming, Descriptors, Frozen
+from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.fits import Start
 from spotrun.agent.inbox import CameTooLate, Exited, Said, forget
-from spotrun.agent.liveness import Liveness, Signs
-from spotrun.agent.node import Node
-from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.trainer_process import TrainerProcess, start_trainer
+from spotrun.agent.processes.liveness import Liveness, Signs
+from spotrun.agent.processes.trainer_process import TrainerProcess, start_trainer
+from spotrun.agent.processes.trainer_socket import ONE_TRAINING
+from spotrun.agent.snapshots.arenas import Arena, Arenas
+from spotrun.agent.snapshots.frozen import Coming, Descriptors, Frozen
+from spotrun.agent.snapshots.snapshot import Snapshot
 from spotrun.checkpoint.restore import Image
 from spotrun.trainer_link import (
     ArenaFree,
@@ -94,7 +94,7 @@ class Trainer:
     training in place of one that died.
     """
 
-    def __init__(self, node: Node, process: TrainerProcess, meets: Mapping[str, str] | None = None) -> None:
+    def __init__(self, context: AgentContext, process: TrainerProcess, meets: Mapping[str, str] | None = None) -> None:
         """`meets` are the variables by which it finds the others of its gang."""
         self.number = process.incarnation
         self.progress: Progress | None = None
@@ -107,7 +107,7 @@ class Trainer:
         self.exited: Exited | None = None
         self.hung = False
         self.stalled_s = 0.0
-        self._node = node
+        self._context = context
         self._process = process
         self._meets = meets
         self._arenas = Arenas()
@@ -124,7 +124,7 @@ class Trainer:
         self._freezing: Coming | None = None
         self._putting: threading.Thread | None = None
         self._log_start = process.log_start
-        self._liveness = Liveness(node.clock, self._signs)
+        self._liveness = Liveness(context.clock, self._signs)
 
     @property
     def is_training(self) -> bool:
@@ -170,10 +170,10 @@ class Trainer:
         if self._coming is None or self._coming.image is image:
             return
         self._coming = None
-        self._node.note("the trainer is started again: the checkpoint that it was to begin with is damaged")
+        self._context.note("the trainer is started again: the checkpoint that it was to begin with is damaged")
         self._process.kill()
-        forget(self._node.inbox, self.number)
-        self._process = start_trainer(self._node, self.number, self._meets)
+        forget(self._context.inbox, self.number)
+        self._process = start_trainer(self._context, self.number, self._meets)
         self._log_start = self._process.log_start
         self._liveness.heard()
 
@@ -187,7 +187,7 @@ class Trainer:
 
     def hello(self, hello: Hello, at_s: float) -> None:
         self._process.hello = hello
-        self._node.assignment.training_mark.touch()
+        self._context.assignment.training_mark.touch()
         self._liveness.heard(at_s)
         self._tell_where()
 
@@ -243,7 +243,7 @@ class Trainer:
         """Return the arena that holds the snapshot; None if it was not the trainer's to fill."""
         arena = self._arenas.fill(taken.arena)
         if arena is None or taken.size_bytes > arena.size_bytes:
-            self._node.note(f"the trainer filled arena {taken.arena}, which is not its own: ignored")
+            self._context.note(f"the trainer filled arena {taken.arena}, which is not its own: ignored")
             return None
         self._wants_room = False
         return arena
@@ -275,7 +275,7 @@ class Trainer:
         return coming.whole()
 
     def snapshot(self, attempt: int, arena: Arena, said: Said, taken: SnapshotTaken, why: str) -> Snapshot:
-        self.stalled_s += taken.stall_s * self._node.clock.scale
+        self.stalled_s += taken.stall_s * self._context.clock.scale
         sequence, self._sequence = self._sequence, self._sequence + 1
         self.asked = None
         return Snapshot(
@@ -387,29 +387,29 @@ class Trainer:
         training = self.progress is not None and self.finished is None
         limit_s = decisions.hang_limit_s(
             step_s,
-            self._node.spec.policy.hang_after,
-            HANG_FLOOR_S * self._node.clock.scale,
+            self._context.spec.policy.hang_after,
+            HANG_FLOOR_S * self._context.clock.scale,
             training=training,
         )
         if self.silent_s >= limit_s:
-            self._node.note(f"no sign of life for {limit_s:.0f} s: the trainer is ended; its stacks follow")
+            self._context.note(f"no sign of life for {limit_s:.0f} s: the trainer is ended; its stacks follow")
             self.hung = True
             self._kill_at_s = time.monotonic() + ABORT_GRACE_S
             self._process.abort()
 
     def _signs(self) -> Signs:
-        return Signs(self._node.console.size_bytes(), self._process.cpu_s())
+        return Signs(self._context.console.size_bytes(), self._process.cpu_s())
 
     def pause(self) -> None:
         """Stop the trainer, as it is, until `go_on`."""
         if self._paused_s is None and self.exited is None:
-            self._paused_s = self._node.clock.monotonic()
+            self._paused_s = self._context.clock.monotonic()
             self._process.stop()
 
     def go_on(self) -> None:
         """End a pause, which counts as a stall."""
         if self._paused_s is not None:
-            self.stalled_s += self._node.clock.monotonic() - self._paused_s
+            self.stalled_s += self._context.clock.monotonic() - self._paused_s
             self._paused_s = None
             self._liveness.heard()
             self._process.go_on()
@@ -427,7 +427,7 @@ class Trainer:
         if self.exited is not None or self.refused is not None:
             return
         if late.alone and self.finished is None:
-            self._node.note(f"process {late.leader} ended, and its command trains again: all of it is started again")
+            self._context.note(f"process {late.leader} ended, and its command trains again: all of it is started again")
             self.trained_again = True
             self._process.kill()
             return
@@ -452,7 +452,7 @@ class Trainer:
 
     def last_output(self) -> str:
         """Return enough of its last lines for a traceback."""
-        return self._node.console.tail(OUTPUT_BYTES, since=self._log_start)
+        return self._context.console.tail(OUTPUT_BYTES, since=self._log_start)
 
     def close(self) -> None:
         """Free the trainer's memory; what is still being saved, when that is done."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from spotrun.agent.files.frozen import Descriptors, Frozen
+from spotrun.agent.snapshots.frozen import Descriptors, Frozen
 from spotrun.checkpoint.beneath import folder_at, open_for_reading
 from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder, copy_bytes, unnamed
 from spotrun.folder.work_files import FileVersion, Stamp, Survey

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from spotrun.agent.arenas import Arena
-from spotrun.agent.files.frozen import Frozen
+from spotrun.agent.snapshots.arenas import Arena
+from spotrun.agent.snapshots.frozen import Frozen
 from spotrun.checkpoint import retention
 from spotrun.trainer_link import SnapshotTaken
 

@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spotrun import proc
-from spotrun.agent import environment, groups, seeding
+from spotrun.agent.agent_context import AgentContext, Assignment
 from spotrun.agent.container import python_in, variables
-from spotrun.agent.entrance import Entrance
-from spotrun.agent.files.frozen import Descriptors
+from spotrun.agent.gang.rendezvous import alone, listens_on
 from spotrun.agent.inbox import Exited, Inbox, Said
-from spotrun.agent.node import Assignment, Node
-from spotrun.agent.place_in_gang import alone, listens_on
-from spotrun.agent.secret_values import kept_from_setup
-from spotrun.agent.sigterm import Termination
+from spotrun.agent.logs.secret_values import kept_from_setup
+from spotrun.agent.machine import environment, process_groups, seeding
+from spotrun.agent.machine.sigterm import Termination
+from spotrun.agent.processes.trainer_socket import Entrance
+from spotrun.agent.snapshots.frozen import Descriptors
 from spotrun.clock import Clock
 from spotrun.container.engine import Container
 from spotrun.folder import start_file
@@ -83,7 +83,7 @@ def user_environment(
         **environment.variables(instance_dir),
         **spec.envs,
         **start_file.environment(instance_dir),
-        groups.TRAINER_VARIABLE: instance_id,
+        process_groups.TRAINER_VARIABLE: instance_id,
     }
 
 
@@ -105,15 +105,15 @@ def names_for_loggers(run_uid: str) -> dict[str, str]:
     }
 
 
-def environment_of(node: Node) -> dict[str, str]:
-    """Return the environment of what runs for the user on this node."""
-    place = node.assignment
-    return user_environment(node.spec, place.folder, place.instance_id, place.run_uid, node.container)
+def environment_of(context: AgentContext) -> dict[str, str]:
+    """Return the environment of what runs for the user on this context."""
+    place = context.assignment
+    return user_environment(context.spec, place.folder, place.instance_id, place.run_uid, context.container)
 
 
-def in_container(node: Node, command: list[str]) -> list[str]:
-    """Return the command as this node runs it in the work folder: in its container, if it has one."""
-    return command if node.container is None else node.container.within(command, node.assignment.work)
+def in_container(context: AgentContext, command: list[str]) -> list[str]:
+    """Return the command as this instance runs it in the work folder: in its container, if it has one."""
+    return command if context.container is None else context.container.within(command, context.assignment.work)
 
 
 def _path(instance_dir: Path, container: Container | None) -> list[str]:
@@ -178,8 +178,8 @@ class TrainerProcess:
             self._gone.set()
             self._inbox.put(Exited(self.incarnation, NOT_FOUND, self._clock.now()))
             return
-        if (mark := groups.mark(process.pid)) is not None:
-            groups.remember(places.trainer_mark, mark)
+        if (mark := process_groups.mark(process.pid)) is not None:
+            process_groups.remember(places.trainer_mark, mark)
         entrance.open(process.pid, self._lead)
         threading.Thread(target=self._wait, args=(process, entrance), name="trainer-end", daemon=True).start()
 
@@ -210,17 +210,17 @@ class TrainerProcess:
 
     def cpu_s(self) -> float:
         """Return the system seconds that the live processes of its group have computed so far."""
-        return 0.0 if self._process is None or self._gone.is_set() else groups.cpu_s(self._process.pid)
+        return 0.0 if self._process is None or self._gone.is_set() else process_groups.cpu_s(self._process.pid)
 
     def runs_python(self) -> bool:
-        return self._process is not None and not self._gone.is_set() and groups.runs_python(self._process.pid)
+        return self._process is not None and not self._gone.is_set() and process_groups.runs_python(self._process.pid)
 
     def abort(self) -> None:
         """Send SIGABRT to the training process, whose faulthandler writes its stacks."""
         if self._process is None or self._gone.is_set():
             return
         leader = self._entrance.leader if self._entrance is not None else None
-        lives = leader is not None and groups.mark(leader.pid) == leader
+        lives = leader is not None and process_groups.mark(leader.pid) == leader
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(leader.pid if leader is not None and lives else self._process.pid, signal.SIGABRT)
 
@@ -252,7 +252,7 @@ class TrainerProcess:
 
     def _signal_all(self, number: signal.Signals) -> None:
         if self._process is not None and not self._gone.is_set():
-            groups.signal_all(self._process.pid, number)
+            process_groups.signal_all(self._process.pid, number)
 
     def _read(self, link: TrainerLink) -> None:
         with contextlib.suppress(LinkClosed):
@@ -267,8 +267,8 @@ class TrainerProcess:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         ended_at = self._clock.now()
         entrance.close()
-        groups.kill_group(process.pid)
-        groups.end_each(lambda: _started_for(entrance.address))
+        process_groups.kill_group(process.pid)
+        process_groups.end_each(lambda: _started_for(entrance.address))
         if self._reader is not None:
             self._reader.join(READ_REST_WITHIN_S)
         entrance.forget()
@@ -283,13 +283,13 @@ class TrainerProcess:
         self._inbox.put(Exited(self.incarnation, exit_code, ended_at, ended_well))
 
 
-def _state_dir(node: Node) -> Path:
+def _state_dir(context: AgentContext) -> Path:
     """
     Return the state folder, made if it is ours. The job's own is not there before the command makes it: many commands
     begin from the start if it is not, and give it the mode that they want.
     """
-    folder = node.assignment.work / node.spec.train.state_dir
-    if node.spec.train.state_dir == STATE_DIR_OF_OURS:
+    folder = context.assignment.work / context.spec.train.state_dir
+    if context.spec.train.state_dir == STATE_DIR_OF_OURS:
         with contextlib.suppress(OSError):  # what is in the way is the command's own affair
             folder.mkdir(exist_ok=True)
     return folder
@@ -302,37 +302,37 @@ def _started_for(address: str) -> list[int]:
     return [*proc.started_with(AGENT, address), *proc.started_with(AGENT, TAKEN + address)]
 
 
-def _command(node: Node) -> list[str]:
+def _command(context: AgentContext) -> list[str]:
     """
     Return the command of the trainer. A container that is gone takes this agent with it; the next agent begins with a
     new one. A command of the user's needs no Python in it.
     """
-    folder, container = node.assignment.folder, node.container
+    folder, container = context.assignment.folder, context.container
     if container is None:
-        return training_command(node.spec, folder)
+        return training_command(context.spec, folder)
     assert container.is_alive, f"the container {container.name} has ended"
-    if node.spec.train.run is not None:
-        return in_container(node, training_command(node.spec, folder))
-    return in_container(node, training_command(node.spec, folder, python_in(container)))
+    if context.spec.train.run is not None:
+        return in_container(context, training_command(context.spec, folder))
+    return in_container(context, training_command(context.spec, folder, python_in(container)))
 
 
-def start_trainer(node: Node, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
+def start_trainer(context: AgentContext, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
     """
     Start a trainer. `meets` are the variables by which a trainer of a gang finds the others; empty for a run on one
     instance.
     """
-    process = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
-    output = node.console.open()
+    process = TrainerProcess(incarnation, context.inbox, context.clock, context.console.size_bytes())
+    output = context.console.open()
     try:
-        environment = listens_on(node.assignment.address) | environment_of(node)
-        environment |= {name: value for name, value in node.secrets.values.items() if name not in CREDENTIALS}
-        created_at = node.recorder.state.created_at
-        environment |= seeding.variables(environment, node.spec.envs, node.assignment.run_uid, created_at)
-        environment[STATE_DIR] = str(_state_dir(node))
-        launch = node.recorder.state.launches[node.assignment.launch]
+        environment = listens_on(context.assignment.address) | environment_of(context)
+        environment |= {name: value for name, value in context.secrets.values.items() if name not in CREDENTIALS}
+        created_at = context.recorder.state.created_at
+        environment |= seeding.variables(environment, context.spec.envs, context.assignment.run_uid, created_at)
+        environment[STATE_DIR] = str(_state_dir(context))
+        launch = context.recorder.state.launches[context.assignment.launch]
         environment |= meets or alone(launch.intent.offering.accelerators)
-        environment[RANKS_SECRET] = node.ranks_secret
-        process.start(_command(node), node.assignment, environment, output)
+        environment[RANKS_SECRET] = context.ranks_secret
+        process.start(_command(context), context.assignment, environment, output)
     finally:
         os.close(output)
     return process

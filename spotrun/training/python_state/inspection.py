@@ -28,9 +28,9 @@ import numpy as np
 import torch
 
 from spotrun.checkpoint.slots import attributes_of
-from spotrun.training.python_state.asked import GENERATORS, is_asked, state_of
 from spotrun.training.python_state.fingerprints import comparable, sampled
 from spotrun.training.python_state.outside import is_outside, seen_of
+from spotrun.training.python_state.stateful_objects import GENERATORS, is_asked, state_of
 from spotrun.training.python_state.values import SCALARS
 
 OBJECTS_MAX = 300

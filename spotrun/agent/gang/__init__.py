@@ -1,0 +1,1 @@
+"""Facts on the other members of a gang: their statuses, who reaches whom, and the rendezvous."""

@@ -1,0 +1,1 @@
+"""Trainers: their processes, their socket, and their signs of life."""

@@ -1,0 +1,1 @@
+"""Snapshots that wait to be saved: arenas in memory, and frozen files."""
