@@ -18,7 +18,7 @@ Two things that only ours does need an assumption or a set-up that can be packed
 
     notices only   on a cloud that does not recommend to rebalance, as GCP; EC2 does before some of its losses, and how
                    many of them and how long before is an assumption (`Setting`), so try others
-    set up anew    each instance runs the user's set-up, as where it leaves anything outside of what a pack holds;
+    set up again    each instance runs the user's set-up, as where it leaves anything outside of what a pack holds;
                    packed, the later instances unpack what the first has made, in the share `--unpack` of the time
 
 The others pay each set-up in full, as their tools do; "packed" is the first of them with packs like ours.
@@ -56,8 +56,8 @@ CAUSES = downtime_gang.CAUSES | {"save": Activity.STALL}
 OURS = {
     "ours": lambda setting: setting,
     "ours, notices only": lambda setting: setting.unwarned,
-    "ours, set up anew": lambda setting: setting.anew,
-    "ours, notices only, set up anew": lambda setting: setting.unwarned.anew,
+    "ours, set up again": lambda setting: setting.anew,
+    "ours, notices only, set up again": lambda setting: setting.unwarned.anew,
 }
 """The part of a setting that is left under each variant."""
 RIVALS = (POLL_AND_RELAUNCH, POLL_WITH_PACKS, SCALING_GROUP)

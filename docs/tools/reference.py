@@ -55,7 +55,7 @@ def job_reference() -> str:
         "`spotrun validate JOB.yaml` shows every mistake in a file with its line.\n\n"
         "An editor with a server for YAML, as VS Code with the extension YAML, completes keys, shows their meaning\n"
         "and marks mistakes while you write, if the first line of the file names the JSON Schema of these keys.\n"
-        "`spotrun init` writes that line, and the schema beside the job as `.spotrun.schema.json`, which no run takes\n"
+        "`spotrun init` writes that line, and the schema next to the job as `.spotrun.schema.json`, which no run takes\n"
         "along.\n"
         "`spotrun validate --schema` prints it, and [job-schema.json](job-schema.json) is the same:\n\n"
         "```text\n# yaml-language-server: $schema=.spotrun.schema.json\n```\n\n"

@@ -48,7 +48,7 @@ class TrainerStart:
 
     @property
     def trainee(self) -> Trainee:
-        """What the newest trainer trains: a command until it says hello, and then a training."""
+        """The trainee of the newest trainer: a command until it says hello, and then a training."""
         return self.training if self._trainers.current.is_training else self.training.command
 
     def newest(self, incarnation: int, ready: Callable[[], Image | None]) -> None:

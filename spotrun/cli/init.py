@@ -18,7 +18,7 @@ def init(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="JOB.yaml", help="Write this file, not SCRIPT.yaml beside the script."),
+        typer.Option("--out", metavar="JOB.yaml", help="Write this file, not SCRIPT.yaml next to the script."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
@@ -35,7 +35,7 @@ def init(
         raise SpecInvalid(f"{job} is a folder, or its folder does not exist", hint="name a file by --out")
     if job.parent.resolve() != script.parent.resolve():
         hint = "name a file in the folder of the script: a run uploads the folder of its job"
-        raise SpecInvalid(f"{job} is not beside {script}", hint=hint)
+        raise SpecInvalid(f"{job} is not next to {script}", hint=hint)
     if job.exists() and not force:
         raise SpecInvalid(f"{job} exists already", hint="name another file by --out, or add --force")
     text = first_job(script, arguments or (), job)

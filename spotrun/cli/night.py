@@ -24,7 +24,7 @@ DaysOption = Annotated[
 ]
 DeadlineOption = Annotated[
     str | None,
-    typer.Option("--deadline", metavar="DURATION", help="Finish so long after the beginning, like 8h."),
+    typer.Option("--deadline", metavar="DURATION", help="Finish at most this long after the beginning, like 8h."),
 ]
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Spend at most this much in a night.")

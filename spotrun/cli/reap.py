@@ -49,13 +49,13 @@ class StoredRuns(NamedTuple):
 def reap(
     store: StoreOption = None,
     yes: YesOption = False,
-    cloud: Annotated[str, typer.Option("--cloud", metavar="CLOUD", help="Which cloud to look at.")] = "local",
+    cloud: Annotated[str, typer.Option("--cloud", metavar="CLOUD", help="Cloud to search.")] = "local",
     region: Annotated[
         list[str] | None,
         typer.Option(
             "--region",
             metavar="REGION",
-            help="AWS: which region to look at. Repeatable. Google Cloud shows all of a project's at once.",
+            help="AWS: region to search. Repeatable. Google Cloud shows all of a project's at once.",
             show_default="us-east-1",
         ),
     ] = None,
@@ -288,7 +288,7 @@ def _is_over(run: OpenRun, what: str) -> bool:
         state = run.ledger.refresh()
         return state.terminal is not None and not any(each.alive for each in run.driver.instances(run.created.uid))
     except (CloudError, StoreUnavailable) as error:
-        print(f"{what} of {run.id} stays, as nobody can tell whether it is used: {error.message}")
+        print(f"{what} of {run.id} stays, as it is unknown whether it is used: {error.message}")
         return False
     except (StoreError, SpecInvalid):
         return False

@@ -41,7 +41,7 @@ def resume(
     if opened.created.is_bench:
         raise SpecInvalid(
             f"{opened.id} only measured, for a `spotrun bench` that is over",
-            hint=f"`spotrun down {opened.typed}` makes sure that nothing of it runs; the bench measures anew",
+            hint=f"`spotrun down {opened.typed}` makes sure that nothing of it runs; the bench measures again",
         )
     require_known(opened, yes)
 

@@ -23,15 +23,15 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     if sweep is not None:
         sweep.request_stop()
         asked = [each.id for each in sweep.stop_all()]
-        print(f"{run} was asked to stop: {', '.join(asked) or 'none of its runs goes on'}; no other trial begins")
+        print(f"{run} has a request to stop: {', '.join(asked) or 'none of its runs goes on'}; no other trial begins")
         return
     opened = open_run(run, store)
     if not request_stop(opened):
-        print(f"{opened.id} has ended already, or was asked before")
+        print(f"{opened.id} has ended already, or has a request to stop already")
     elif not attended(opened):
         print(left_alone(opened.typed, opened.ledger.state))
     else:
-        print(f"{opened.id} was asked to stop; its runner ends it, or `spotrun down {opened.typed}` does at once")
+        print(f"{opened.id} has a request to stop; its runner ends it, or `spotrun down {opened.typed}` does at once")
         runner = read_status(opened.store, RUNNER_KEY, RunnerStatus)
         if runner is not None and runner.message:
             print(f"its runner said last: {plain(runner.message)}")

@@ -29,7 +29,7 @@ def validate(
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the job in spotrun's words, beside it."),
+        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the job in spotrun's words, next to it."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -142,6 +142,6 @@ def _require_room(path: Path, write: Path) -> None:
         raise SpecInvalid("--write names a file", hint="`--json` prints the job with its rows")
     if write.is_dir() or write.parent.resolve() != path.parent.resolve():
         hint = "name a file in the folder of the other: a run uploads the folder of its job"
-        raise SpecInvalid(f"--write: {write} is not beside {path}", hint=hint)
+        raise SpecInvalid(f"--write: {write} is not next to {path}", hint=hint)
     if write.exists():
         raise SpecInvalid(f"--write: {write} exists already", hint="name another file")

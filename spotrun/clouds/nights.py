@@ -12,7 +12,7 @@ from spotrun.folder.night_record import DAYS, Night
 from spotrun.secrets.reference import Reference
 
 AGAIN_EVERY_MIN = 15
-ANEW = "`spotrun night install` makes it anew, `spotrun night rm` removes the rest"
+ANEW = "`spotrun night install` makes it again, `spotrun night rm` removes the rest"
 """Advice where a part of a night is missing."""
 
 

@@ -74,7 +74,7 @@ def _advice_of(error: SpotrunError, otherwise: str) -> str:
 
 class Refusal(NamedTuple):
     """
-    What an error of a check means; by default, that what a caller may not read is unknown. `words` go before the
+    Meaning of an error of a check; by default, that what a caller may not read is unknown. `words` go before the
     error's own, `hint` replaces its hint, and `advice` is for an error that has none.
     """
 

@@ -47,7 +47,7 @@ _CAUSES = {
     DifferenceKind.LR: _Causes(
         "the learning rate does not follow from the steps alone",
         "a scheduler or hook counts in state of the script that no checkpoint holds",
-        "a scheduler or hook looks at the clock",
+        "a scheduler or hook reads the clock",
     ),
     DifferenceKind.LOSS: _Causes(
         "samples and learning rate are the same and the loss is not",

@@ -218,7 +218,7 @@ def _steady(wanted: Ended | Left, done: Ended | Left, varying: VaryingPlaces) ->
 
 
 def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
-    """How many members a set has follows from what they are."""
+    """Return True if a place varies, or is the number of members of a set that do."""
     return place in varying or f"{place}{MEMBERS}" in varying
 
 

@@ -43,7 +43,7 @@ class FailedStandbys(msgspec.Struct, frozen=True):
     def sentence(self) -> str:
         return (
             f"{self.count} standbys in a row failed (the newest: {self.why}; `spotrun logs` has what they said): "
-            f"training goes on, and the next one is asked for at {self.when}"
+            f"training goes on, and the next one is requested at {self.when}"
         )
 
 

@@ -103,8 +103,8 @@ def without_checkpoints(spec: RunSpec) -> str | None:
     what = "The job is a plain command" if spec.train.run else f"{source} names none of these"
     return (
         f"{what}: spotrun makes checkpoints of trainings by Lightning, by the Trainer of transformers or with a Loop, "
-        "and of files that a job names as state. Unless it starts one or writes into $SPOTRUN_STATE_DIR, it begins "
-        "anew after each interruption, and the time that it repeats is rework. To keep what it writes: "
+        "and of files that a job names as state. Unless it starts one or writes into $SPOTRUN_STATE_DIR, it starts "
+        "again after each interruption, and the time that it repeats is rework. To keep what it writes: "
         "train: {state: [out/]}."
     )
 
@@ -183,7 +183,7 @@ def unseen(spec: RunSpec) -> Iterator[str]:
         _look_at_bucket(spec)
         cloud_of(spec).require_identity(spec)
     except (StoreUnavailable, CloudUnavailable, AccessDenied) as error:
-        yield f"not looked at: {error.one_line}"
+        yield f"not checked: {error.one_line}"
 
 
 def _look_at_bucket(spec: RunSpec) -> None:

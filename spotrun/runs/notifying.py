@@ -21,7 +21,7 @@ def notifying(run: OpenRun, *, ours: bool = False) -> Iterator[Notifier]:
     """
     told = run.spec
     if told.notify and not ours and not is_known(run):
-        print(f"note: nobody is notified: {run.id} was not created by this user on this machine", file=sys.stderr)
+        print(f"note: no notifications: {run.id} was not created by this user on this machine", file=sys.stderr)
         told = told.model_copy(update={"notify": ()})
     notifier = Notifier(told, run.store)
     with notifier:

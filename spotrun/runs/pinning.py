@@ -27,7 +27,7 @@ from spotrun.spec.model import ResourcesSpec, RunSpec
 
 INSTANCES = "x86_64"
 """The processors of all instances that the clouds rent out to us."""
-NOT_LOOKED_AT = "the image was not looked at"
+NOT_LOOKED_AT = "the image was not checked"
 _WRITE_DIGEST = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
 
 

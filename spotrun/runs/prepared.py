@@ -124,7 +124,7 @@ def prepare(
     notes = [*check_job(stored, later=later, all_left_behind=dry_run), *of_image]
     if dry_run and not spec.cloud.here:
         doctor = f"spotrun doctor {spec.resources.cloud} JOB.yaml"
-        notes.append(f"rights, quotas and secrets are not looked at here: `{doctor}` does")
+        notes.append(f"rights, quotas and secrets are not checked here: `{doctor}` does")
     market = look_at_market(stored) if market is None else market.for_job(stored)
     earlier = earlier_runs(stored)
     _refuse_hopeless(stored, newest_state(earlier), market)
@@ -168,8 +168,8 @@ def _refuse_hopeless(spec: RunSpec, newest: RunState | None, market: Market) -> 
 def _who_bills(spec: RunSpec) -> str:
     """Say who bills a run on a simulated cloud."""
     if not billed(spec):
-        return "Nobody is billed."
-    return f"Nobody bills the instances; the objects in {address.parse(spec.checkpoint.uri)} may cost money."
+        return "There is no bill."
+    return f"There is no bill for the instances; the objects in {address.parse(spec.checkpoint.uri)} may cost money."
 
 
 def _require_reachable(spec: RunSpec) -> None:

@@ -118,7 +118,7 @@ def _stays(found: Removable) -> Iterator[str]:
         if isinstance(found.store, Sifted) and (strange := found.store.strange_names(f"{found.folder}/")):
             named = some_of([shown(name.removeprefix(f"{found.folder}/")) for name in strange])
             what = f"{count_of(len(strange), 'object')} under names that are no keys of spotrun's"
-            yield f"{what}: {named}; delete {run.uri} by hand if nobody needs them"
+            yield f"{what}: {named}; delete {run.uri} by hand if you do not need them"
     except StoreError as error:
         yield f"perhaps objects under other names: {error.message}"
     try:

@@ -79,7 +79,7 @@ def end_listed(store: Store, run_uid: str) -> None:
                     driver.terminate(instance.instance_id)
                     print(f"ended {instance.instance_id} in {place}")
         except (CloudError, SpecInvalid) as error:
-            print(shown_lines(f"could not look at {place}: {error.one_line}"))
+            print(shown_lines(f"could not read {place}: {error.one_line}"))
 
 
 def _account(place: Place) -> Account:

@@ -3,8 +3,8 @@ Battery: six kinds of public scripts, whose trainer, agent and instance are kill
 how many steps were done twice. Into the table of docs/exactness.md.
 
     make ways                                                      what is not measured yet, two scripts at once
-    python -m tests.batteries.ways --only fabric --anew            this one alone, from the beginning
-    python -m tests.batteries.ways --only fabric --anew --kills 2  with as many kills of each kind
+    python -m tests.batteries.ways --only fabric --from-start            this one alone, from the beginning
+    python -m tests.batteries.ways --only fabric --from-start --kills 2  with as many kills of each kind
 
 The scripts are in tests/batteries/of_ways, each written anew after a pattern of public projects. A moment is a batch, a
 step, or an event of callbacks, and each process of a run on the local cloud has one at which one of these is killed:
@@ -223,7 +223,7 @@ def measure_beside_others(name: str, kills: int, seed: int) -> None:
 
 def main(
     only: Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="This script.")] = None,
-    anew: Annotated[bool, typer.Option("--anew", help="Forget what was measured of them.")] = False,
+    anew: Annotated[bool, typer.Option("--from-start", help="Forget what was measured of them.")] = False,
     kills: Annotated[int, typer.Option(help="Of the trainer, of its agent, and of its instance.")] = KILLS,
     seed: Annotated[int, typer.Option(help="Of the moments.")] = 1,
 ) -> None:

@@ -272,7 +272,7 @@ def test_p26_expired_credentials_are_a_passing_blindness(account: GuardedAccount
     account.refuse("DescribeInstances", code, 400)
     with pytest.raises(CredentialsExpired) as raised:
         cloud.instances()
-    assert "log in anew" in str(raised.value.hint)
+    assert "log in again" in str(raised.value.hint)
     assert [each.alive for each in cloud.instances()] == [True]
 
 

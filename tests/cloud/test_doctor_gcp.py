@@ -119,7 +119,7 @@ def test_expired_login_is_reported_as_expired(
     log_in(monkeypatch, tmp_path / "login.json", f"{account.login.url}{TOKENS}")
     found = examined(clock)
     assert list(found) == ["identity"]
-    assert "log in anew" in found["identity"].hint
+    assert "log in again" in found["identity"].hint
 
 
 def test_login_may_hide_its_address(account: GcpAccount, clock: ManualClock) -> None:
@@ -207,7 +207,7 @@ def test_unreachable_google_is_reported_as_a_network_fault(
         monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}", nowhere)
     found = examined(clock)["identity"]
     assert found.verdict is Verdict.FAILED
-    assert "Google cannot be reached to look at the project" in found.detail
+    assert "Google cannot be reached to read the project" in found.detail
     assert found.hint == CHECK_NETWORK
 
 

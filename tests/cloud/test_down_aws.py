@@ -63,7 +63,7 @@ def test_a_stop_says_who_sees_to_it_and_what_keeps_them(run: OpenRun, spotrun: S
     status = RunnerStatus(at=datetime.now(UTC), pid=1, host="elsewhere", sequence=1, message=message)
     write_status(run.store, RUNNER_KEY, status)
     assert spotrun("stop", "demo").out.splitlines() == [
-        f"{run.id} was asked to stop; its runner ends it, or `spotrun down {run.id}` does at once",
+        f"{run.id} has a request to stop; its runner ends it, or `spotrun down {run.id}` does at once",
         "its runner said last: RequestExpired; try: log in",
     ]
 

@@ -406,7 +406,7 @@ def test_driver_without_a_login_says_what_to_type(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
-    with pytest.raises(AccessDenied, match="nobody is logged in to Google Cloud") as raised:
+    with pytest.raises(AccessDenied, match="there is no login to Google Cloud") as raised:
         GcpDriver(CONFIG, clock).instances()
     assert "gcloud auth application-default login" in (raised.value.hint or "")
 

@@ -302,7 +302,7 @@ def test_the_password_of_a_registry_is_a_secret_that_who_launches_may_lack(
         google.reach(monkeypatch, tmp_path)
         before = google.counts[ACCESS]
         _, (note,) = with_image(named[f"@{digest}"], {})
-        assert note.startswith("the image was not looked at: Secret Manager did not give spotrun-SKYPILOT")
+        assert note.startswith("the image was not checked: Secret Manager did not give spotrun-SKYPILOT")
         with pytest.raises(RegistryUnavailable, match="Secret Manager did not give") as caught:
             with_image(named[":1"], {})
         assert "@sha256:" in str(caught.value.hint)

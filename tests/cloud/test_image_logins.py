@@ -200,7 +200,7 @@ def test_instances_may_pull_an_image_that_the_user_may_not(ours: RegistryServer,
     pinned = job(ours.host)
     found, (note,) = with_image(pinned, {})
     assert found == pinned
-    assert note.startswith(f"the image was not looked at: AWS gives no login to {ours.host}")
+    assert note.startswith(f"the image was not checked: AWS gives no login to {ours.host}")
     with pytest.raises(RegistryUnavailable, match="the digest of the image is not known") as refused:
         with_image(job(ours.host, tag=":1"), {})
     assert "@sha256:" in str(refused.value.hint)

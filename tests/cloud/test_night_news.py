@@ -245,7 +245,7 @@ def test_night_without_its_schedule_and_an_undelivered_webhook_are_reported(
         (NoCredentialsError(), "aws sso login"),
         (
             ClientError({"Error": {"Code": "ExpiredTokenException", "Message": "x"}}, "GetParameters"),
-            "log in anew",
+            "log in again",
         ),
         (ClientError({"Error": {"Code": "AccessDeniedException", "Message": DENIED}}, "GetParameters"), "ask for ssm:"),
     ],

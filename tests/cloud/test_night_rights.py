@@ -295,7 +295,7 @@ def test_the_oldest_linux_of_a_wheel_is_read_off_its_tag(tag: str, glibc: tuple[
 
 class Kept:
     """
-    A store with two nights, their archives, one that no night has, and one that is young. Nobody may look at the stack
+    A store with two nights, their archives, one that no night has, and one that is young. Nobody may read the stack
     that is `denied`.
     """
 

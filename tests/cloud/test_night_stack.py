@@ -138,7 +138,7 @@ def test_part_deleted_by_hand_is_reported_and_made_again(monkeypatch: pytest.Mon
     stacks = Stacks("CREATE_COMPLETE", gone=(part,))
     wrong = reach(monkeypatch, stacks).wrong(NIGHT, STORE)
     assert part in wrong
-    assert "`spotrun night install` makes it anew" in wrong
+    assert "`spotrun night install` makes it again" in wrong
     (said,) = deploy(monkeypatch, stacks)
     assert part in said
     assert stacks.done == ["delete", "create"]

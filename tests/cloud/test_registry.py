@@ -121,7 +121,7 @@ def test_unreachable_registry_leaves_a_digest_as_it_is_and_refuses_a_tag(server:
     pinned = spec(f"docker:{server.host}/team/image@sha256:{'0' * 64}")
     found, (note,) = with_image(pinned, {})
     assert found == pinned
-    assert note.startswith("the image was not looked at: the registry")
+    assert note.startswith("the image was not checked: the registry")
     with pytest.raises(RegistryUnavailable):
         with_image(spec(f"docker:{server.host}/team/image:1"), {})
 
@@ -133,7 +133,7 @@ def test_a_password_that_only_instances_may_read(server: RegistryServer, monkeyp
 
     monkeypatch.setattr("spotrun.runs.pinning.read_values", unreadable)
     _, notes = with_image(spec(f"docker:{server.host}/team/image@sha256:{'0' * 64}", login=True), {})
-    assert notes == ["the image was not looked at: secret X: not for you"]
+    assert notes == ["the image was not checked: secret X: not for you"]
     with pytest.raises(RegistryUnavailable, match="not for you") as caught:
         with_image(spec(f"docker:{server.host}/team/image:1", login=True), {})
     assert "@sha256:" in str(caught.value.hint)

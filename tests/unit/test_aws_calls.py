@@ -96,7 +96,7 @@ def test_every_error_of_the_service_models_is_one_of_ours() -> None:
 def test_expired_credentials_are_reported_as_expired(region: Region, error: Exception) -> None:
     with pytest.raises(CredentialsExpired) as raised:
         region.ask("look", failing(error))
-    assert "log in anew" in str(raised.value)
+    assert "log in again" in str(raised.value)
 
 
 def test_unnamed_error_is_transient_and_reported_with_its_count(region: Region) -> None:

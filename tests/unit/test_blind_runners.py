@@ -17,7 +17,7 @@ from tests.support.called_spotrun import Spotrun
 from tests.support.played_run import PlayedRun
 from tests.support.stored_runs import new_run
 
-WHY = LoginNeeded("the login has expired", hint="log in anew")
+WHY = LoginNeeded("the login has expired", hint="log in again")
 
 
 class Lists:
@@ -89,7 +89,7 @@ def test_status_tells_since_when_the_runner_is_blind_and_the_way_out(unattended:
     attend(unattended, Blindness(since=since, why=WHY.one_line))
     (line,) = [each for each in " ".join(spotrun("status").out.split()).split("resnet50-0123456789") if "sees" in each]
     assert f"its runner sees nothing of the cloud since {since:%a %H:%M:%S} UTC, 7m00s ago" in line
-    assert "the login has expired; try: log in anew" in line
+    assert "the login has expired; try: log in again" in line
     (row,) = json.loads(spotrun("status", "--json").out)
     assert row["blind_since"] == since.isoformat()
     attend(unattended, None)

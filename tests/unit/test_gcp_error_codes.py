@@ -278,7 +278,7 @@ def test_a_login_that_has_expired_blinds_and_denies_nothing(body: Json | None) -
     error = of_http(401, body)
     assert isinstance(error, CredentialsExpired)
     assert isinstance(error, CloudUnavailable)
-    assert "log in anew" in (error.hint or "")
+    assert "log in again" in (error.hint or "")
 
 
 NO_ACCOUNT = "The resource 'a@p.iam.gserviceaccount.com' of type 'serviceAccount' was not found."

@@ -1,15 +1,13 @@
 """
 The prose of the project is plain English: rules that a program can count.
 
-A docstring begins with a verb in the imperative or with a noun phrase, and no text has the words below. `LEFT` has how
-many places break each rule today; a number may only fall.
+A docstring begins with a verb in the imperative or with a noun phrase, and no text has the words below.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -28,15 +26,12 @@ PHRASES = {
     "is asked": re.compile(r"\b(is|are|was|were) asked\b"),
     "looks at": re.compile(r"\b(looks|looked|look) at\b"),
 }
-LEFT: dict[str, int] = {
-    "looks at": 24,
-    "somebody": 18,
-    "anew": 10,
-    "beside": 8,
-    "is asked": 8,
-    "so many": 2,
-    "headless": 2,
-}
+IN_JSON = re.compile(
+    r"\A(beside|nobody|is asked for)\Z|nobody bills them|it was asked to stop|that nobody can read"
+    r"|nobody has asked for spot in this account before|nobody takes nodes from anybody here"
+    r"|somebody whose address this login does not tell"
+)
+"""Texts that programs read in `--json`, or in the cloud: they stay as they are."""
 
 
 def _python() -> list[Path]:
@@ -74,7 +69,8 @@ def broken() -> tuple[tuple[str, str], ...]:
             if HEADLESS.match(text):
                 found.append(("headless", f"{name}:{line}: {text.splitlines()[0]}"))
         for line, text in _texts(tree):
-            found += [(rule, f"{name}:{line}: {text[:100]!r}") for rule, words in PHRASES.items() if words.search(text)]
+            free = IN_JSON.sub("", text)
+            found += [(rule, f"{name}:{line}: {text[:100]!r}") for rule, words in PHRASES.items() if words.search(free)]
     for path in _pages():
         for number, text in enumerate(path.read_text().splitlines(), 1):
             where = f"{path.relative_to(ROOT)}:{number}: {text[:100]}"
@@ -82,16 +78,8 @@ def broken() -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def test_no_rule_of_language_is_broken_more_often_than_before() -> None:
-    counts = Counter(rule for rule, _ in broken())
-    grown = {rule: count for rule, count in counts.items() if count > LEFT.get(rule, 0)}
-    assert not grown, "\n".join(place for rule, place in broken() if rule in grown)
-
-
-def test_counts_of_broken_rules_only_fall() -> None:
-    counts = Counter(rule for rule, _ in broken())
-    fallen = {rule: counts[rule] for rule, left in LEFT.items() if counts[rule] < left}
-    assert not fallen, f"write the smaller numbers into LEFT: {fallen}"
+def test_no_rule_of_language_is_broken() -> None:
+    assert not broken(), "\n".join(f"{rule:10} {place}" for rule, place in broken())
 
 
 _OPENS = re.compile(r"\s*([-*+] |\d+\. |#|\||>|<|```|~~~|!\[|\[[^\]]+\]:|---)")

@@ -60,7 +60,7 @@ def test_a_gang_that_a_partition_never_has_room_for_is_refused_with_its_line(lim
     ("cheap", "preempt_type", "key", "says", "fix"),
     [
         ({"GraceTime": "0"}, None, "name", "GraceTime=0: its jobs are ended without a notice", "GraceTime=120"),
-        ({"PreemptMode": "OFF"}, None, "capacity", "nobody takes nodes from jobs in cheap", "capacity: on_demand"),
+        ({"PreemptMode": "OFF"}, None, "capacity", "no job loses nodes in cheap", "capacity: on_demand"),
         ({}, "preempt/none", "capacity", "PreemptType=preempt/none", "capacity: on_demand"),
         ({"PreemptMode": "GANG,SUSPEND"}, None, "name", "its jobs are suspended", "PreemptMode=CANCEL"),
         (

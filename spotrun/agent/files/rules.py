@@ -15,7 +15,7 @@ from spotrun.spec.patterns import chooser
 
 class TrainingFiles:
     """
-    What a script has written into the work folder, except what the job excludes and what `stays`. A file that cannot be
+    Files that a script has written into the work folder, except what the job excludes and what `stays`. A file that cannot be
     stored is left out, and a restore does not touch it.
     """
 
@@ -38,7 +38,7 @@ class TrainingFiles:
 
 class StateFiles:
     """
-    What lies at the paths at which the job's command keeps its state: all of it or nothing, with its permissions, and
+    The files at the paths at which the job's command keeps its state: all of them or none, with their permissions, and
     nothing else.
     """
 

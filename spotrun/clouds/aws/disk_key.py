@@ -84,7 +84,7 @@ def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
 
 def _judged(region: Region, key: str, what: str, role: str, command: str) -> Iterator[Finding]:
     """`role` is "" if the job asks for no spot."""
-    described = region.ask("look at a key", lambda: region.kms.describe_key(KeyId=key))["KeyMetadata"]
+    described = region.ask("read a key", lambda: region.kms.describe_key(KeyId=key))["KeyMetadata"]
     if described["KeyState"] != "Enabled":
         enable = f"aws kms enable-key --region {region.name} --key-id {key}"
         hint = f"{enable}; or name another by aws ec2 modify-ebs-default-kms-key-id"

@@ -61,7 +61,7 @@ def _broken_promises(data: Mapping[str, Any]) -> Iterator[str]:
         if data.get(name):
             yield f"{name}: {why}"
     if data.get("DisableApiTermination"):
-        yield "DisableApiTermination: nobody could end the instance"
+        yield "DisableApiTermination: the instance could not be ended"
     if data.get("HibernationOptions", {}).get("Configured"):
         yield "HibernationOptions: an instance that hibernates gets its notice when no time is left"
     tenancy = data.get("Placement", {}).get("Tenancy", "default")

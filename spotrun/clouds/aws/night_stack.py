@@ -156,7 +156,7 @@ class NightStack:
         """Describe the function; None if there is none."""
         look = partial(self._region.functions.get_function, FunctionName=self.name)
         try:
-            found: Mapping[str, Any] = ask(self._region, f"look at the function {self.name}", look)["Configuration"]
+            found: Mapping[str, Any] = ask(self._region, f"read the function {self.name}", look)["Configuration"]
         except NotThere:
             return None
         return found
@@ -186,7 +186,7 @@ class NightStack:
 
     def _is_there(self, part: str, look: Callable[[], Any]) -> bool:
         try:
-            ask(self._region, f"look at {part}", look)
+            ask(self._region, f"read {part}", look)
         except NotThere:
             return False
         except AccessDenied:
@@ -219,7 +219,7 @@ class NightStack:
         """None if there is no such stack."""
         describe = partial(self._region.stacks.describe_stacks, StackName=stack)
         try:
-            found: Mapping[str, Any] = ask(self._region, f"look at the stack {stack}", describe)["Stacks"][0]
+            found: Mapping[str, Any] = ask(self._region, f"read the stack {stack}", describe)["Stacks"][0]
         except CloudError as error:
             if "does not exist" not in error.message:
                 raise

@@ -132,7 +132,7 @@ class AwsNights:
         for start in range(0, len(paths), BATCH):
             look = partial(self._region.ssm.get_parameters, Names=[*paths[start : start + BATCH]])
             found += [
-                str(row["ARN"]) for row in ask(self._region, "look at the addresses of webhooks", look)["Parameters"]
+                str(row["ARN"]) for row in ask(self._region, "read the addresses of webhooks", look)["Parameters"]
             ]
         return found
 

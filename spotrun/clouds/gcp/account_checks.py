@@ -44,7 +44,7 @@ def project_facts(google: Google, project: str) -> Mapping[str, Any]:
     Raises:
         CloudError: no user is logged in; the API or billing is off; there is no such project, or no right to see it.
     """
-    return google.ask(f"look at the project {project}", Call(COMPUTE, "GET", f"projects/{project}"))
+    return google.ask(f"read the project {project}", Call(COMPUTE, "GET", f"projects/{project}"))
 
 
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
@@ -130,7 +130,7 @@ def require_account(google: Google, email: str) -> None:
     """
     call = Call(IAM, "GET", f"v1/projects/-/serviceAccounts/{quote(email)}")
     try:
-        google.ask(f"look at the service account {email}", call)
+        google.ask(f"read the service account {email}", call)
     except NotThere as error:
         what = f"there is no service account {email}, or you may not see it"
         key = ("gcp", "service_account")

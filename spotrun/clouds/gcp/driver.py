@@ -253,7 +253,7 @@ class GcpDriver:
         for name, end in sorted(self._ending.items()):
             waited_s = self._clock.monotonic() - end.since_s
             if waited_s > ENDS_WITHIN_S * self._clock.scale:
-                yield f"{name} is still there {waited_s / 60:.0f} min after its end was asked for{end.why_not}"
+                yield f"{name} is still there {waited_s / 60:.0f} min after the request to end it{end.why_not}"
 
     def _blind(self) -> list[str]:
         zones = {zone for _, seen in self._snapshots.values() for zone in seen.unreachable}

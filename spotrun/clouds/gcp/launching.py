@@ -94,7 +94,7 @@ class Launching:
                     return None
                 self._clock.sleep(LOOKED_EVERY_S)
                 asked = self._call(request, "GET", f"operations/{operation['name']}")
-                operation = self._google.ask(f"look at the launch of {name}", asked)
+                operation = self._google.ask(f"read the launch of {name}", asked)
             except CloudError:
                 return None
         return failed(f"launch {request.offering}", operation)
@@ -105,7 +105,7 @@ class Launching:
     def _row(self, request: LaunchRequest, name: str) -> Mapping[str, Any]:
         """The instance as Google shows it; {} if nothing of that name is there."""
         try:
-            return self._google.ask(f"look at {name}", self._call(request, "GET", f"instances/{name}"))
+            return self._google.ask(f"read {name}", self._call(request, "GET", f"instances/{name}"))
         except NotThere:
             return {}
 

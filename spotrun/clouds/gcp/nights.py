@@ -283,7 +283,7 @@ class GcpNights:
     def _described(self, name: str) -> Mapping[str, Any] | None:
         """None if there is no such service."""
         try:
-            return self._ask(f"look at the service {name_of(name)}", Call(RUN, "GET", f"v2/{self._service(name)}"))
+            return self._ask(f"read the service {name_of(name)}", Call(RUN, "GET", f"v2/{self._service(name)}"))
         except NotThere:
             return None
 
@@ -323,7 +323,7 @@ class GcpNights:
     def _found_job(self, path: str) -> Mapping[str, Any] | None:
         """None if there is no such job."""
         try:
-            return self._ask(f"look at the job {path.rpartition('/')[2]}", Call(SCHEDULER, "GET", f"v1/{path}"))
+            return self._ask(f"read the job {path.rpartition('/')[2]}", Call(SCHEDULER, "GET", f"v1/{path}"))
         except NotThere:
             return None
 

@@ -113,7 +113,7 @@ def _unlike_spot(known: ClusterPartition, cluster: Cluster, at: tuple[str | int,
     if cluster.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
         off = f"PreemptMode={known.preempt_mode}, PreemptType={cluster.preempt_type}"
         yield Unreadable(
-            f"nobody takes nodes from jobs in {known.name} ({off})", "write capacity: on_demand", at=(*at, "capacity")
+            f"no job loses nodes in {known.name} ({off})", "write capacity: on_demand", at=(*at, "capacity")
         )
     elif not _ENDING & {*known.preempt_mode.split(",")}:
         yield Unreadable(

@@ -15,7 +15,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-UNKNOWN = "a connection whose traffic nobody counts"
+UNKNOWN = "a connection whose traffic is not counted"
 _OUTSIDE = (io.IOBase, socket.socket, Popen, BaseProcess)
 _STANDARD = 2
 """Highest descriptor of what every process prints to."""

@@ -8,7 +8,7 @@ from tests.support.world.cloud import SimulatedCloud
 
 
 class SimulatedSetupCache:
-    """Which of the instances that have set up anew lived until the result was stored."""
+    """Which of the instances that have set up again lived until the result was stored."""
 
     def __init__(self, cloud: SimulatedCloud) -> None:
         self._cloud = cloud
