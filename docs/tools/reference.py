@@ -51,21 +51,22 @@ def job_reference() -> str:
     schema = json_schema()
     text = NOTE.format("the schema") + (
         "# The job file\n\n"
-        "A job is one YAML file. This page has every key that it may have; only `train` or `run` is required.\n"
+        "A job is one YAML file. This page has every key that it may have; only `train` or `run` is required. "
         "`spotrun validate JOB.yaml` shows every mistake in a file with its line.\n\n"
-        "An editor with a server for YAML, as VS Code with the extension YAML, completes keys, shows their meaning\n"
-        "and marks mistakes while you write, if the first line of the file names the JSON Schema of these keys.\n"
-        "`spotrun init` writes that line, and the schema next to the job as `.spotrun.schema.json`, which no run takes\n"
-        "along.\n"
+        "An editor with a server for YAML, as VS Code with the extension YAML, completes keys, shows their meaning "
+        "and marks mistakes while you write, if the first line of the file names the JSON Schema of these keys. "
+        "`spotrun init` writes that line, and the schema next to the job as `.spotrun.schema.json`, which no run takes "
+        "along. "
         "`spotrun validate --schema` prints it, and [job-schema.json](job-schema.json) is the same:\n\n"
         "```text\n# yaml-language-server: $schema=.spotrun.schema.json\n```\n\n"
-        "Write a duration like `90s`, `10m` or `1h30m`. A dash in the column *default* means that nothing is set.\n"
-        "Keys that start with `x-` are yours: spotrun leaves them alone, and YAML anchors for `<<: *NAME` fit there.\n"
+        "Write a duration like `90s`, `10m` or `1h30m`. A dash in the column *default* means that nothing is set. "
+        "Keys that start with `x-` are yours: spotrun leaves them alone, and YAML anchors for `<<: *NAME` fit there. "
         "[examples/resnet50.yaml](../examples/resnet50.yaml) is a whole job.\n\n"
     )
     for path, section in sections(schema):
         title = f"`{path}`" if path else "At the top of the file"
-        text += f"## {title}\n\n{section['description'] if path else 'What runs, and under which name.'}\n\n"
+        about = section["description"].replace("\n", " ") if path else "What runs, and under which name."
+        text += f"## {title}\n\n{about}\n\n"
         text += "| key | value | default | example | meaning |\n|---|---|---|---|---|\n"
         for key, field in section["properties"].items():
             row = (
@@ -156,9 +157,9 @@ def cli() -> str:
     assert isinstance(group, TyperGroup)
     text = NOTE.format("what the commands say") + (
         "# Commands\n\n"
-        "This is what `spotrun VERB --help` prints. Times are UTC. A run whose clock is faster says so: its\n"
-        "times are its own.\n"
-        "RUN is the id of a run, its name (which means the newest run of that name), the first letters of either,\n"
+        "This is what `spotrun VERB --help` prints. Times are UTC. A run whose clock is faster says so: its "
+        "times are its own.\n\n"
+        "RUN is the id of a run, its name (which means the newest run of that name), the first letters of either, "
         "or the address of its folder.\n\n"
     )
     for words, command in [("spotrun", group), *verbs(group, "spotrun")]:

@@ -1,1 +1,1 @@
-"""Port of what an attempt trains, and its implementations: a training with snapshots, a command with state in files, or a command with neither."""
+"""Port of what an attempt trains: a training with snapshots, a command with state in files, or one with neither."""
