@@ -14,8 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 import typer
 from typer.core import CompletionItem, TyperArgument, TyperCommand, TyperGroup  # type: ignore[attr-defined]
 
-from spotrun.runs.flags import with_new_names
-
 HELP = {"help_option_names": ["-h", "--help"]}
 """The settings of each command."""
 Verbs = Mapping[str, tuple[Callable[..., None], str]]
@@ -26,6 +24,8 @@ class Verb(TyperCommand):
     """A command of spotrun. It shows its arguments by their metavar alone, and reads flags by their old names too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from spotrun.runs.flags import with_new_names
+
         known = {flag for each in self.params for flag in each.opts}
         return super().parse_args(ctx, with_new_names(args, known))
 
