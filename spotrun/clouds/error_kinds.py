@@ -71,11 +71,11 @@ def by_code(*rows: tuple[type[CloudError], str | None, *tuple[str, ...]]) -> dic
 
 
 @contextmanager
-def translated(meaning_of: Callable[[Exception], CloudError]) -> Iterator[None]:
-    """Translate the errors of an SDK inside into errors of the CloudDriver port."""
+def translated(meaning_of: Callable[[str, Exception], CloudError], action: str) -> Iterator[None]:
+    """Translate the errors of an SDK inside into errors of the CloudDriver port, which say what `action` failed."""
     try:
         yield
     except SpotrunError:
         raise
     except Exception as error:
-        raise meaning_of(error) from error
+        raise meaning_of(action, error) from error

@@ -90,11 +90,26 @@ def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **
         raise NoAnswer(f"the answer to {model.name} has nothing of what AWS tells")
 
 
+def _client_of(service: str) -> property:
+    return property(lambda region: region._client(service, region.name))
+
+
 class Region(PatientClient):
     """
     The calls of one region. After throttling, a 5xx or a network failure a call is repeated, with jitter. `patience`
     is that of each client. Each answer puts `clock` right.
     """
+
+    ec2 = _client_of("ec2")
+    ssm = _client_of("ssm")
+    sts = _client_of("sts")
+    quotas = _client_of("service-quotas")
+    iam = _client_of("iam")
+    kms = _client_of("kms")
+    scheduler = _client_of("scheduler")
+    events = _client_of("events")
+    functions = _client_of("lambda")
+    stacks = _client_of("cloudformation")
 
     def __init__(self, name: str, clock: Clock, patience: Patience = PATIENT) -> None:
         super().__init__(clock, patience)
@@ -108,46 +123,6 @@ class Region(PatientClient):
         again later.
         """
         return Region(self.name, self._clock, ASIDE)
-
-    @property
-    def ec2(self) -> Any:
-        return self._client("ec2", self.name)
-
-    @property
-    def ssm(self) -> Any:
-        return self._client("ssm", self.name)
-
-    @property
-    def sts(self) -> Any:
-        return self._client("sts", self.name)
-
-    @property
-    def quotas(self) -> Any:
-        return self._client("service-quotas", self.name)
-
-    @property
-    def iam(self) -> Any:
-        return self._client("iam", self.name)
-
-    @property
-    def kms(self) -> Any:
-        return self._client("kms", self.name)
-
-    @property
-    def scheduler(self) -> Any:
-        return self._client("scheduler", self.name)
-
-    @property
-    def events(self) -> Any:
-        return self._client("events", self.name)
-
-    @property
-    def functions(self) -> Any:
-        return self._client("lambda", self.name)
-
-    @property
-    def stacks(self) -> Any:
-        return self._client("cloudformation", self.name)
 
     @cached_property
     def partition(self) -> str:

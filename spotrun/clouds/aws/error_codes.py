@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager
-from functools import partial
 
 from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
@@ -157,7 +156,7 @@ def translated(action: str) -> AbstractContextManager[None]:
         CloudError: of the class in ERRORS_BY_CODE; CloudUnavailable for an unknown code with status 5xx; Unexplained
             for an error without a name here.
     """
-    return error_kinds.translated(partial(_meaning_of, action))
+    return error_kinds.translated(_meaning_of, action)
 
 
 def _meaning_of(action: str, error: Exception) -> CloudError:

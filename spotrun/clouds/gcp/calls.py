@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import google.auth
@@ -97,7 +96,7 @@ class Google(PatientClient):
             CloudError: neither names one.
         """
         if named is None:
-            with _translated("find out who is logged in"):
+            with translated(_meaning_of, "find out who is logged in"):
                 self._open()
         found = named or self._login_project
         if not found:
@@ -114,7 +113,7 @@ class Google(PatientClient):
             CloudError: no user is logged in.
         """
         doing = "find out who is logged in"
-        with _translated(doing):
+        with translated(_meaning_of, doing):
             credentials, _ = google.auth.default(scopes=[SCOPE, SCOPE_OF_ADDRESS])
             with contextlib.suppress(auth.RefreshError):
                 if not credentials.valid:
@@ -135,7 +134,7 @@ class Google(PatientClient):
         """
 
         def once() -> dict[str, Any]:
-            with _translated(action):
+            with translated(_meaning_of, action):
                 return self._once(action, call)
 
         return self._patiently(once)
@@ -192,16 +191,6 @@ def _json(answer: requests.Response) -> object:
         return answer.json()
     except ValueError:
         return None
-
-
-def _translated(action: str) -> AbstractContextManager[None]:
-    """
-    Translate errors of Google's libraries inside into the errors of the CloudDriver port.
-
-    Raises:
-        CloudError: Unexplained for an error without a name here.
-    """
-    return translated(partial(_meaning_of, action))
 
 
 def _nobody(action: str) -> CredentialsRefused:
