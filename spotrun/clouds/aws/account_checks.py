@@ -22,7 +22,6 @@ NO_INSTANCE = "i-00000000000000000"
 _ALLOWED = "DryRunOperation"
 """EC2's answer to a dry run that would have succeeded. It is an error as well."""
 _NO_SUCH_QUOTA = "NoSuchResourceException"
-_SPOT = "spot.amazonaws.com"
 
 
 class Caller(NamedTuple):
@@ -57,16 +56,6 @@ def account_number(regions: Sequence[Region]) -> str:
     return caller(regions[-1]).account
 
 
-def rehearse_launch(region: Region, parameters: dict[str, Any]) -> None:
-    """
-    Check by a dry run whether EC2 would do this RunInstances.
-
-    Raises:
-        CloudError: it would not.
-    """
-    _rehearse(region, "launch", lambda: region.ec2.run_instances(**parameters, DryRun=True))
-
-
 def rehearse_termination(region: Region) -> str | None:
     """
     Check by a dry run what EC2 would let us end, and return it in words: the id of an instance of ours, or any
@@ -82,7 +71,7 @@ def rehearse_termination(region: Region) -> str | None:
         return region.ec2.terminate_instances(InstanceIds=[instance_id or NO_INSTANCE], DryRun=True)
 
     try:
-        _rehearse(region, f"terminate {instance_id or 'an instance'}", call)
+        rehearse(region, f"terminate {instance_id or 'an instance'}", call)
     except (NoSuchInstance, AccessDenied):
         if instance_id is not None:
             raise
@@ -90,38 +79,14 @@ def rehearse_termination(region: Region) -> str | None:
     return instance_id or "any instance"
 
 
-def rehearse_spot_requests(region: Region) -> None:
+def rehearse(region: Region, action: str, call: Callable[[], Any]) -> None:
     """
-    Check by a dry run whether the caller may list spot requests.
+    Check by a dry run whether EC2 would do something.
 
     Raises:
-        AccessDenied: the caller may not.
+        CloudError: it would not.
     """
-    _rehearse(region, "list spot requests", lambda: region.ec2.describe_spot_instance_requests(DryRun=True))
 
-
-def has_spot_role(region: Region) -> bool:
-    """
-    Return whether the account has the role with which EC2 launches spot.
-
-    Raises:
-        AccessDenied: the caller may not ask.
-    """
-    return bool(region.pages(region.iam, "list_roles", "Roles", PathPrefix=f"/aws-service-role/{_SPOT}/"))
-
-
-def make_spot_role(region: Region) -> None:
-    """
-    Make the role with which EC2 launches spot:
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
-
-    Raises:
-        AccessDenied: the caller may not make it.
-    """
-    region.ask("make the role for spot", lambda: region.iam.create_service_linked_role(AWSServiceName=_SPOT))
-
-
-def _rehearse(region: Region, action: str, call: Callable[[], Any]) -> None:
     def once() -> None:
         try:
             call()

@@ -200,7 +200,12 @@ class AwsDoctor:
         )
         image = describe_image(self._region, request.offering.image)
         parameters = run_instances(request, self._config, image, network.group)
-        rehearse = partial(account_checks.rehearse_launch, self._region, parameters)
+        rehearse = partial(
+            account_checks.rehearse,
+            self._region,
+            "launch",
+            lambda: self._region.ec2.run_instances(**parameters, DryRun=True),
+        )
         yield from self._settling.findings(name, rehearse, until, IdentityUnknown)
         yield ok(name, f"EC2 would launch {offering.instance_type} in {offering.zone}")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 
-from spotrun.clouds.aws import account_checks
+from spotrun.clouds.aws.account_checks import rehearse
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.price_list import read_price_list
 from spotrun.clouds.aws.prices import spot_prices
@@ -14,6 +14,7 @@ from spotrun.doctor.finding import Finding, Refusal, Verdict, findings_of, ok, w
 from spotrun.units import count_of
 
 ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to who you are"
+_SPOT = "spot.amazonaws.com"
 NEEDS_POLICY = Refusal(hint=ATTACH, verdict=Verdict.FAILED)
 """For calls that the runners' policy allows."""
 
@@ -39,22 +40,23 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
 
 def spot_role_findings(region: Region) -> Iterator[Finding]:
     """
-    Check the role that EC2 needs for spot, and make it if it is missing, as the first spot launch in an account does.
+    Check the role that EC2 needs for spot, and make it if it is missing, as the first spot launch in an account does:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 
     Raises:
         AccessDenied: the caller may not ask for it.
     """
-    if account_checks.has_spot_role(region):
+    if region.pages(region.iam, "list_roles", "Roles", PathPrefix=f"/aws-service-role/{_SPOT}/"):
         yield ok("spot role", "is there")
     else:
         yield from findings_of("spot role", partial(_made_spot_role, region), NEEDS_POLICY)
 
 
 def _made_spot_role(region: Region) -> Iterator[Finding]:
-    account_checks.make_spot_role(region)
+    region.ask("make the role for spot", lambda: region.iam.create_service_linked_role(AWSServiceName=_SPOT))
     yield ok("spot role", "is made: nobody has asked for spot in this account before")
 
 
 def spot_request_findings(region: Region) -> Iterable[Finding]:
-    account_checks.rehearse_spot_requests(region)
+    rehearse(region, "list spot requests", lambda: region.ec2.describe_spot_instance_requests(DryRun=True))
     return ()

@@ -7,7 +7,7 @@ from functools import partial
 
 from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
-from spotrun.doctor.finding import Finding, Refusal, findings_of, ok, warned
+from spotrun.doctor.finding import Finding, Refusal, failed, findings_of, ok, warned
 from spotrun.errors import SpotrunError
 from spotrun.secrets.reference import PARAMETERS, SECURE, Reference, encrypt_command, put_command
 
@@ -22,16 +22,16 @@ def _of_each(region: Region, secrets: Mapping[str, Reference]) -> Iterator[Findi
     paths = sorted({each.name for each in secrets.values()})
     kinds = account_checks.parameter_kinds(region, paths) if paths else {}
     for name, reference in secrets.items():
-        title, path, kind = f"secret {name}", reference.name, kinds.get(reference.name)
-        yield from findings_of(title, partial(_judged, region.name, title, path, kind))
+        yield _judged(region.name, f"secret {name}", reference.name, kinds.get(reference.name))
 
 
-def _judged(region: str, title: str, path: str, kind: str | None) -> Iterator[Finding]:
+def _judged(region: str, name: str, path: str, kind: str | None) -> Finding:
     if kind is None:
-        raise SpotrunError(f"there is no parameter {path} in {region}", hint=put_command(path, region))
+        return failed(name, SpotrunError(f"there is no parameter {path} in {region}", hint=put_command(path, region)))
     if kind != SECURE:
-        raise SpotrunError(f"{path} is not encrypted: it is a {kind}", hint=encrypt_command(path, region))
-    if path.startswith(PARAMETERS):
-        yield ok(title, f"{path}, a {SECURE}")
-    else:
-        yield warned(title, f"the role of infra/aws reads below {PARAMETERS} only", f"let the instances read {path}")
+        return failed(
+            name, SpotrunError(f"{path} is not encrypted: it is a {kind}", hint=encrypt_command(path, region))
+        )
+    if not path.startswith(PARAMETERS):
+        return warned(name, f"the role of infra/aws reads below {PARAMETERS} only", f"let the instances read {path}")
+    return ok(name, f"{path}, a {SECURE}")

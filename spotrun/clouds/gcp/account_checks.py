@@ -15,11 +15,6 @@ from spotrun.clouds.gcp.instances import look
 from spotrun.clouds.gcp.names import read_name
 from spotrun.errors import CloudError, IdentityUnknown
 
-ASKED_AT_ONCE_MAX = 100
-"""
-Maximum permissions in one request:
-https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
-"""
 OF_IAP = frozenset(("35.235.240.0/20",))
 """
 Addresses from which Identity-Aware Proxy connects, after it has checked the caller:
@@ -55,18 +50,15 @@ def project_facts(google: Google, project: str) -> Mapping[str, Any]:
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
     """
     Return those of some permissions that the caller has in the project. Google evaluates no condition on a name for
-    this.
+    this, and takes at most 100 permissions:
+    https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
 
     Raises:
         CloudError: Resource Manager does not answer.
     """
     path = f"v3/projects/{quote(project, safe=':')}:testIamPermissions"
-    found: set[str] = set()
-    for some in _chunks(sorted(permissions)):
-        body = {"permissions": some}
-        answer = google.ask("say what you may do in the project", Call(RESOURCES, "POST", path, body=body))
-        found.update(answer.get("permissions", ()))
-    return found
+    call = Call(RESOURCES, "POST", path, body={"permissions": sorted(permissions)})
+    return set(google.ask("say what you may do in the project", call).get("permissions", ()))
 
 
 def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
@@ -92,11 +84,9 @@ def granted_in_bucket(google: Google, bucket: str, permissions: Collection[str])
     Raises:
         CloudError: Cloud Storage does not answer, or there is no such bucket.
     """
-    found: set[str] = set()
-    for some in _chunks(sorted(permissions)):
-        call = Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}/iam/testPermissions", {"permissions": some})
-        found.update(google.ask(f"say what you may do in gs://{bucket}", call).get("permissions", ()))
-    return found
+    query = {"permissions": sorted(permissions)}
+    call = Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}/iam/testPermissions", query)
+    return set(google.ask(f"say what you may do in gs://{bucket}", call).get("permissions", ()))
 
 
 def bucket_facts(google: Google, bucket: str) -> Mapping[str, Any]:
@@ -170,11 +160,6 @@ def _grants_to_accounts(policy: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for member in binding.get("members", ()):
             if member.startswith(_ACCOUNT):
                 yield member.removeprefix(_ACCOUNT), binding["role"]
-
-
-def _chunks(names: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(names), ASKED_AT_ONCE_MAX):
-        yield names[start : start + ASKED_AT_ONCE_MAX]
 
 
 def _lets_in(rule: Mapping[str, Any]) -> bool:

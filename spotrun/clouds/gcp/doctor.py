@@ -8,7 +8,6 @@ Google rehearses no launch: whether one succeeds is only told by one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import Any
 
@@ -31,11 +30,11 @@ from spotrun.clouds.gcp.quotas import Limits
 from spotrun.clouds.gcp.right_checks import BUCKET, GRANT, PROJECT, UNTOLD_RIGHTS, bucket_right_findings, right_findings
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.clouds.gcp.secret_checks import secret_findings
-from spotrun.clouds.gcp.surroundings import find_image, find_subnetwork
+from spotrun.clouds.gcp.surroundings import find_image, find_subnetwork, no_such_region
 from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.clouds.identity_trial import DENIED_WITHIN, Settling, trial_identity
 from spotrun.doctor.finding import Finding, Refusal, Step, findings_of, findings_of_steps, ok, unknown, warned
-from spotrun.errors import AccessDenied, CloudError
+from spotrun.errors import AccessDenied
 from spotrun.secrets.reference import Reference
 from spotrun.spec.model import ResourcesSpec
 
@@ -126,16 +125,14 @@ class GcpDoctor:
         Check that Google has the regions, and leave those that it does not have out of all further checks.
 
         Raises:
-            CloudError: the job names one.
+            BadSurroundings: the job names one.
         """
         unheard = [name for name in self._config.regions if name not in self._regions]
         if unheard:
             self._config = replace(
                 self._config, regions=tuple(name for name in self._config.regions if name not in unheard)
             )
-            close = get_close_matches(unheard[0], self._regions, 1)
-            hint = f"did you mean {close[0]}?" if close else "`gcloud compute regions list` has their names"
-            raise CloudError(f"Google shows no region called {', '.join(unheard)}", hint=hint)
+            raise no_such_region(unheard, self._regions)
         return ()
 
     # -- what surrounds an instance ------------------------------------------------------------------------------

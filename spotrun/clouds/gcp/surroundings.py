@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -29,10 +30,14 @@ def zones_of(google: Google, project: str, region: str) -> list[str]:
     rows = google.items("list zones", Call(COMPUTE, "GET", f"projects/{project}/zones"))
     of_region = {row["name"]: str(row.get("region", "")).rpartition("/")[2] for row in rows}
     if region not in of_region.values():
-        close = get_close_matches(region, set(of_region.values()), 1)
-        hint = f"did you mean {close[0]}?" if close else "`gcloud compute regions list` has their names"
-        raise BadSurroundings(f"Google shows no region called {region}", hint=hint)
+        raise no_such_region([region], of_region.values())
     return sorted(row["name"] for row in rows if of_region[row["name"]] == region and row.get("status", "UP") == "UP")
+
+
+def no_such_region(named: Sequence[str], known: Iterable[str]) -> BadSurroundings:
+    close = get_close_matches(named[0], set(known), 1)
+    hint = f"did you mean {close[0]}?" if close else "`gcloud compute regions list` has their names"
+    return BadSurroundings(f"Google shows no region called {', '.join(named)}", hint=hint)
 
 
 def find_image(google: Google, path: str) -> Image:
