@@ -23,7 +23,7 @@ _CAPACITY_TYPES = {
 
 class WantedCapacity(NamedTuple):
     """
-    Capacity that a job wants to rent: `types` are those that it lists for its cloud. A job that names neither type nor
+    The capacity that a job wants. `types` are those that it lists for its cloud. A job that names neither type nor
     accelerator is assumed to want one GPU.
     """
 

@@ -74,8 +74,8 @@ def _advice_of(error: SpotrunError, otherwise: str) -> str:
 
 class Refusal(NamedTuple):
     """
-    Meaning of an error of a check; by default, that what a caller may not read is unknown. `words` go before the
-    error's own, `hint` replaces its hint, and `advice` is for an error that has none.
+    The meaning of an error of a check; by default, facts that the caller may not read are unknown. `words` go before
+    the error's own, `hint` replaces its hint, and `advice` is for an error that has none.
     """
 
     words: str = ""
@@ -121,7 +121,7 @@ class Step(NamedTuple):
 
 
 def findings_of_steps(steps: Iterable[Step]) -> Iterator[Finding]:
-    """Yield the findings of each step. A step that fails, or lacks a step that it needs, is lacking for later ones."""
+    """Yield the findings of each step. A step is lacking for later ones if it fails, or lacks a step that it needs."""
     lacking: set[str] = set()
     for step in steps:
         if not lacking.isdisjoint(step.needs):
