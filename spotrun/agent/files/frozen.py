@@ -71,7 +71,7 @@ class Frozen:
 
     @cached_property
     def survey(self) -> Survey:
-        """What was there at that moment."""
+        """The survey of that moment."""
         folder = self.folder
         files = {file.path: file.version for file in folder.files}
         return Survey(files, folder.links, folder.folders, folder.refused, folder.gone)
