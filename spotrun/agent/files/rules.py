@@ -15,8 +15,8 @@ from spotrun.spec.patterns import chooser
 
 class TrainingFiles:
     """
-    All that a script has written into the work folder, except what the job excludes and what `stays`. A file that cannot
-    be stored is left out, and a restore does not touch it.
+    All that a script has written into the work folder, except what the job excludes and what `stays`. A file that
+    cannot be stored is left out, and a restore does not touch it.
     """
 
     WHAT = "the checkpoint's files"
