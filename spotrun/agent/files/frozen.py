@@ -62,11 +62,15 @@ def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
 
 
 class Frozen:
-    """Files at one moment, held until `close`. `number` is that of the trainer's boundary."""
+    """
+    Files at one moment, held until `close`. Those of a training have the `number` of a boundary. A state `is_whole`:
+    none of its files may be left out.
+    """
 
-    def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int = -1) -> None:
+    def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int | None = None) -> None:
         self.number = number
         self.folder = folder
+        self.is_whole = number is None
         self._descriptors = descriptors
 
     @cached_property
