@@ -258,7 +258,7 @@ class Worker:
         began_s = self._clock.monotonic()
         prefix = snapshot.prefix if self._tries == 1 else f"{snapshot.prefix}-{self._tries}"
         try:
-            with self._files.stored(snapshot, control) as files:
+            with self._files.stored(snapshot.frozen, control, final=snapshot.taken.final) as files:
                 sent = self._upload(snapshot, prefix, control)
                 self._tries = 0
                 self._compare_others(snapshot, files, control)

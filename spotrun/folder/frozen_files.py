@@ -18,7 +18,7 @@ from typing import NamedTuple
 from spotrun.folder.work_files import FileVersion, LinkTo, Stamp
 
 SAMPLE_BYTES = 4096
-COPY_BYTES = 1 << 30
+COPY_BYTES, READ_BYTES = 1 << 30, 4 << 20
 _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 """Errors of copy_file_range(2) between such files, or on such a file system."""
 
@@ -98,5 +98,5 @@ def _copy_some(fd: int, to: int, at: int, start: int, size_bytes: int) -> int:
     except OSError as error:
         if error.errno not in _NOT_HERE:
             raise
-    os.lseek(to, start, os.SEEK_SET)
-    return os.sendfile(to, fd, at, size_bytes)
+    data = os.pread(fd, min(size_bytes, READ_BYTES), at)
+    return os.pwrite(to, data, start) if data else 0

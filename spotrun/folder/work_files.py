@@ -193,16 +193,16 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
 def _new(
     root: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool], missing: set[str]
 ) -> Iterator[tuple[str, Facts]]:
-    """Yield what was not there `before`, or is another file now, and remove what is there from `missing`."""
+    """Yield what was not there `before`, or is another file now, and remove files that are there from `missing`."""
     for path, facts in tree(root, never=NEVER):
         name = _name(path, facts)
         missing.discard(name)
-        if chosen(path) and (name not in before or (name == path and _is_other(path, facts, before[name]))):
+        if name != path:
+            is_new = name not in before and _is_nameable(path)
+        else:
+            is_new = not _is_nameable(path) or isinstance(facts, OSError) or before.get(path) != Stamp.of(facts)
+        if is_new and chosen(path):
             yield path, facts
-
-
-def _is_other(path: str, facts: Facts, before: Stamp) -> bool:
-    return not _is_nameable(path) or isinstance(facts, OSError) or before != Stamp.of(facts)
 
 
 def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dict[str, str]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.agent.files import quiescence
+from spotrun.agent.trainees.state_watch import Wish
+from spotrun.checkpoint.upload import Abandoned
 from spotrun.folder.state_files import by_inode
 from tests.support.memory_store import MemoryStore
 from tests.support.repository import JOBS
@@ -93,6 +94,21 @@ def test_a_hundredth_of_a_state_is_sent_again(tmp_path: Path) -> None:
     other = run.instance()
     assert {path.relative_to(other.work): path.read_bytes() for path in other.work.rglob("*.bin")} == there
     other.close()
+
+
+def test_a_copy_from_before_a_restore_makes_no_commit(tmp_path: Path) -> None:
+    """Its unchanged files are not those of the newest checkpoint any more."""
+    run = StateRun(tmp_path, MemoryStore())
+    instance = run.instance()
+    (instance.work / "out/a").write_text("as stored")
+    assert instance.last() is not None
+    (instance.work / "out/b").write_text("new")
+    instance.watch.want(Wish(0, is_last=True))
+    copy = instance.inbox.get()
+    instance.files.begin(run.history.attempt, {})
+    with pytest.raises(Abandoned):
+        instance.commit(copy)
+    instance.close()
 
 
 def test_the_command_line_knows_what_has_no_steps(sandbox: Sandbox) -> None:

@@ -112,9 +112,7 @@ class StateInstance:
     def commit(self, frozen: StateFrozen) -> ev.CommittedFiles | None:
         if frozen.state is None:
             return None
-        taken = SimpleNamespace(final=frozen.is_last)
-        snapshot: Any = SimpleNamespace(frozen=frozen.state, state=frozen.state, taken=taken)
-        with self.files.stored(snapshot, UploadControl()) as stored:
+        with self.files.stored(frozen.state, UploadControl(), final=frozen.is_last) as stored:
             assert stored is not None
             self.run.history.commit(files=stored.name, size_bytes=0, step=0, final=frozen.is_last)
             self.files.committed(stored)

@@ -90,12 +90,12 @@ class Instance:
         frozen.send(lambda message, fds: received.append((message, [os.dup(fd) for fd in fds])))
         descriptors = Descriptors([fd for _, fds in received for fd in fds])
         got = agent_frozen.received(received[0][0], descriptors)
-        return SimpleNamespace(frozen=got, state=None, taken=SimpleNamespace(final=final))
+        return SimpleNamespace(frozen=got, final=final)
 
     def save(self, snapshot: Any = None, control: UploadControl | None = None) -> int:
         """Make a snapshot durable, as the worker does; the number of its commit."""
         snapshot = snapshot or self.snapshot()
-        with self.files.stored(snapshot, control or UploadControl()) as stored:
+        with self.files.stored(snapshot.frozen, control or UploadControl(), final=snapshot.final) as stored:
             assert stored is not None
             self.pieces.sweep()  # as the thread does that looks at a notice
             self.history.step += 1

@@ -28,8 +28,7 @@ from spotrun.agent.files.content_store import (
     over_limits,
 )
 from spotrun.agent.files.outputs import SENDERS, SENDERS_AT_THE_END, output_file
-from spotrun.agent.snapshots.frozen import TornFile
-from spotrun.agent.snapshots.snapshot import Snapshot
+from spotrun.agent.snapshots.frozen import Frozen, TornFile
 from spotrun.checkpoint.upload import Abandoned, UploadControl
 from spotrun.folder.frozen_files import ContentSource, FrozenFile
 from spotrun.folder.stored_files import (
@@ -90,16 +89,18 @@ class CommitFiles:
         self._attempt, self.known = attempt, known
 
     @contextlib.contextmanager
-    def stored(self, snapshot: Snapshot, control: UploadControl) -> Iterator[StoredFiles | None]:
+    def stored(
+        self, frozen: Frozen | None, control: UploadControl, *, final: bool = False
+    ) -> Iterator[StoredFiles | None]:
         """
-        Yield the files of the snapshot, which are all in the store; None if none belong to it. The ledger has to name
-        them inside of this block: what it does not name may be deleted from the block's end on.
+        Yield the files of a snapshot, which are all in the store; None if it is without. The ledger has to name them
+        inside of this block: what it does not name may be deleted from the block's end on.
 
         Raises:
             FilesTorn, StateRefused, Abandoned
             StoreError: not all of it could be stored.
         """
-        if snapshot.frozen is None:
+        if frozen is None:
             yield None
             return
 
@@ -108,7 +109,7 @@ class CommitFiles:
                 raise Abandoned
 
         with self._pieces.sending(go_on) as sending:
-            storing = _Storing(self._context, self._pieces, sending, self._attempt, snapshot, self.known)
+            storing = _Storing(self._context, self._pieces, sending, self._attempt, frozen, self.known, final=final)
             known = storing.all_files(hurried=control.hurried)
             listing, left_out = storing.listing(known)
             self._pieces.tell(left_out)
@@ -135,7 +136,7 @@ class CommitFiles:
 
 
 class _Storing:
-    """The files of one snapshot. A state `is_whole`: none of its files may be left out."""
+    """The files of one snapshot."""
 
     def __init__(
         self,
@@ -143,18 +144,19 @@ class _Storing:
         pieces: Pieces,
         sending: Sending,
         attempt: int,
-        snapshot: Snapshot,
+        frozen: Frozen,
         known: Mapping[str, StoredFile],
+        *,
+        final: bool,
     ) -> None:
-        assert snapshot.frozen is not None
         self._work = context.assignment.work
-        self._max_gb = math.inf if snapshot.state is not None else context.spec.checkpoint.files.max_gb
+        self._max_gb = math.inf if frozen.is_whole else context.spec.checkpoint.files.max_gb
         self._pieces = pieces
         self._sending = sending
         self._attempt = attempt
-        self._frozen = snapshot.frozen
-        self._is_whole = snapshot.state is not None
-        self._is_final = snapshot.taken.final
+        self._frozen = frozen
+        self._is_whole = frozen.is_whole
+        self._is_final = final
         self._known = known
         self._files_max = STATE_FILES_MAX if self._is_whole else FILES_MAX
 

@@ -346,7 +346,9 @@ class _Storing:
                 seen, data = self._small(seen)
                 pieces = sending.pieces((data,) if data else ())
             else:
-                pieces = sending.pieces(self._large(seen))
+                pieces = sending.pieces(self._read(seen))
+        except TornFile:
+            raise Refused(RESTLESS, passing=True) from None
         except OSError as error:
             raise Refused(f"it cannot be read: {error.strerror}") from error
         return output_file(path, seen.stamp, self._attempt, pieces)
@@ -356,7 +358,7 @@ class _Storing:
         Return a file of one piece or none, as it is now: it is read between two writes.
 
         Raises:
-            Refused: it changes too fast, or has grown.
+            TornFile: it changes too fast, or has grown.
         """
         for _ in range(TRIES_BETWEEN_WRITES):
             stamp = Stamp.of(os.stat(self._work / seen.place, follow_symlinks=False))
@@ -365,19 +367,7 @@ class _Storing:
             now = FileVersion(seen.place, stamp)
             with contextlib.suppress(TornFile):
                 return now, b"".join(self._read(now))
-        raise Refused(RESTLESS, passing=True)
-
-    def _large(self, seen: FileVersion) -> Iterator[bytes]:
-        """
-        Yield a large file in pieces.
-
-        Raises:
-            Refused: it is not what it was.
-        """
-        try:
-            yield from self._read(seen)
-        except TornFile:
-            raise Refused(RESTLESS, passing=True) from None
+        raise TornFile
 
     def _read(self, seen: FileVersion) -> Iterator[bytes]:
         with at_place(self._work, FrozenFile(seen.place, seen.place, seen.stamp, ContentSource.PLACE)) as whole:

@@ -15,7 +15,7 @@ from spotrun.spec.patterns import chooser
 
 class TrainingFiles:
     """
-    Files that a script has written into the work folder, except what the job excludes and what `stays`. A file that
+    All that a script has written into the work folder, except what the job excludes and what `stays`. A file that
     cannot be stored is left out, and a restore does not touch it.
     """
 
@@ -38,8 +38,8 @@ class TrainingFiles:
 
 class StateFiles:
     """
-    The files at the paths at which the job's command keeps its state: all of them or none, with their permissions, and
-    nothing else.
+    All that lies at the paths at which the job's command keeps its state: the whole of it or nothing, with its
+    permissions. A restore leaves nothing else there.
     """
 
     WHAT = "the command's state"

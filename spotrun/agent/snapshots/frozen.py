@@ -62,16 +62,20 @@ def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
 
 
 class Frozen:
-    """Files at one moment, held until `close`. `number` is that of the trainer's boundary."""
+    """
+    Files at one moment, held until `close`. Those of a training have the `number` of a boundary. A state `is_whole`:
+    none of its files may be left out.
+    """
 
-    def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int = -1) -> None:
+    def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int | None = None) -> None:
         self.number = number
         self.folder = folder
+        self.is_whole = number is None
         self._descriptors = descriptors
 
     @cached_property
     def survey(self) -> Survey:
-        """The content at that moment."""
+        """The survey of that moment."""
         folder = self.folder
         files = {file.path: file.version for file in folder.files}
         return Survey(files, folder.links, folder.folders, folder.refused, folder.gone)

@@ -33,7 +33,7 @@ class Snapshot:
     @property
     def state(self) -> Frozen | None:
         """The state, if this is a snapshot of a command."""
-        return self.frozen if self.arena is None else None
+        return self.frozen if self.frozen is not None and self.frozen.is_whole else None
 
     @property
     def unsent_bytes(self) -> int:

@@ -170,7 +170,7 @@ class Freezer:
                 refused[path] = f"it cannot be read: {error.strerror}"
                 continue
             files.append(file)
-        frozen.stamps = _lasting({f.path: FileVersion(f.place, f.stamp) for f in files}, time.time_ns(), updated)
+        frozen.stamps = _lasting({file.path: file.version for file in files}, time.time_ns(), updated)
         self._unsettled[frozen.number] = frozen.stamps
         names = dict(sorted(refused.items())[:PLACES_MAX])
         links = dict(sorted(seen.links.items())[:PLACES_MAX])
