@@ -341,7 +341,7 @@ def test_p26_a_day_of_expired_credentials_kills_nothing(
     assert [type(action.event) for action in seen.actions if isinstance(action, Append)] == [LaunchIntended]
     assert [each.alive for each in seen.instances] == [True]
     assert seen.state.current_attempt == agent.attempt
-    assert seen.state.commits[-1].event.step == 23 + 24 + 1
+    assert (len(seen.state.commits), seen.state.commits[-1].event.step) == (23 + 24 + 1, agent.step)
     assert count(account, "TerminateInstances") == 0
     assert len(launches(account)) == 1
 

@@ -439,7 +439,7 @@ def test_a_night_tells_what_becomes_of_it_at_an_address_that_is_in_secret_manage
     world.passes(60)
     require_one_clean_night(world)
     assert told(server) == ALL
-    assert [each.path.rpartition("/")[2] for each in server.posted][-1] == "cNryAnother", "the newest address is used"
+    assert [each.target.rpartition("/")[2] for each in server.posted][-1] == "cNryAnother", "the newest address is used"
     for kept in (b"".join(world._objects.objects.values()), str(world.answers).encode(), repr(world.night).encode()):
         assert b"cNry" not in kept
     assert world.google.counts[ACCESS] <= 20, "only where there is news"

@@ -152,7 +152,7 @@ def test_a_function_killed_after_a_delivery_and_before_its_record_delivers_it_ag
     world.passes(120)
     require_one_clean_night(world)
     assert told(server) == [*ALL, "night"]
-    assert server.posted[-1].headers["Idempotency-Key"] == server.posted[-2].headers["Idempotency-Key"]
+    assert server.posted[-1].headers["idempotency-key"] == server.posted[-2].headers["idempotency-key"]
 
 
 def test_a_cold_start_tells_nothing_twice(world: NightWorld, server: WebhookServer) -> None:
@@ -216,7 +216,7 @@ def test_foreign_record_is_reported_to_the_webhooks_of_the_installed_one(
     assert news.json["id"] == "resnet50-20261123-night"
     assert "night.json is not what was installed" in news.json["sentence"]
     assert "spotrun night install" in news.json["sentence"]
-    assert news.path != "/stranger"
+    assert news.target != "/stranger"
     assert world.uids() == []
     assert world.invoke({"kind": "look"}), "what looks after a run asks nobody for the record"
 
