@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spotrun.agent.files import quiescence
 from spotrun.agent.trainees.state_watch import Wish
 from spotrun.checkpoint.upload import Abandoned
 from spotrun.folder.state_files import by_inode
