@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -26,6 +23,7 @@ from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.gce_metadata import gce_metadata
 from tests.support.google_login import log_in, log_out
 from tests.support.guarded_account import GuardedAccount
+from tests.support.http_server import HttpServer, Reply, Request, as_json
 from tests.support.registry_server import USER, WORD, RegistryServer
 
 DIGEST = f"sha256:{'1' * 64}"
@@ -117,27 +115,15 @@ def public_ecr(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     signed: list[str] = []
     token = base64.b64encode(b"AWS:of-everybody").decode()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            signed.append(self.headers["Authorization"])
-            answer = json.dumps({"authorizationData": {"authorizationToken": token}}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def answer(request: Request) -> Reply:
+        signed.append(request.headers["authorization"])
+        return as_json({"authorizationData": {"authorizationToken": token}})
 
-        def log_message(self, format: str, *args: object) -> None:
-            return
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL_ECR_PUBLIC", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    yield signed
-    server.shutdown()
-    server.server_close()
+    with HttpServer(answer) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_ECR_PUBLIC", server.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+        yield signed
 
 
 def test_who_is_logged_in_to_aws_is_known_to_the_public_registry_too(public_ecr: list[str]) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +35,7 @@ from tests.support.aws_launches import request
 from tests.support.ec2_prices import SpotRow
 from tests.support.ec2_server import TYPES, ZONES, Ec2Account
 from tests.support.histories import offering
+from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.manual_clock import ManualClock
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -210,26 +209,18 @@ def test_how_often_spot_is_taken_is_told_where_the_advisor_knows(account: Ec2Acc
 def test_an_advisor_far_away_is_asked_once_a_day(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    class Far(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(ADVICE if len(asked) > 1 else b"<html>come back later</html>")
+    def far(request: Request) -> Reply:
+        asked.append(request.target)
+        return Reply(body=ADVICE if len(asked) > 1 else b"<html>come back later</html>")
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Far) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        url, clock = f"http://127.0.0.1:{server.server_port}/advice.json", ManualClock(datetime.now(UTC))
+    with HttpServer(far) as server:
+        url, clock = f"{server.url}/advice.json", ManualClock(datetime.now(UTC))
         with pytest.raises(CloudError, match="cannot be read"):
             read_advice(url, clock, tmp_path)
         for _ in range(2):
             assert read_advice(url, clock, tmp_path).band("us-east-1", "g5.xlarge") == ">20%"
         clock.advance(KEPT_FOR_S + 60)
         read_advice(url, clock, tmp_path)
-        server.shutdown()
     assert len(asked) == 3
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,7 @@ from spotrun.run.fold import fold
 from tests.support.called_spotrun import Spotrun
 from tests.support.decisions import spec
 from tests.support.histories import START, History, histories
+from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.report_samples import stormy
 from tests.support.short_runs import trained
 from tests.support.stored_runs import store_run
@@ -130,40 +129,31 @@ def test_whatever_happens_no_span_ends_before_it_begins_and_each_has_its_own_nam
 # -- a collector ------------------------------------------------------------------------------------------------------
 
 
-class _Collector(ThreadingHTTPServer):
+class _Collector(HttpServer):
     """Takes what OTLP sends by HTTP, or refuses it."""
 
     code = 200
-    taken: list[tuple[str, bytes]]
 
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, bytes]] = []
+        super().__init__(self._take)
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.taken.append((self.path, body))
-        self.send_response(self.server.code)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
+    def _take(self, request: Request) -> Reply:
+        self.taken.append((request.target, request.body))
+        return Reply(self.code)
 
 
 @pytest.fixture
 def collector() -> Iterator[_Collector]:
-    with _Collector(("127.0.0.1", 0), _Handler) as server:
-        server.taken = []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with _Collector() as server:
         yield server
-        server.shutdown()
 
 
 def test_a_collector_gets_them_by_otlp(
     runs: Path, spotrun: Spotrun, collector: _Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_run(runs, ended())
-    url = f"http://127.0.0.1:{collector.server_port}"
+    url = collector.url
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
     said = spotrun("spans", "demo", "--endpoint", url)
     ((path, body),) = collector.taken
@@ -180,7 +170,7 @@ def test_a_collector_gets_them_by_otlp(
 def test_a_collector_that_refuses_them_is_one_error(runs: Path, spotrun: Spotrun, collector: _Collector) -> None:
     store_run(runs, ended())
     collector.code = 400
-    said = spotrun("spans", "demo", "--endpoint", f"http://127.0.0.1:{collector.server_port}")
+    said = spotrun("spans", "demo", "--endpoint", collector.url)
     assert (said.code, said.out) == (1, "")
     assert "did not take the spans" in said.err
     assert "Traceback" not in said.err
