@@ -117,10 +117,10 @@ def public_ecr(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         signed.append(request.headers["authorization"])
         return as_json({"authorizationData": {"authorizationToken": token}})
 
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     with HttpServer(answer) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_ECR_PUBLIC", server.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
         yield signed
 
 

@@ -209,11 +209,11 @@ def test_offers_show_interruption_bands_where_the_advisor_has_them(account: Ec2A
 def test_remote_advisor_is_requested_once_a_day(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    def answer(request: Request) -> Reply:
+    def far(request: Request) -> Reply:
         asked.append(request.target)
         return Reply(body=ADVICE if len(asked) > 1 else b"<html>come back later</html>")
 
-    with HttpServer(answer) as server:
+    with HttpServer(far) as server:
         url, clock = f"{server.url}/advice.json", ManualClock(datetime.now(UTC))
         with pytest.raises(CloudError, match="cannot be read"):
             read_advice(url, clock, tmp_path)

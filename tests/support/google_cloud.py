@@ -226,11 +226,11 @@ class GoogleCloud:
 
     def _record(self, called: Called, request: Request) -> Asked:
         method, body = called.method.id, self._body(called, request)
-        path = request.target.partition("?")[0].removeprefix(COMPUTE)
-        with self._lock:
+        path, at = request.target.partition("?")[0].removeprefix(COMPUTE), self._now(method)
+        with self._lock:  # the project's lock is never waited for in here
             self.counts[method] += 1
             nth, who = self.counts[method], self._who(request.bearer)
-            asked = Asked(who, method, called.arguments, called.query, body, self._now(method), path, nth)
+            asked = Asked(who, method, called.arguments, called.query, body, at, path, nth)
             self.asked.append(asked)
         return asked
 
@@ -279,7 +279,7 @@ class GoogleCloud:
             self.changed.add((asked.who, asked.name))
 
     def _carried_out(self, called: Called, asked: Asked, request: Request, failure: Failure | None) -> Reply:
-        if asked.method.startswith(_OBJECTS):
+        if self.objects and asked.method.startswith(_OBJECTS):
             return self._hand_on(request)
         answer = self._handled(asked, failure)
         self.faults += [f"{asked.method}: {fault}" for fault in described().answer_faults(called, answer)]

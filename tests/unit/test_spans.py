@@ -132,12 +132,13 @@ def test_whatever_happens_no_span_ends_before_it_begins_and_each_has_its_own_nam
 class _Collector(HttpServer):
     """Takes what OTLP sends by HTTP, or refuses it."""
 
-    def __init__(self) -> None:
-        super().__init__(self._answer)
-        self.code = 200
-        self.taken: list[tuple[str, bytes]] = []
+    code = 200
 
-    def _answer(self, request: Request) -> Reply:
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, bytes]] = []
+        super().__init__(self._take)
+
+    def _take(self, request: Request) -> Reply:
         self.taken.append((request.target, request.body))
         return Reply(self.code)
 
