@@ -14,7 +14,6 @@ from spotrun.container.registry import (
     ImageRefused,
     NotForThisUser,
     RegistryUnavailable,
-    credentials_of,
     find,
     this_machine,
 )
@@ -31,9 +30,14 @@ NOT_LOOKED_AT = "the image was not looked at"
 _WRITE_DIGEST = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
 
 
-def pinned(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, list[str]]:
-    """Return the job as its run stores it, and notes on that. Raises as `with_baseline_price` and `with_image`."""
-    return with_image(with_baseline_price(spec), environment)
+def pinned(spec: RunSpec, environment: Mapping[str, str], *, later: bool = False) -> tuple[RunSpec, list[str]]:
+    """
+    Return the job as its run stores it, and notes on that; one that begins `later` keeps the tag of its image.
+
+    Raises as `with_baseline_price` and `with_image`.
+    """
+    priced = with_baseline_price(spec)
+    return (priced, []) if later else with_image(priced, environment)
 
 
 def with_baseline_price(spec: RunSpec) -> RunSpec:
@@ -152,6 +156,4 @@ def _login(spec: RunSpec, environment: Mapping[str, str], *, own: bool) -> tuple
             what = f"the digest of the image is not known: {error.message}"
             raise RegistryUnavailable(what, hint=_WRITE_DIGEST) from error
         return None, error.message
-    if here or own:
-        return login_to(image, spec.envs, values), ""
-    return credentials_of(spec.envs, values), ""
+    return login_to(image, spec.envs, values, by_cloud=here or own), ""
