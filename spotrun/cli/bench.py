@@ -123,31 +123,51 @@ def bench(
     beginning of each training is left out. What was rented is gone when the command ends. Later runs of the same job
     know what was measured.
     """
-    import contextlib
-    import sys
-
     from spotrun.bench import report
     from spotrun.bench.attending import wanted
     from spotrun.bench.wish import Wish
-    from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.prepared import billed
 
     if html is not None:
         require_writable(html)
-    names = batch_as, precision_as, devices_as
-    wish = Wish(tuple(types or ()), batch, precision, devices, budget, within, against, *names, store)
+    wish = Wish(
+        types=tuple(types or ()),
+        batch=batch,
+        precision=precision,
+        devices=devices,
+        budget=budget,
+        within=within,
+        against=against,
+        batch_as=batch_as,
+        precision_as=precision_as,
+        devices_as=devices_as,
+        store=store,
+    )
     asked = wanted(job, arguments or (), wish)
-    here = cloud_of(asked.job).here
+    here = asked.job.cloud.here
     if not as_json:
         report.show_plan([(each.trial, each.prices) for each in asked.trials])
     for line in asked.notes if not here or (at_once or 1) == 1 else (*asked.notes, _slower(at_once)):
         say(f"note: {line}")
     confirm(yes, f"Measure {len(asked.trials)}?", default=not billed(asked.job), declined="nothing was rented")
+    _measure_and_show(asked, steps, at_once or (1 if here else None), samples, html, as_json=as_json)
+
+
+def _measure_and_show(
+    asked: Wanted, steps: int, at_once: int | None, samples: float | None, html: Path | None, *, as_json: bool
+) -> None:
+    """
+    Raises:
+        SpotrunError: nothing was measured.
+    """
+    import contextlib
+    import sys
+
     rows: list[Row] = []
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-            _measure(asked, steps, at_once or (1 if here else None), rows)
+            _measure(asked, steps, at_once, rows)
     finally:  # show paid measurements, however the block ends
         if rows:
             _show(asked, rows, samples, html, as_json=as_json)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spotrun.container.hosts import AWS, ECR_PUBLIC, GOOGLE, cloud_behind
+from spotrun.container.hosts import AWS, ECR_PUBLIC, GOOGLE
 from spotrun.container.registry import KEY, Credentials, NotForThisUser
 from spotrun.errors import command_for
 from spotrun.spec.image import PASSWORD, USERNAME, Image
 
 
-def login_to(
-    image: Image, envs: Mapping[str, str], secrets: Mapping[str, str], *, by_cloud: bool = True
-) -> Credentials | None:
+def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str], cloud: str) -> Credentials | None:
     """
     Return the login to an image's registry; None if no login is known. `secrets` are the values of the job's secrets.
-    `by_cloud`: a cloud's identity counts too.
+    An identity of `cloud` logs in too, which is the registry's own; none does if that is "".
 
     A cloud's login is made again at each call: it lasts for one or several hours.
 
@@ -26,7 +24,6 @@ def login_to(
     named = {**envs, **secrets}
     if USERNAME in named and PASSWORD in named:
         return Credentials(named[USERNAME], named[PASSWORD])
-    cloud = cloud_behind(image.host) if by_cloud else ""
     try:
         if cloud == AWS:
             from spotrun.container import ecr

@@ -89,9 +89,10 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         find_engine()
     if here and (digest := _digest_here(image)):
         return spec.with_image(image.with_digest(digest)), []
-    own = spec.resources.cloud == cloud_behind(image.host)  # instances have an identity there
+    theirs = cloud_behind(image.host)
+    own = spec.resources.cloud == theirs  # instances have an identity there
     try:
-        login, why_not = _login(spec, environment, own=own)
+        login, why_not = _login(spec, environment, theirs if here or own else "")
         if image.digest and why_not:
             return spec, [f"{NOT_LOOKED_AT}: {why_not}"]
         found = find(image, login, this_machine() if here else INSTANCES)
@@ -135,10 +136,10 @@ def _digest_here(image: Image) -> str:
     return engine.digest_of(image)
 
 
-def _login(spec: RunSpec, environment: Mapping[str, str], *, own: bool) -> tuple[Credentials | None, str]:
+def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return the user at the registry; or why it cannot be read from here, where only instances may read it. A cloud's own
-    login counts only if instances have one too: if the registry is of their `own` cloud.
+    Return the user at the registry; or why it cannot be read from here, where only instances may read it. An
+    identity of `cloud` logs in too; none does if that is "".
 
     Raises:
         RegistryUnavailable: the registry cannot be read from here, for a tag; or the reason is unknown.
@@ -156,4 +157,4 @@ def _login(spec: RunSpec, environment: Mapping[str, str], *, own: bool) -> tuple
             what = f"the digest of the image is not known: {error.message}"
             raise RegistryUnavailable(what, hint=_WRITE_DIGEST) from error
         return None, error.message
-    return login_to(image, spec.envs, values, by_cloud=here or own), ""
+    return login_to(image, spec.envs, values, cloud), ""
