@@ -137,7 +137,7 @@ def prepare(
 
 def billed(spec: RunSpec) -> bool:
     """Return True if a launch costs real money: the instances may be simulated, and the bucket real."""
-    return not (spec.cloud.simulated and not spec.checkpoint.in_bucket)
+    return not spec.cloud.simulated or spec.checkpoint.in_bucket
 
 
 def show_start(path: Path) -> None:
