@@ -29,6 +29,7 @@ from spotrun.container.engine import (
     remember,
     remove_remembered,
 )
+from spotrun.container.hosts import cloud_behind
 from spotrun.container.logins import login_to
 from spotrun.container.registry import NotForThisUser, RegistryUnavailable, find, this_machine
 from spotrun.errors import SpotrunError
@@ -213,7 +214,7 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
 
 def _pull_once(context: AgentContext, engine: Engine, image: Image) -> None:
     """Pull the image once. If that fails, look it up in the registry, whose error is shorter than an engine's."""
-    login = login_to(image, context.spec.envs, context.secrets.values)
+    login = login_to(image, context.spec.envs, context.secrets.values, cloud_behind(image.host))
     try:
         engine.pull(image, login)
     except EngineFailed:

@@ -124,31 +124,51 @@ def bench(
     beginning of each training is left out. What was rented is gone when the command ends. Later runs of the same job
     know what was measured.
     """
-    import contextlib
-    import sys
-
     from spotrun.bench import report
     from spotrun.bench.attending import wanted
     from spotrun.bench.wish import BenchFlags
-    from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.prepared import billed
 
     if html is not None:
         require_writable(html)
-    names = batch_arg, precision_arg, devices_arg
-    wish = BenchFlags(tuple(types or ()), batch, precision, devices, budget, trial_timeout, against, *names, store)
+    wish = BenchFlags(
+        types=tuple(types or ()),
+        batch=batch,
+        precision=precision,
+        devices=devices,
+        budget=budget,
+        trial_timeout=trial_timeout,
+        against=against,
+        batch_arg=batch_arg,
+        precision_arg=precision_arg,
+        devices_arg=devices_arg,
+        store=store,
+    )
     asked = wanted(job, arguments or (), wish)
-    here = cloud_of(asked.job).here
+    here = asked.job.cloud.here
     if not as_json:
         report.show_plan([(each.trial, each.prices) for each in asked.trials])
     for line in asked.notes if not here or (max_parallel or 1) == 1 else (*asked.notes, _slower(max_parallel)):
         say(f"note: {line}")
     confirm(yes, f"Measure {len(asked.trials)}?", default=not billed(asked.job), declined="nothing was rented")
+    _measure_and_show(asked, steps, max_parallel or (1 if here else None), samples, html, as_json=as_json)
+
+
+def _measure_and_show(
+    asked: BenchPlan, steps: int, max_parallel: int | None, samples: float | None, html: Path | None, *, as_json: bool
+) -> None:
+    """
+    Raises:
+        SpotrunError: nothing was measured.
+    """
+    import contextlib
+    import sys
+
     rows: list[BenchRow] = []
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-            _measure(asked, steps, max_parallel or (1 if here else None), rows)
+            _measure(asked, steps, max_parallel, rows)
     finally:  # show paid measurements, however the block ends
         if rows:
             _show(asked, rows, samples, html, as_json=as_json)

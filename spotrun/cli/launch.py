@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import DetachOption, LaunchStoreOption, ScriptArguments, SpecArgument, YesOption
 from spotrun.errors import SpecInvalid
+
+if TYPE_CHECKING:
+    from spotrun.runs.prepared import Prepared
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be rented, and rent nothing.")]
 NameOption = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="Give the run this name.")]
@@ -64,13 +67,10 @@ def launch(
 ) -> None:
     """Train a job, or a script by itself, to its end, on spot capacity where possible."""
     from spotrun import address
-    from spotrun.runs.asking import confirm
-    from spotrun.runs.attend import attend
-    from spotrun.runs.background import leave_behind
     from spotrun.runs.earlier_runs import going_on
     from spotrun.runs.nightly import attend_tonight
     from spotrun.runs.open_run import default_store
-    from spotrun.runs.prepared import Prepared, billed, prepare
+    from spotrun.runs.prepared import prepare
     from spotrun.spec.file import load_spec, placed
 
     _refuse_both(nightly, detach)
@@ -98,10 +98,18 @@ def launch(
     prepared = prepared_now()
     others = [] if nightly else going_on(prepared.earlier)
     prepared.show(others)
-    if dry_run:
-        return
-    question = "Launch another?" if others else "Launch?"
-    confirm(yes, question, default=not billed(prepared.spec) and not others, declined="nothing was launched")
+    if not dry_run:
+        _begin(prepared, another=bool(others), yes=yes, detach=detach)
+
+
+def _begin(prepared: Prepared, *, another: bool, yes: bool, detach: bool) -> None:
+    from spotrun.runs.asking import confirm
+    from spotrun.runs.attend import attend
+    from spotrun.runs.background import leave_behind
+    from spotrun.runs.prepared import billed
+
+    question = "Launch another?" if another else "Launch?"
+    confirm(yes, question, default=not billed(prepared.spec) and not another, declined="nothing was launched")
     run = prepared.create()
     if detach:
         leave_behind(run)

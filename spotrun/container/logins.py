@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spotrun.container.hosts import AWS, ECR_PUBLIC, GOOGLE, cloud_behind
-from spotrun.container.registry import KEY, Credentials, NotForThisUser, credentials_of
+from spotrun.container.hosts import AWS, ECR_PUBLIC, GOOGLE
+from spotrun.container.registry import KEY, Credentials, NotForThisUser
 from spotrun.errors import command_for
-from spotrun.spec.image import Image
+from spotrun.spec.image import PASSWORD, USERNAME, Image
 
 
-def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str]) -> Credentials | None:
+def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str], cloud: str) -> Credentials | None:
     """
     Return the login to an image's registry; None if no login is known. `secrets` are the values of the job's secrets.
+    An identity of `cloud` logs in too, which is the registry's own; none does if that is "".
 
     A cloud's login is made again at each call: it lasts for one or several hours.
 
@@ -20,19 +21,20 @@ def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str]) 
         NotForThisUser: this machine has no identity for that registry.
         RegistryUnavailable: that cloud gives no answer just now.
     """
-    if (stored := credentials_of(envs, secrets)) is not None:
-        return stored
+    named = {**envs, **secrets}
+    if USERNAME in named and PASSWORD in named:
+        return Credentials(named[USERNAME], named[PASSWORD])
     try:
-        if cloud_behind(image.host) == AWS:
+        if cloud == AWS:
             from spotrun.container import ecr
 
             return ecr.login(image.host)
-        if cloud_behind(image.host) == GOOGLE:
+        if cloud == GOOGLE:
             from spotrun.container import artifact_registry
 
             return artifact_registry.login(image.host)
     except ImportError as error:
-        if image.host == ECR_PUBLIC or cloud_behind(image.host) == GOOGLE:
+        if image.host == ECR_PUBLIC or cloud == GOOGLE:
             return None
         what = f"a login to {image.host} needs boto3, which is not installed"
         raise NotForThisUser(what, hint=command_for("aws"), key=KEY) from error

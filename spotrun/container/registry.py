@@ -74,12 +74,6 @@ class RegistryImage(NamedTuple):
     size_bytes: int | None
 
 
-def credentials_of(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Credentials | None:
-    """Return the registry login in a job's variables and secret values; None if they have none."""
-    named = {**envs, **secrets}
-    return Credentials(named[USERNAME], named[PASSWORD]) if USERNAME in named and PASSWORD in named else None
-
-
 def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> RegistryImage:
     """
     Return the image as its registry has it now, for a machine of that kind.

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from pathspec import GitIgnoreSpec
 
-from spotrun import address
 from spotrun.errors import SpecInvalid
 from spotrun.folder.paths import NEVER
 
@@ -65,14 +64,8 @@ def travelling(folder: Path, runs: str = "") -> Travelling:
     own = _rules(folder / OWN_RULES)
     above = [(parent, rules) for parent in _up_to_repository(folder) if (rules := _rules(parent / GIT_RULES))]
     found = Travelling([], [], [])
-    _look(folder, folder, own, above, found, _place_of(runs))
+    _look(folder, folder, own, above, found, Path(runs.removeprefix("file://")))
     return found
-
-
-def _place_of(runs: str) -> Path | None:
-    """Return the path of a store on this machine; None for a bucket."""
-    place = address.parse(runs) if runs.startswith(("/", "file:")) else None
-    return Path(place) if isinstance(place, str) else None
 
 
 def require_script(found: Travelling, script: str) -> None:
@@ -128,7 +121,7 @@ def _look(
     own: GitIgnoreSpec | None,
     above: Sequence[tuple[Path, GitIgnoreSpec]],
     found: Travelling,
-    runs: Path | None,
+    runs: Path,
 ) -> None:
     rules = _rules(folder / GIT_RULES)
     git = [*above, (folder, rules)] if rules is not None else above

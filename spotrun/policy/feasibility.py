@@ -8,7 +8,6 @@ from statistics import median
 
 import msgspec
 
-from spotrun import address
 from spotrun.intervals import COMMIT_GAP, DRAIN_MARGIN_S, DRAIN_SAFETY, auto_interval
 from spotrun.market.observations import Fate, Observation
 from spotrun.market.world import World
@@ -83,7 +82,7 @@ def hopeless_on_spot(spec: RunSpec, known: Earlier | None, life: timedelta) -> H
 
 def _lost_with_the_machine(spec: RunSpec) -> Hopeless | None:
     shared = spec.cloud.here or spec.cloud.shares_folders
-    if shared or not isinstance(address.parse(spec.checkpoint.uri), str):
+    if shared or spec.checkpoint.in_bucket:
         return None
     reason = f"checkpoints in the folder {spec.checkpoint.uri} are lost with the spot instance that wrote them"
     return Hopeless(reason, "write checkpoint.uri: s3://bucket/prefix or gs://bucket/prefix, or spot_policy: on-demand")

@@ -1,4 +1,4 @@
-"""Reads the earlier runs of a name before another one begins."""
+"""Reads what a store of runs knows of a job before a run of it begins: the earlier runs of its name, and speeds."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from spotrun.clock import ScaledClock
 from spotrun.errors import StoreError
 from spotrun.folder.final_status import read_final_status
 from spotrun.report.unattended import attended_to, left_alone
 from spotrun.run.state import RunState
+from spotrun.runner.creation import benched_steps, newborn, region_of
 from spotrun.runs.open_run import OpenRun, absent, attended, open_each
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
@@ -49,6 +51,12 @@ def going_on(runs: Sequence[OpenRun]) -> list[str]:
         for run, state, looked_after in found
         if state.terminal is None and (looked_after or not all(each.settled for each in state.launches.values()))
     ]
+
+
+def unborn_in(folder: str, spec: RunSpec, clock: ScaledClock) -> RunState:
+    """Return the state in which a run of `spec` begins, as far as the store of runs at `folder` can be read."""
+    steps = ask_store(folder, lambda store: benched_steps(store, spec, clock)) or {}
+    return newborn(spec, clock, ask_store(folder, region_of) or "", steps)
 
 
 def ask_store(folder: str, question: Callable[[Store], Answer]) -> Answer | None:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from spotrun.clock import ScaledClock
 from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import CloudError, SpecInvalid
@@ -23,8 +22,7 @@ from spotrun.policy.facts import Facts
 from spotrun.policy.least_budget import least_budget_usd
 from spotrun.run.events import LaunchIntended, RunStopped
 from spotrun.run.state import RunState
-from spotrun.runner.creation import benched_steps, newborn, region_of
-from spotrun.runs.earlier_runs import ask_store
+from spotrun.runs.earlier_runs import ask_store, unborn_in
 from spotrun.spec.model import RunSpec
 from spotrun.units import Unreadable
 
@@ -64,7 +62,7 @@ class Market(NamedTuple):
 
     def for_job(self, spec: RunSpec) -> Market:
         """Return the same market as a run of `spec` meets it, which asks for the same resources."""
-        return Market(spec, _unborn(spec, spec.checkpoint.uri, clock_of(spec)), self.world)
+        return Market(spec, unborn_in(spec.checkpoint.uri, spec, clock_of(spec)), self.world)
 
     def first_choice(self) -> Offering:
         """
@@ -130,7 +128,7 @@ def look_at_market(spec: RunSpec, store: str | None = None, part_of: str = "") -
     """
     cloud, folder = cloud_of(spec), store or spec.checkpoint.uri
     clock = cloud.clock(spec)
-    unborn = _unborn(spec, folder, clock)
+    unborn = unborn_in(folder, spec, clock)
     if part_of:
         unborn = replace(unborn, created=replace(unborn.created, part_of=part_of))
     driver = cloud.driver(spec, clock)
@@ -140,12 +138,6 @@ def look_at_market(spec: RunSpec, store: str | None = None, part_of: str = "") -
     offerings, created = suitable(offered, spec), unborn.created
     seen = ask_store(folder, lambda store: MarketRecord(store).read(created, offerings, created.clock_epoch))
     return Market(spec, unborn, World(offerings=tuple(offerings), instances=(), observations=seen or ()))
-
-
-def _unborn(spec: RunSpec, folder: str, clock: ScaledClock) -> RunState:
-    """Return the state in which a run of `spec` begins, as far as the store of runs at `folder` can be read."""
-    steps = ask_store(folder, lambda store: benched_steps(store, spec, clock)) or {}
-    return newborn(spec, clock, ask_store(folder, region_of) or "", steps)
 
 
 def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from spotrun import address
 from spotrun.clouds.registry import cloud_of
 from spotrun.doctor.machine import LIGHTNINGS, is_installed
 from spotrun.errors import (
@@ -188,10 +187,9 @@ def unseen(spec: RunSpec) -> Iterator[str]:
 
 def _look_at_bucket(spec: RunSpec) -> None:
     """Check the bucket. The launch creates a folder that is not there."""
-    uri = spec.checkpoint.uri
-    if isinstance(address.parse(uri), address.BucketAddress):
+    if spec.checkpoint.in_bucket:
         try:
-            open_store(uri).folders()
+            open_store(spec.checkpoint.uri).folders()
         except StoreError as error:
             error.key = error.key or ("checkpoint", "uri")
             raise

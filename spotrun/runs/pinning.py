@@ -14,7 +14,6 @@ from spotrun.container.registry import (
     ImageRefused,
     NotForThisUser,
     RegistryUnavailable,
-    credentials_of,
     find,
     this_machine,
 )
@@ -31,9 +30,14 @@ NOT_LOOKED_AT = "the image was not checked"
 _WRITE_DIGEST = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
 
 
-def pinned(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, list[str]]:
-    """Return the job as its run stores it, and notes on that. Raises as `with_baseline_price` and `with_image`."""
-    return with_image(with_baseline_price(spec), environment)
+def pinned(spec: RunSpec, environment: Mapping[str, str], *, later: bool = False) -> tuple[RunSpec, list[str]]:
+    """
+    Return the job as its run stores it, and notes on that; one that begins `later` keeps the tag of its image.
+
+    Raises as `with_baseline_price` and `with_image`.
+    """
+    priced = with_baseline_price(spec)
+    return (priced, []) if later else with_image(priced, environment)
 
 
 def with_baseline_price(spec: RunSpec) -> RunSpec:
@@ -85,9 +89,10 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         find_engine()
     if here and (digest := _digest_here(image)):
         return spec.with_image(image.with_digest(digest)), []
-    own = spec.resources.cloud == cloud_behind(image.host)  # instances have an identity there
+    theirs = cloud_behind(image.host)
+    own = spec.resources.cloud == theirs  # instances have an identity there
     try:
-        login, why_not = _login(spec, environment, own=own)
+        login, why_not = _login(spec, environment, theirs if here or own else "")
         if image.digest and why_not:
             return spec, [f"{NOT_LOOKED_AT}: {why_not}"]
         found = find(image, login, this_machine() if here else INSTANCES)
@@ -131,10 +136,10 @@ def _digest_here(image: Image) -> str:
     return engine.digest_of(image)
 
 
-def _login(spec: RunSpec, environment: Mapping[str, str], *, own: bool) -> tuple[Credentials | None, str]:
+def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return the user at the registry; or why it cannot be read from here, where only instances may read it. A cloud's own
-    login counts only if instances have one too: if the registry is of their `own` cloud.
+    Return the user at the registry; or why it cannot be read from here, where only instances may read it. An
+    identity of `cloud` logs in too; none does if that is "".
 
     Raises:
         RegistryUnavailable: the registry cannot be read from here, for a tag; or the reason is unknown.
@@ -152,6 +157,4 @@ def _login(spec: RunSpec, environment: Mapping[str, str], *, own: bool) -> tuple
             what = f"the digest of the image is not known: {error.message}"
             raise RegistryUnavailable(what, hint=_WRITE_DIGEST) from error
         return None, error.message
-    if here or own:
-        return login_to(image, spec.envs, values), ""
-    return credentials_of(spec.envs, values), ""
+    return login_to(image, spec.envs, values, cloud), ""

@@ -31,7 +31,7 @@ from spotrun.runs.first_look import Market, look_at_market
 from spotrun.runs.job_checks import about_home, check_job, without_checkpoints
 from spotrun.runs.known import create_known
 from spotrun.runs.open_run import OpenRun, who
-from spotrun.runs.pinning import pinned, with_baseline_price
+from spotrun.runs.pinning import pinned
 from spotrun.runs.signals import Signalled
 from spotrun.spec.model import RunSpec
 
@@ -120,7 +120,7 @@ def prepare(
         SpecInvalid: no offering suits, none is within max_price now, or the run would never be done.
         SpotrunError: something that the run needs is missing here, in its store or on its cloud.
     """
-    stored, of_image = (with_baseline_price(spec), []) if later else pinned(spec, os.environ)
+    stored, of_image = pinned(spec, os.environ, later=later)
     notes = [*check_job(stored, later=later, all_left_behind=dry_run), *of_image]
     if dry_run and not spec.cloud.here:
         doctor = f"spotrun doctor {spec.resources.cloud} JOB.yaml"
@@ -137,7 +137,7 @@ def prepare(
 
 def billed(spec: RunSpec) -> bool:
     """Return True if a launch costs real money: the instances may be simulated, and the bucket real."""
-    return not (spec.cloud.simulated and isinstance(address.parse(spec.checkpoint.uri), str))
+    return not spec.cloud.simulated or spec.checkpoint.in_bucket
 
 
 def show_start(path: Path) -> None:

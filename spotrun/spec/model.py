@@ -27,7 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from spotrun.address import DEFAULT_STORE
+from spotrun.address import DEFAULT_STORE, BucketAddress, parse
 from spotrun.errors import SpecInvalid
 from spotrun.instance import VOLUME_GIB
 from spotrun.secrets.reference import Reference, resolved
@@ -250,6 +250,11 @@ class CheckpointSpec(Model):
         "made the first checkpoint trains to the end: on another kind, samples and their order are the same, and bits "
         "need not be.",
     )
+
+    @property
+    def in_bucket(self) -> bool:
+        """True for a store in a bucket, False for a local folder."""
+        return isinstance(parse(self.uri), BucketAddress)
 
 
 class OutputsSpec(Model):

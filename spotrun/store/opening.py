@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from spotrun import address
-from spotrun.address import BucketAddress
 from spotrun.errors import StoreNotInstalled, needs_extra
 from spotrun.store.port import Store
 
@@ -23,16 +22,11 @@ def open_store(uri: str) -> Store:
         from spotrun.store.local import LocalStore
 
         return LocalStore(Path(place))
-    return _open_s3(place) if place.scheme == "s3" else _open_gcs(place)
+    with needs_extra("aws" if place.scheme == "s3" else "gcp", str(place), StoreNotInstalled):
+        if place.scheme == "s3":
+            from spotrun.store.s3 import S3Store
 
-
-def _open_s3(place: BucketAddress) -> Store:
-    with needs_extra("aws", str(place), StoreNotInstalled):
-        from spotrun.store.s3 import S3Store
-    return S3Store(place)
-
-
-def _open_gcs(place: BucketAddress) -> Store:
-    with needs_extra("gcp", str(place), StoreNotInstalled):
+            return S3Store(place)
         from spotrun.store.gcs import GcsStore
-    return GcsStore(place)
+
+        return GcsStore(place)

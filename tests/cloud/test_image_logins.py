@@ -72,13 +72,13 @@ def test_only_a_private_repository_of_ecr_is_named_in_the_role_of_a_run() -> Non
 
 
 def test_ecr_login_is_that_of_the_caller(account: GuardedAccount) -> None:
-    found = login_to(image_on(ECR), {}, {})
+    found = login_to(image_on(ECR), {}, {}, cloud_behind(ECR))
     assert found == Credentials("AWS", f"{ACCOUNT}-auth-token", "aws")
-    stored = login_to(image_on(ECR), {USERNAME: USER}, {PASSWORD: WORD})
+    stored = login_to(image_on(ECR), {USERNAME: USER}, {PASSWORD: WORD}, cloud_behind(ECR))
     assert stored == Credentials(USER, WORD), "what a job says comes first"
     account.policies = []
     with pytest.raises(NotForThisUser, match=f"AWS gives no login to {ECR}.*AccessDenied") as refused:
-        login_to(image_on(ECR), {}, {})
+        login_to(image_on(ECR), {}, {}, cloud_behind(ECR))
     assert "ecr:BatchGetImage" in str(refused.value.hint)
     account.denied.clear()
 
@@ -88,14 +88,14 @@ def test_a_cloud_that_gives_no_answer_refuses_nothing(monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_ENDPOINT_URL_ECR", "http://127.0.0.1:9")
     with pytest.raises(RegistryUnavailable, match=r"AWS gives no login.*Could not connect"):
-        login_to(image_on(ECR), {}, {})
+        login_to(image_on(ECR), {}, {}, cloud_behind(ECR))
 
 
 def test_caller_without_an_aws_login_pulls_public_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logged_out_of_aws(monkeypatch, tmp_path)
-    assert login_to(image_on(PUBLIC), {}, {}) is None
+    assert login_to(image_on(PUBLIC), {}, {}, cloud_behind(PUBLIC)) is None
     with pytest.raises(NotForThisUser, match="Unable to locate credentials") as refused:
-        login_to(image_on(ECR), {}, {})
+        login_to(image_on(ECR), {}, {}, cloud_behind(ECR))
     assert "aws sso login" in str(refused.value.hint)
 
 
@@ -124,8 +124,8 @@ def public_ecr(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         yield signed
 
 
-def test_aws_login_is_used_for_the_public_registry_too(public_ecr: list[str]) -> None:
-    assert login_to(image_on(PUBLIC), {}, {}) == Credentials("AWS", "of-everybody", "aws")
+def test_who_is_logged_in_to_aws_is_known_to_the_public_registry_too(public_ecr: list[str]) -> None:
+    assert login_to(image_on(PUBLIC), {}, {}, cloud_behind(PUBLIC)) == Credentials("AWS", "of-everybody", "aws")
     assert "/us-east-1/ecr-public/aws4_request" in public_ecr[0]
 
 
@@ -148,9 +148,11 @@ def test_an_instance_of_google_cloud_logs_in_as_its_service_account(
 
 def test_google_cloud_login_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_in(monkeypatch, tmp_path / "login.json", token="of-ada")
-    assert login_to(image_on("gcr.io"), {}, {}) == Credentials("oauth2accesstoken", "of-ada", "gcp")
+    assert login_to(image_on("gcr.io"), {}, {}, cloud_behind("gcr.io")) == Credentials(
+        "oauth2accesstoken", "of-ada", "gcp"
+    )
     log_out(monkeypatch, tmp_path)
-    assert login_to(image_on("gcr.io"), {}, {}) is None
+    assert login_to(image_on("gcr.io"), {}, {}, cloud_behind("gcr.io")) is None
 
 
 # -- what a registry says to it ---------------------------------------------------------------------------------------
