@@ -17,13 +17,6 @@ from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, Blindness, RunnerS
 from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
 
-GAP = ALL_THE_TIME.gap
-"""
-Maximum system time that counts as silence while no heartbeat of this runner got through: the store may have taken none
-from agents either, or this machine slept. The rest of the shortest silence that has consequences is longer than an
-agent's write may hang, so a living agent's heartbeat arrives in time.
-"""
-
 
 class Heartbeats:
     """

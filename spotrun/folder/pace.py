@@ -9,7 +9,11 @@ from typing import NamedTuple
 class Pace(NamedTuple):
     """
     Intervals of one kind of runner. `look_every_s`: run time between two readings of the heartbeats, each of which
-    lists and writes. `gap`: see Heartbeats. `market_every`: run time between two readings of the market's record.
+    lists and writes. `market_every`: run time between two readings of the market's record.
+
+    `gap`: maximum system time that counts as silence while no heartbeat of this runner got through: the store may have
+    taken none from agents either, or this machine slept. The rest of the shortest silence that has consequences is
+    longer than an agent's write may hang, so a living agent's heartbeat arrives in time.
     """
 
     look_every_s: float

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from spotrun.lightning import unsupported
-from spotrun.lightning.connectors import averaging, names, pruning, rates, saving, stopping
+from spotrun.lightning.connectors import attributes, averaging, names, pruning, stopping
 from spotrun.lightning.connectors import state as trainer_state
 from spotrun.lightning.connectors.loaders import Loaders
 from spotrun.lightning.connectors.loops import Loops
@@ -169,8 +169,8 @@ class LightningFramework(Position, Loaders):
             "schedules": trainer_state.kinds_of_schedulers(self._trainer),
             "averaging": averaging.dump(self._trainer),
             "pruning": pruning.dump(self._trainer),
-            "saving": saving.dump(self._trainer),
-            "rates": rates.dump(self._trainer),
+            "saving": attributes.dump(self._trainer, attributes.SAVING),
+            "rates": attributes.dump(self._trainer, attributes.RATES),
         }
 
     def dump_metrics(self) -> State:
@@ -215,7 +215,7 @@ class LightningFramework(Position, Loaders):
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)
         if "saving" in self._rest:  # not in an older snapshot
-            saving.load(self._trainer, self._rest["saving"])
+            attributes.load(self._trainer, attributes.SAVING, self._rest["saving"])
         self._schedulers = self._state[SCHEDULERS]
         self._state = {}
         trainer_state.load_metrics(self._trainer, metrics)
@@ -229,7 +229,7 @@ class LightningFramework(Position, Loaders):
         if "pruning" in self._rest:  # not in an older snapshot
             pruning.load(self._trainer, self._rest["pruning"])
         if "rates" in self._rest:
-            rates.load(self._trainer, self._rest["rates"])
+            attributes.load(self._trainer, attributes.RATES, self._rest["rates"])
         self._trainer.accumulate_grad_batches = self._rest["accumulate_grad_batches"]
         if "lengths" in self._rest:  # not in an older snapshot
             self._loops.have_lengths(self._rest["lengths"])
@@ -256,6 +256,6 @@ class LightningFramework(Position, Loaders):
             self._trainer.num_sanity_val_steps, self._sanity_steps = self._sanity_steps, None
         if self._rest:  # nothing was left to train
             if "rates" in self._rest:
-                rates.load(self._trainer, self._rest["rates"])
+                attributes.load(self._trainer, attributes.RATES, self._rest["rates"])
             self._trainer.accumulate_grad_batches = self._rest["accumulate_grad_batches"]
             self._rest = {}

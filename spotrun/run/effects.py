@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
+from pyrsistent import PVector, pvector
 
 from spotrun.instance import EndedBy
 from spotrun.run import events as ev
@@ -30,7 +31,7 @@ from spotrun.run.state import (
     Terminal,
     Trainer,
 )
-from spotrun.run.versions import Log
+from spotrun.run.versions import position
 
 
 def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
@@ -67,7 +68,7 @@ def _resume_requested(state: RunState, entry: Entry, event: ev.ResumeRequested) 
     if state.terminal is None:
         return opened
     pause = Pause(since=state.terminal.at, until=max(state.terminal.at, entry.at))
-    return replace(opened, pauses=state.pauses.appended(pause))
+    return replace(opened, pauses=state.pauses.append(pause))
 
 
 def _prune_requested(state: RunState, entry: Entry, event: ev.PruneRequested) -> RunState:
@@ -228,38 +229,38 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
         state,
         commits=_cut_off(state.commits, -1 if event.commit is None else event.commit),
         epochs=_epochs_until(state.epochs, event.step),
-        steps_redone=state.steps_redone.appended((entry.at, redone)) if redone else state.steps_redone,
-        restores=state.restores.appended((entry.at, 0 if chosen is None else chosen.event.objects)),
+        steps_redone=state.steps_redone.append((entry.at, redone)) if redone else state.steps_redone,
+        restores=state.restores.append((entry.at, 0 if chosen is None else chosen.event.objects)),
     )
 
 
-def _cut_off(commits: Log[Commit], chosen: int) -> Log[Commit]:
+def _cut_off(commits: PVector[Commit], chosen: int) -> PVector[Commit]:
     """Return the commits with each one after `chosen` marked as cut off."""
     for at in range(len(commits) - 1, -1, -1):
         commit = commits[at]
         if commit.number <= chosen:
             break
         if not commit.cut_off:
-            commits = commits.replaced(at, replace(commit, cut_off=True))
+            commits = commits.set(at, replace(commit, cut_off=True))
     return commits
 
 
-def _epochs_until(epochs: Log[Epoch], step: int) -> Log[Epoch]:
+def _epochs_until(epochs: PVector[Epoch], step: int) -> PVector[Epoch]:
     """
     Return the epochs that end at or before a step. Once an epoch has reached no further than the step, those before it
     need no check.
     """
     undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
-    kept = epochs.truncated(len(epochs) - len(undecided))
+    kept = epochs[: len(epochs) - len(undecided)]
     for epoch in reversed(undecided):
         if epoch.event.step <= step:
             kept = _with_epoch(kept, epoch)
     return kept
 
 
-def _with_epoch(epochs: Log[Epoch], epoch: Epoch) -> Log[Epoch]:
+def _with_epoch(epochs: PVector[Epoch], epoch: Epoch) -> PVector[Epoch]:
     before = epochs[-1].step_reached if epochs else epoch.event.step
-    return epochs.appended(replace(epoch, step_reached=max(before, epoch.event.step)))
+    return epochs.append(replace(epoch, step_reached=max(before, epoch.event.step)))
 
 
 def _last_step_reached(state: RunState) -> int:
@@ -316,12 +317,12 @@ def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> 
     newest, borrowers = _newest_not_cut_off(state.commits), state.borrowers
     reached = event.step if newest is None else max(event.step, newest.step_reached)
     for prefix in dict.fromkeys(event.borrows):
-        borrowers = borrowers.changed(prefix, borrowers.get(prefix, Log()).appended(entry.number))
+        borrowers = borrowers.set(prefix, borrowers.get(prefix, pvector()).append(entry.number))
     commit = Commit(number=entry.number, at=entry.at, event=event, step_reached=reached)
-    return replace(state, commits=state.commits.appended(commit), borrowers=borrowers)
+    return replace(state, commits=state.commits.append(commit), borrowers=borrowers)
 
 
-def _newest_not_cut_off(commits: Log[Commit]) -> Commit | None:
+def _newest_not_cut_off(commits: PVector[Commit]) -> Commit | None:
     """
     Return the newest commit that is not cut off. A resume cuts off all commits after the one that it chose, so the
     commits that are left precede all that were cut off by then.
@@ -335,15 +336,15 @@ def _save_failed(state: RunState, entry: Entry, event: ev.CheckpointFailed) -> R
 
 
 def _retired(state: RunState, entry: Entry, event: ev.CheckpointRetired) -> RunState:
-    at = state.commits.position(event.commit)
+    at = position(state.commits, event.commit)
     assert at is not None
     retired, borrowers = replace(state.commits[at], retired_at=entry.at), state.borrowers
-    state = replace(state, commits=state.commits.replaced(at, retired))
+    state = replace(state, commits=state.commits.set(at, retired))
     for prefix in dict.fromkeys(retired.event.borrows):
         numbers = borrowers[prefix]
         while numbers and state.is_retired(numbers[-1]):
-            numbers = numbers.truncated(len(numbers) - 1)
-        borrowers = borrowers.changed(prefix, numbers or None)
+            numbers = numbers[:-1]
+        borrowers = borrowers.set(prefix, numbers) if numbers else borrowers.remove(prefix)
     return replace(state, borrowers=borrowers)
 
 
@@ -353,7 +354,7 @@ def _not_carried(state: RunState, entry: Entry, event: ev.StateNotCarried) -> Ru
 
 
 def _outputs_stored(state: RunState, entry: Entry, event: ev.OutputsStored) -> RunState:
-    return replace(state, outputs=state.outputs.appended(Outputs(number=entry.number, at=entry.at, event=event)))
+    return replace(state, outputs=state.outputs.append(Outputs(number=entry.number, at=entry.at, event=event)))
 
 
 def _epoch_completed(state: RunState, entry: Entry, event: ev.EpochCompleted) -> RunState:

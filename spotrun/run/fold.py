@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
+from pyrsistent import pvector
 
 from spotrun.run import events as ev
 from spotrun.run.effects import EFFECTS
@@ -20,7 +21,6 @@ from spotrun.run.events import Entry
 from spotrun.run.preconditions import check, check_first, check_run
 from spotrun.run.refusal import Refusal
 from spotrun.run.state import RunState, Void
-from spotrun.run.versions import Log
 
 
 def begin(entry: Entry) -> RunState:
@@ -32,7 +32,7 @@ def begin(entry: Entry) -> RunState:
     """
     assert entry.number == 0, f"a fold began at entry {entry.number}"
     created = check_first(entry)
-    return RunState(created=created, created_at=entry.at, opened_at=entry.at, entry_times=Log([entry.at]))
+    return RunState(created=created, created_at=entry.at, opened_at=entry.at, entry_times=pvector([entry.at]))
 
 
 def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
@@ -48,7 +48,7 @@ def apply(state: RunState, entry: Entry) -> RunState:
     """Return the state after one more entry, which must be the next by number."""
     assert entry.number == state.next_number, f"entry {entry.number} folded at {state.next_number}"
     reason = refusal(state, entry)
-    counted = replace(state, next_number=entry.number + 1, entry_times=state.entry_times.appended(entry.at))
+    counted = replace(state, next_number=entry.number + 1, entry_times=state.entry_times.append(entry.at))
     if reason is not None:
         return _void(counted, entry.number, ev.kind(entry.event), reason)
     return EFFECTS[type(entry.event)](counted, entry, entry.event)
@@ -92,4 +92,4 @@ def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState
 
 
 def _void(state: RunState, number: int, kind: str, reason: str) -> RunState:
-    return replace(state, voids=state.voids.appended(Void(number=number, kind=kind, reason=reason)))
+    return replace(state, voids=state.voids.append(Void(number=number, kind=kind, reason=reason)))

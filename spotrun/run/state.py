@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
+from pyrsistent import PMap, PVector, pmap, pvector
 
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.run import events as ev
@@ -17,7 +18,7 @@ from spotrun.run.billing import ZERO, Meter, hourly
 from spotrun.run.events import Cause
 from spotrun.run.gang import Gang, Meeting, MemberName
 from spotrun.run.member import Member
-from spotrun.run.versions import Index, Log, Table
+from spotrun.run.versions import Table, position
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -389,13 +390,13 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     opened_at: datetime
     launches: Table[Launch] = Table()
     attempts: Table[Attempt] = Table()
-    commits: Log[Commit] = Log()
-    outputs: Log[Outputs] = Log()
-    epochs: Log[Epoch] = Log()
+    commits: PVector[Commit] = pvector()
+    outputs: PVector[Outputs] = pvector()
+    epochs: PVector[Epoch] = pvector()
     pending: int | None = None
     unsettled: tuple[int, ...] = ()
     settled_usd: Decimal = ZERO
-    borrowers: Index[str, Log[int]] = Index()
+    borrowers: PMap[str, PVector[int]] = pmap()
     current_attempt: int | None = None
     last_end: int | None = None
     stop_requested_at: datetime | None = None
@@ -404,12 +405,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     budget_warning: ev.BudgetNearlySpent | None = None
     terminal: Terminal | None = None
     prune: Prune | None = None
-    pauses: Log[Pause] = Log()
+    pauses: PVector[Pause] = pvector()
     not_carried: tuple[NotCarried, ...] = ()
-    steps_redone: Log[tuple[datetime, int]] = Log()
-    restores: Log[tuple[datetime, int]] = Log()
-    entry_times: Log[datetime] = Log()
-    voids: Log[Void] = Log()
+    steps_redone: PVector[tuple[datetime, int]] = pvector()
+    restores: PVector[tuple[datetime, int]] = pvector()
+    entry_times: PVector[datetime] = pvector()
+    voids: PVector[Void] = pvector()
 
     @property
     def stop_requested(self) -> bool:
@@ -568,7 +569,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return [last[fit] for fit in sorted(last)]
 
     def commit(self, number: int) -> Commit | None:
-        at = self.commits.position(number)
+        at = position(self.commits, number)
         return None if at is None else self.commits[at]
 
     def commit_at(self, prefix: str) -> Commit | None:

@@ -37,7 +37,6 @@ from spotrun.units import count_of
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-TRIALS_MAX = 10_000
 AMPLE = Decimal(2)
 """Share of a trial: this many times its expected cost on demand. Its instances are reserved before they cost."""
 GENEROUS = Decimal(4)
@@ -66,8 +65,6 @@ ALIKE = 0.8
 """Minimum similarity at which a metric that no trial logs is a misspelling of another: val_los for val_loss."""
 CENT = Decimal("0.01")
 _STARTING = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
-
-Params = Mapping[str, str]
 
 
 class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,7 +42,7 @@ def assert_whole(run: AgentRun, fits: int) -> None:
     commits = run.seen(ev.CheckpointCommitted)
     assert all(commit.fit == fit_of(commit.step) for commit in commits)
     assert {commit.step for commit in commits if commit.final} >= {STEPS * fit for fit in range(1, fits + 1)}
-    assert run.state.voids == ()
+    assert not run.state.voids
 
 
 def test_a_kill_in_a_later_fit_repeats_no_step_of_those_before(start: Start) -> None:

@@ -67,7 +67,7 @@ def completes(run: AgentRun, *nodes: Node) -> None:
     for node in nodes:
         node.powers_off(WITHIN_S)
     assert run.wait_for(ev.RunCompleted).step == STEPS
-    assert run.state.voids == ()
+    assert not run.state.voids
 
 
 def newest(run: AgentRun) -> int:
@@ -337,7 +337,7 @@ def test_a_gang_of_commands_goes_on_with_the_state_of_its_lead(tmp_path: Path):
             node.powers_off(WITHIN_S)
         run.wait_for(ev.RunCompleted)
         assert run.seen(ev.ResumedFrom)[-1].commit is not None
-        assert run.state.voids == ()
+        assert not run.state.voids
     finally:
         run.close()
 

@@ -98,7 +98,7 @@ def test_a_command_goes_on_with_its_state_on_another_instance(start: Start):
     assert event.files.files == 2
     began = run.seen(ev.TrainingStarted)
     assert began[0].began_at is not None
-    assert run.state.voids == ()
+    assert not run.state.voids
 
 
 def test_a_command_that_ends_well_has_its_last_state_in_a_final_checkpoint(start: Start):

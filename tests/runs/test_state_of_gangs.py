@@ -112,7 +112,7 @@ class Gated:
         for node in nodes:
             node.powers_off(WITHIN_S)
         self.run.wait_for(ev.RunCompleted)
-        assert self.run.state.voids == ()
+        assert not self.run.state.voids
 
 
 Gang = Callable[..., Gated]

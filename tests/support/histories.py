@@ -556,6 +556,6 @@ def refused(history: History, event: ev.AnyEvent, because: str) -> None:
         before,
         next_number=entry.number + 1,
         entry_times=history.state.entry_times,
-        voids=before.voids.appended(history.state.voids[-1]),
+        voids=before.voids.append(history.state.voids[-1]),
     )
     assert history.state == expected

@@ -17,6 +17,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from pyrsistent import pvector
 
 from spotrun.agent import decisions
 from spotrun.agent.decisions import Leaving, SnapshotFacts, Standing
@@ -34,7 +35,6 @@ from spotrun.run import events as ev
 from spotrun.run.bounds import LOG_CHUNK_BYTES
 from spotrun.run.events import Cause
 from spotrun.run.state import Commit, Prune, RunState, Terminal
-from spotrun.run.versions import Log
 from spotrun.spec.model import CheckpointSpec, KeepBestSpec
 from spotrun.store.local import LocalStore
 from spotrun.trainer_link import Progress, SnapshotTaken
@@ -463,7 +463,7 @@ def run_with(*facts: dict[str, Any], prune: Prune | None = None) -> RunState:
         for number, fact in enumerate(facts)
     ]
     commits = [Commit(number=number, at=event.taken_at, event=event) for number, event in enumerate(events)]
-    return replace(History().state, commits=Log(commits), prune=prune)
+    return replace(History().state, commits=pvector(commits), prune=prune)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from pyrsistent import pvector
 
 from spotrun.checkpoint import layout, retention, unchanged, upload
 from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key
@@ -22,7 +23,6 @@ from spotrun.errors import CheckpointDamaged
 from spotrun.run import events as ev
 from spotrun.run import fold
 from spotrun.run.state import Commit, RunState
-from spotrun.run.versions import Log
 from spotrun.spec.model import CheckpointSpec, KeepBestSpec
 from tests.support.checkpoint_entries import committed, restored
 from tests.support.histories import History
@@ -174,7 +174,7 @@ def state_of(*borrows: int | None, suspect: Sequence[int] = (), cut_off: Sequenc
         facts = {"borrows": needs, "suspect": number in suspect, "metrics": {"loss": float(number)}}
         event = committed(1, f"checkpoints/1-0-{number}", number, datetime.now(UTC), **facts)
         commits.append(Commit(number=number, at=event.taken_at, event=event, cut_off=number in cut_off))
-    return replace(History().state, commits=Log(commits))
+    return replace(History().state, commits=pvector(commits))
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,8 @@ def test_the_best_is_held_together_with_what_it_needs() -> None:
     state = state_of(None, None, None)
     held = msgspec.structs.replace(state.commits[0].event, borrows=("checkpoints/1-0-1",))
     first = msgspec.structs.replace(state.commits[0], event=held)
-    assert (
-        retention.to_retire(msgspec.structs.replace(state, commits=Log([first, *state.commits[1:]])), best, None) == []
-    )
+    state = msgspec.structs.replace(state, commits=state.commits.set(0, first))
+    assert retention.to_retire(state, best, None) == []
 
 
 def lending() -> tuple[History, int, int]:

@@ -21,8 +21,6 @@ BLOCK = 64
 """Number of objects that are compared at once, and one by one if one of them has changed."""
 SMALL_BYTES = 4096
 SMALL_ITEMS = 1000
-NUMBERS = "biufc"
-"""Kinds of numpy whose memory Python can read. Times are not among them."""
 
 Look: TypeAlias = Callable[[], tuple[list[Any], list[Any]]]
 """Returns what shows a change of some objects: values to compare by `==`, and objects that have to be the same."""
