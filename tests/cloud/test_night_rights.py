@@ -22,7 +22,7 @@ from spotrun.clouds.nights import Function
 from spotrun.errors import AccessDenied, CloudError, SpecInvalid
 from spotrun.folder.night_pin import pin_for
 from spotrun.folder.night_record import Night, NightRecord
-from spotrun.store import opening
+from spotrun.store import s3
 from tests.support.aws_templates import ACCOUNT, REGION, Template, path_of
 from tests.support.iam import Asked, decide, listed
 from tests.support.manual_clock import ManualClock
@@ -176,7 +176,7 @@ def nights_with(monkeypatch: pytest.MonkeyPatch, **operations: Any) -> AwsNights
     client = SimpleNamespace(**{"describe_stacks": absent, **parts, **functions, **operations})
     monkeypatch.setattr(Region, "_client", lambda *_: client)
     store = MemoryStore()
-    monkeypatch.setattr(opening, "_open_s3", lambda _: store)
+    monkeypatch.setattr(s3, "S3Store", lambda _: store)
     return AwsNights(Region(REGION, ManualClock()), ManualClock())
 
 
@@ -304,7 +304,7 @@ class Kept:
         self.denied = ""
         self.clock = ManualClock()
         self.store = MemoryStore(self.clock)
-        monkeypatch.setattr(opening, "_open_s3", lambda place: Bucket(self.store, place, lambda _: None))
+        monkeypatch.setattr(s3, "S3Store", lambda place: Bucket(self.store, place, lambda _: None))
         client = SimpleNamespace(describe_stacks=self._described, delete_stack=self._deleted)
         monkeypatch.setattr(Region, "_client", lambda *_: client)
         self.nights = AwsNights(Region(REGION, self.clock), self.clock)

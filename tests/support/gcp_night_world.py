@@ -18,7 +18,7 @@ from spotrun.clouds.gcp.control_plane import MEMORY_MB
 from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of
 from spotrun.clouds.gcp.nights import schedule
 from spotrun.clouds.nights import Alarm, when_due, when_due_again
-from spotrun.store import opening
+from spotrun.store import gcs
 from tests.support.gce_answers import Refusal
 from tests.support.gce_catalog import PROJECT
 from tests.support.google_cloud import How
@@ -47,7 +47,7 @@ class GcpNightWorld(NightWorld):
         self.called.jobs[JOB] = {"name": JOB, "schedule": "* * * * *", "state": "PAUSED"}
         self.google.fault = self._met
         self.google.reach(monkeypatch)
-        monkeypatch.setattr(opening, "_open_gcs", self._opened)
+        monkeypatch.setattr(gcs, "GcsStore", self._opened)
         monkeypatch.setattr(Gcp, "clock", lambda *_: self.clock)
 
     def _met(self, method: str) -> How | None:

@@ -41,7 +41,7 @@ from spotrun.run.state import RunState
 from spotrun.runner import creation
 from spotrun.runs import open_run as runs
 from spotrun.spec.model import RunSpec
-from spotrun.store import opening
+from spotrun.store import opening, s3
 from spotrun.store.asked import RequestCounts
 from spotrun.store.port import StoredObject
 from tests.support.memory_store import MemoryStore
@@ -220,7 +220,7 @@ class NightWorld:
         self.account = self.aws = CallingAws(self.clock)
         self.aws.fault = lambda operation: self._meet("aws", operation)
         self.aws.reach(monkeypatch)
-        monkeypatch.setattr(opening, "_open_s3", self._opened)
+        monkeypatch.setattr(s3, "S3Store", self._opened)
         monkeypatch.setattr(Aws, "clock", lambda *_: self.clock)
         monkeypatch.setattr(Aws, "_require", lambda *_: None)
 
