@@ -1,4 +1,4 @@
-"""Shows `spotrun bench` as text and as JSON: the plan, the progress and the results."""
+"""Shows `spotrun bench` as text and as JSON: the plan, the progress and the results. The page uses its tables too."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ _OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
 """Files next to the zones' files that no cloud accepts as a zone."""
 _AHEAD = timedelta(days=16)
 """
-Time ahead in which the next night is searched. If a clock change skips the time of a night of one day in the week, the next
-one is due a week later.
+Time ahead in which the next night is searched. If a clock change skips the time of a night of one day in the week, the
+next one is due a week later.
 """
 
 
