@@ -2,7 +2,7 @@
 The cost of traffic between regions: checkpoints, packed set-ups and data that were read, and checkpoints, set-ups and
 files of the script that were written. Pure.
 
-Bytes that a standby fetched ahead but never trained on are in no ledger and are not counted.
+Bytes that a standby fetched ahead but never trained on are not in any ledger and are not counted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ BYTES_PER_GB = 10**9
 
 
 def data_gb(created: ev.RunCreated) -> Decimal:
-    """Return the gigabytes of data that an instance reads at its start, by the specification."""
+    """Return the gigabytes of data that an instance reads at its start, according to the job."""
     return amount_of(created.job("data").get("gb", 0)) or ZERO
 
 
 def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[datetime, Decimal]]:
-    """Yield, in no order, when each transfer of these instances between regions was recorded, and its dollars."""
+    """
+    Yield, in no order, the moment when each transfer of these launches between regions was recorded, and its dollars.
+    """
     storage = state.created.storage
     led, set_up = _led(state), _set_up(state)
     write_usd_per_gb: dict[int, Decimal] = {}
@@ -53,8 +55,9 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
 
 def _led(state: RunState) -> dict[int, list[Attempt]]:
     """
-    Return, by launch, the attempts whose agent was on it; in a gang, whose lead was. A checkpoint crosses once however
-    the members share its parts, and all of them are in the lead's region.
+    Return the attempts of each launch; for a gang's attempt, the launch of its lead.
+
+    A checkpoint crosses regions once, however the members share its parts. All members are in the lead's region.
     """
     found: dict[int, list[Attempt]] = {}
     for attempt in state.attempts.values():
@@ -63,7 +66,7 @@ def _led(state: RunState) -> dict[int, list[Attempt]]:
 
 
 def _set_up(state: RunState) -> dict[int, list[KnownSetUp]]:
-    """Return the set-ups by launch. Each member of a gang has one."""
+    """Return the set-ups of each launch. Each member of a gang has its own."""
     found: dict[int, list[KnownSetUp]] = {}
     for one in state.setups():
         found.setdefault(one.launch.number, []).append(one)
@@ -92,6 +95,8 @@ def usd(usd_per_gb: Decimal, size_bytes: int) -> Decimal:
 
 
 def spent_usd(state: RunState) -> Decimal:
-    """Return the cost of the transfers of launches that are gone; those of the others are within their reservations."""
+    """
+    Return the cost of the transfers of launches that are gone. Those of other launches are within their reservations.
+    """
     gone = (launch for launch in state.launches.values() if launch.gone is not None)
     return sum((amount for _, amount in crossings(state, gone)), ZERO)

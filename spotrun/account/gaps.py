@@ -10,8 +10,10 @@ from spotrun.run.state import RunState
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """
-    State that no checkpoint holds. `place` is its name in the script, and `what` is its kind. It has changed by `step`,
-    and `resumes` is the number of resumes since then that lacked it.
+    State that changes but that no checkpoint holds.
+
+    `place` is its name in the script, and `what` is its kind. It had changed by `step`, and `resumes` resumes since
+    then lacked it.
     """
 
     place: str

@@ -1,10 +1,11 @@
 """
-The prices of Cloud Storage by the location of a bucket: in one region, in two, or in all of a continent.
+The prices of Cloud Storage for each location of a bucket: one region, two regions, or a whole continent.
 
-The amounts are in storage_prices.json. Between regions Google bills by the continents of both ends, the same for Cloud
-Storage and for Compute Engine, which since October 2024 pays for writes into a bucket in another region. A bucket in
-several regions is billed for each GB that it copies to another one. An instance in one of two regions reads it for
-free; from a multi-region, it pays the price between regions of that continent.
+The amounts are in storage_prices.json. For traffic between regions, Google bills by the continents of both ends. The
+price is the same for Cloud Storage and for Compute Engine, which since October 2024 pays for writes into a bucket in
+another region. A bucket in several regions is billed for each GB that it copies to another region. Reads are free for
+an instance in one of a dual-region's regions; from a multi-region, they cost the price between regions of that
+continent.
 https://cloud.google.com/storage/docs/locations lists the regions of each location.
 """
 
@@ -61,9 +62,10 @@ def standard_prices(what: str) -> StoragePrices:
 
 def gcs_prices(location: str) -> StoragePrices:
     """
-    Return the prices for a bucket at `location`: a region, the code of a dual- or multi-region, or two regions joined
-    by BETWEEN_REGIONS; "" if the location is unknown. Traffic to a continent that is unknown here costs as much as to
-    the dearest one.
+    Return the prices for a bucket at `location`, or the default prices if it is "" (unknown).
+
+    A location is a region, the code of a dual- or multi-region, or two regions joined by BETWEEN_REGIONS. Traffic to a
+    continent that this table lacks is priced like traffic to the dearest one.
     """
     prices = standard_prices("GCS Standard in us-central1")
     if not location:
@@ -82,7 +84,7 @@ def _of_several(location: str) -> Mapping[str, Decimal]:
 
 
 def usd_per_gb(one: Continent, other: Continent) -> Decimal:
-    """Return the price of a GB between two different regions on these continents. The dearer end counts."""
+    """Return the price of a GB between two different regions on these continents. The dearer of the two ends counts."""
     if one is other or {one, other} == _AMERICAN:
         return _within(one)
     between = list_prices("Google's traffic between continents").prices

@@ -1,4 +1,4 @@
-"""The cost of each interruption, by the entries of the ledger around it. Pure: no clock, no I/O."""
+"""The cost of each interruption, from the entries of the ledger around it. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from spotrun.run.state import Attempt, RunState, Trainer
 @dataclass(frozen=True)
 class Interruption:
     """
-    The cloud took the instance of an attempt, or `members` of a gang.
+    The loss of an attempt's instance to its cloud, or of `members` of a gang.
 
     `at` is when training stopped. `notice_lead` is how long before its end the instance got the notice; None without a
-    notice. `detection` is the time from the instance's end until the ledger had it. `commit_age` is the age, at `at`,
-    of the checkpoint that training resumed from; None if it began from scratch. `to_first_step` is the time from `at`
-    to the first step of a new trainer, without the pauses of the run; None while there is none.
+    notice. `detection` is the time from the instance's end until the ledger recorded it. `commit_age` is the age, at
+    `at`, of the checkpoint that training resumed from; None if it began from scratch. `to_first_step` is the time from
+    `at` to the first step of a new trainer, without the pauses of the run; None until that step.
     """
 
     attempt: int
@@ -42,7 +42,7 @@ def interruptions(state: RunState) -> tuple[Interruption, ...]:
     for at, count in state.steps_redone:
         redone[at] += count
     found: list[Interruption] = []
-    following = next_trainer = next_started = None  # read backwards, so each attempt's successor is known
+    following = next_trainer = next_started = None  # read backwards, so that each attempt's successor is known
     for attempt in reversed(state.attempts.values()):
         if interrupted(state, attempt):
             one = _interruption(state, attempt, next_trainer, next_started, redone)
@@ -61,7 +61,10 @@ def _interruption(
     next_started: Trainer | None,
     redone: Mapping[datetime, int],
 ) -> Interruption:
-    """Compute one interruption. `next_trainer` came next; `next_started` was the next to do a step."""
+    """
+    Compute one interruption. `next_trainer` is the trainer that came next; `next_started` is the next one that made a
+    step.
+    """
     end = attempt.end
     assert end is not None
     gone_at = min(end.known_at, state.still_from(attempt) or end.known_at)
@@ -79,7 +82,7 @@ def _interruption(
 
 
 def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> tuple[MemberName, ...]:
-    """Return the members that were missing, had the notice or were taken, and do not train in the next attempt."""
+    """Return the members that were missing, had a notice or were taken, and that do not train in the next attempt."""
     assert attempt.end is not None
     lost = {*attempt.end.missing, *(name for name in attempt.names if _is_taken(state, attempt, name))}
     stay = () if following is None else following.names

@@ -23,10 +23,11 @@ STATES = (
 
 def status_word(state: RunState) -> str:
     """
-    Return what the run is doing now. Before its end: `created`; `waiting` (for capacity, or for a runner to request
-    it); `starting` (a machine is requested, or has taken over to train from scratch); `restoring`; `training`;
-    `leaving` (the attempt has a notice or a drain request); `stopping` (the user requested a stop). After its end:
-    `completed`, `stopped` or `failed`.
+    Return the run's current state in one word.
+
+    Before its end: `created`; `waiting` (for capacity, or for a runner to request it); `starting` (a machine is
+    requested, or has taken over to train from scratch); `restoring`; `training`; `leaving` (the attempt has a notice or
+    a drain request); `stopping` (the user requested a stop). After its end: `completed`, `stopped` or `failed`.
     """
     if state.terminal is not None:
         return state.terminal.outcome
@@ -50,11 +51,11 @@ def _attempt_word(state: RunState, attempt: Attempt) -> str:
 
 def is_plain(state: RunState) -> bool:
     """
-    Return whether the run has a command that reports no steps, and so counts as training from its start. Its
-    checkpoints, if any, have files only.
+    Return whether the run is a command that reports no steps, and so counts as training from its start. Its
+    checkpoints, if it has any, contain only files.
 
-    A job that names a command is plain until a training reports its first step. A script is plain once its agent has
-    received nothing from it for a while, or once it has completed without a step.
+    A job that names a command is plain until its training reports a first step. A script is plain if its agent has
+    received nothing from it for a while, or if it has completed without a step.
     """
     trainers = [trainer for attempt in state.attempts.values() for trainer in attempt.trainers]
     if state.has_trained or any(trainer.started_at for trainer in trainers):
@@ -68,8 +69,8 @@ def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
     Return the completed epochs (from 0) and the end of each one's account, in order; no end precedes an earlier one.
 
-    An epoch is completed with the first surviving commit at or past its last step, or with the run. Its account ends
-    when the surviving pass over it finished: an epoch whose finish was lost is finished again later.
+    An epoch is completed by the first surviving commit at or past its last step, or by the run's completion. Its
+    account ends when the surviving pass over it finished: an epoch whose finish was lost is finished again later.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None
@@ -95,8 +96,10 @@ def _account_end(state: RunState, epoch: Epoch, durable_at: datetime) -> datetim
 
 def interrupted(state: RunState, attempt: Attempt) -> bool:
     """
-    Return whether the cloud took one or more instances of this attempt. The record of its end says so. If a standby
-    took over before that end was recorded, the notice or the later record says so.
+    Return whether the cloud took one or more instances of this attempt.
+
+    The event of its end says so. If a standby took over before that end was recorded, the notice says so, or the event
+    of the instance's end.
     """
     if attempt.end is None or attempt.end.cause is not Cause.REPLACED:
         return attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED

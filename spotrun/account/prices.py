@@ -38,7 +38,9 @@ def _price_at(launches: Sequence[Launch], moment: datetime) -> Decimal | None:
 
 
 class Rented(NamedTuple):
-    """The instances of a kind that a run has, and the hourly price of all of them, without disks and addresses."""
+    """
+    A run's instances of one type and capacity type, and the hourly price of all of them, without disks and addresses.
+    """
 
     instance_type: str
     capacity_type: CapacityType
@@ -68,10 +70,10 @@ class Charge(NamedTuple):
 
 def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
     """
-    Return the hourly prices of each of a launch's instances, from the start of its meter to its end, or to `end`.
+    Return the charges of each of a launch's instances, from the start of its meter to its end, or to `end`.
 
-    There are none if the cloud forgives the machine's time, before a price is known, or for a disk that outlived its
-    machine. As on the bill, the first price also counts for the time before it.
+    There are no charges while the cloud forgives the machine's time, before a price is known, or for a disk that
+    outlived its machine. As on the bill, the first price also counts for the time before it.
     """
     meters = zip(launch.members, launch.meters(rule), strict=True)
     return [charge for member, meter in meters for charge in _charges(member, meter, end)]

@@ -1,4 +1,4 @@
-"""Forecasts when a run will pass its budget, and what it needs, by the pace of its completed epochs. Pure."""
+"""Forecasts when a run will pass its budget, and what it needs, from the pace of its completed epochs. Pure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class BudgetForecast(msgspec.Struct, frozen=True):
     """
     The spending of a budget, and a forecast. Nothing is forecast before the first completed epoch.
 
-    `passes_at` is when the rest will be spent at the pace so far, in run time, and `epoch` (from 0) the one that will
-    be under way then; None if that cannot be foreseen, or if it would be after the training's end. `needs_usd` is the
-    cost of the whole training, if that is more than the budget and the number of epochs is known. The run never passes
-    its budget: it commits and ends before (see `policy.money`).
+    `passes_at` is when the rest will be spent at the pace so far, in run time, and `epoch` (from 0) is the epoch that
+    will be under way then. Both are None if the moment cannot be foreseen, or would be after the training's end.
+    `needs_usd` is the cost of the whole training; None if it is within the budget, or if the number of epochs is
+    unknown. The run never passes its budget: it commits and ends before (see `policy.money`).
     """
 
     budget_usd: Decimal
@@ -68,8 +68,10 @@ def forecast_spending(
 
 def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:
     """
-    Return the expected dollars and wall time of each next epoch, by the newest ones; zero before the first is
-    completed. The run's start does not recur: the first epoch is left out, or if it is the only one, its start is.
+    Return the expected dollars and wall time of each further epoch, from the newest ones; zero before the first is
+    completed.
+
+    The run's start does not recur. So the first epoch is left out; if it is the only one, only its start is.
     """
     if len(epochs) == 1:
         first = epochs[0]

@@ -1,8 +1,8 @@
 """
 The prices of object stores, as dated list prices of the standard class in each provider's cheapest large region.
 
-spotrun.account.gcs_prices has Google's; both are in storage_prices.json. Other regions charge up to 50 % more, and your
-own server charges nothing. So the report names the list that it used.
+spotrun.account.gcs_prices computes Google's; the amounts of both are in storage_prices.json. Other regions charge up to
+50 % more, and a store on your own server charges nothing. So the report names the list that it used.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from spotrun.run.events import Passage, StoragePrices
 @cache
 def s3_standard() -> StoragePrices:
     """
-    Return the prices for a bucket of S3 whose region is unknown.
+    Return the prices for an S3 bucket whose region is unknown.
 
-    Between regions AWS bills the sending region, for S3 and EC2 alike: $0.02 a GB in North America and Europe
-    (repost.aws, "Cost-effective methods for accessing S3 buckets cross-region", prices of January 2026). us-east-1 to
-    us-east-2 is in fact $0.01.
+    For traffic between regions, AWS bills the sending region, at the same price for S3 and EC2: $0.02 a GB in North
+    America and Europe (repost.aws, "Cost-effective methods for accessing S3 buckets cross-region", prices of January
+    2026). us-east-1 to us-east-2 is in fact $0.01.
     """
     dearer = list_prices("traffic from the dearer regions of S3").prices
     return replace(standard_prices("S3 Standard in us-east-1"), egress_elsewhere=dearer)
@@ -35,8 +35,8 @@ def storage_prices(uri: str, region: str = "", *, home: bool = False) -> Storage
     """
     Return the prices for a run at `uri`. A folder is priced as if it were a bucket, so that bills can be compared.
 
-    `region` is where the bucket is, "" if that is unknown. `home`: the run may train on the user's own machine too.
-    Traffic to it has the price of the first tier, and the free first GB of each month are not deducted.
+    `region` is where the bucket is, "" if that is unknown. `home` means that the run may train on the user's own
+    machine too. Traffic to it has the price of the first tier, and the free first GB of each month are not deducted.
     """
     place = address.parse(uri)
     if isinstance(place, str):

@@ -3,10 +3,10 @@ The cost of a run, in dollars and in time, per completed epoch (protocol 24 and 
 
     epochs + rest = total                  exactly, in dollars (Decimal) and in time (timedelta)
 
-Epoch e owns the interval from the surviving finish of the previous epoch to its own; everything that accrues in it,
-including the overlap of two instances, is its cost. The rest follows the finish of the last completed epoch. While the
-run goes on it is *unfinished*; in a completed run it is the *end of run*: the last checkpoint, and the script after its
-training.
+Epoch e owns the interval from the surviving finish of the previous epoch to its own finish; everything that accrues in
+this interval, including the overlap of two instances, is its cost. The rest begins at the finish of the last completed
+epoch. While the run goes on, the rest is *unfinished*; in a completed run it is the *end of run*: the last checkpoint,
+and the script after its training.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spotrun.run.state import RunState
 from spotrun.units import count_of
 
 CHANGED = "the same samples in the same order, in bits that may differ"
-"""The promise that remains when a training changes its instance type."""
+"""The reproducibility that remains when a training changes its instance type."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class RunSummary:
     name of its folder.
 
     `setups` has, by attempt, the set-up of its instance by the user's `setup`. `ordinals` are the numbers that users
-    see for the attempts (`RunState.ordinals`). `plain`: a command that reports no steps. `time_scale` is the ratio of
-    run time to wall-clock time. `work` is what was trained. `gaps` are the state that no checkpoint holds.
+    see for the attempts (`RunState.ordinals`). `plain` means a command that reports no steps. `time_scale` is the ratio
+    of run time to wall-clock time. `work` is what was trained. `gaps` are the pieces of state that no checkpoint holds.
     `assumptions` lists the bases of the figures in one line.
     """
 
@@ -122,7 +122,7 @@ class RunSummary:
 
 
 def summarise(state: RunState, now: datetime) -> RunSummary:
-    """Return the account of a run as of `now`. What has not ended yet is billed and timed up to then."""
+    """Return the account of a run as of `now`. Anything that has not ended yet is billed and timed up to then."""
     created = state.created
     spans = timeline(state, now)
     completions = completed_epochs(state)
@@ -162,7 +162,9 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
 def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
     """
     Return the bill at `points` moments, two or more, evenly spaced from the run's creation until now, or until nothing
-    is billed any more. The last bill has all entries: an entry after a run's end costs a request too.
+    is billed any more.
+
+    The last bill covers all entries: an entry after a run's end costs a request too.
     """
     end = _billed_until(state, now)
     whole = end - state.created_at
@@ -210,8 +212,8 @@ def assumptions(state: RunState) -> str:
 
 def types_trained(state: RunState) -> list[str]:
     """
-    Return, in their order, the accelerators (or the types without any) that made steps; [] for a job that allows only
-    one kind.
+    Return the accelerators that made steps, in the order of their first steps (the instance type for an instance
+    without any); [] for a job that allows only one kind.
     """
     resources = state.created.job("resources")
     if not isinstance(resources.get("accelerators"), dict) and resources.get("home") is None:
@@ -240,13 +242,17 @@ def _egress(state: RunState) -> str:
 
 
 def _horizon(state: RunState, now: datetime) -> datetime:
-    """Return a moment by which everything in the ledger has happened, by any writer's clock; at least `now`."""
+    """
+    Return a moment, not before `now`, by which everything in the ledger has happened, whichever clock recorded it.
+    """
     ended = [member.gone.ended_at for member in state.members() if member.gone is not None]
     return max([now, *state.entry_times, *ended])
 
 
 def _billed_until(state: RunState, now: datetime) -> datetime:
-    """Return the end of the run or of its last instance, whichever is later; `now` while one of them goes on."""
+    """
+    Return the end of the run or of its last instance, whichever is later; `now` while the run or an instance goes on.
+    """
     instances = [member for member in state.members() if member.billed_from is not None]
     if state.terminal is None or any(member.gone is None for member in instances):
         return max(state.created_at, now)
@@ -254,7 +260,7 @@ def _billed_until(state: RunState, now: datetime) -> datetime:
 
 
 def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
-    """Cut the spans at `cuts` (in order): one list before each cut, and one after the last."""
+    """Cut the spans at `cuts`, which are in order: return one list before each cut, and one after the last."""
     windows: list[list[Span]] = [[]]
     for span in spans:
         start = span.start

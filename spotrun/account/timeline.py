@@ -2,8 +2,8 @@
 Divides the time of a run into training and seven kinds of downtime (protocol 26). Pure: no clock, no I/O.
 
 A line is drawn from `RunCreated` to the end, and only ever forwards. So the spans are contiguous and never overlap,
-even if the writers' clocks disagree. Open questions count as they look now: training after the last commit of a living
-trainer is productive until its attempt ends without saving it.
+even if the writers' clocks disagree. Time whose outcome is still open counts as it appears now: training after the last
+commit of a running trainer is productive until its attempt ends without saving it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Activity(StrEnum):
-    """The use of one instant of a run."""
+    """The activity of a run at one instant."""
 
     PRODUCTIVE = "productive"
     """Training whose result is kept."""
@@ -31,7 +31,7 @@ class Activity(StrEnum):
     WAIT = "wait"
     """Nothing trains, and the next machine is not requested yet: no capacity, a cool-down, or no runner."""
     BOOT = "boot"
-    """From the request for the machine until it runs our code."""
+    """From the request for the machine until our code runs on it."""
     SETUP = "setup"
     """From the start of our code until its agent takes over the run."""
     RESTORE = "restore"
@@ -49,7 +49,9 @@ DOWNTIME = tuple(kind for kind in Activity if kind not in (Activity.PRODUCTIVE, 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of one kind. `attempt` is the attempt that it belongs to; for boot and setup, the one they led to."""
+    """
+    A stretch of one kind. `attempt` is the attempt that it belongs to; for boot and setup, the attempt that followed.
+    """
 
     kind: Activity
     start: datetime
@@ -81,7 +83,7 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
 
 
 def account_end(state: RunState, now: datetime) -> datetime:
-    """Return the end of the account of time: the run's end, or `now` before it."""
+    """Return the end of the account of time: the run's end; `now` until it has ended."""
     return max(state.created_at, now if state.terminal is None else state.terminal.at)
 
 
@@ -118,8 +120,9 @@ class _Line:
 
 def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, attempt: Attempt) -> None:
     """
-    Draw the time from the end of one attempt to the takeover by the next. A standby that was requested before the end
-    costs no wait, and one that had booted before it costs no boot.
+    Draw the time from the end of one attempt to the takeover by the next.
+
+    A standby that was requested before that end costs no wait, and a standby that had booted before it costs no boot.
     """
     start = attempt.started_at
     known_at = NEVER if previous is None or previous.end is None else previous.end.known_at
@@ -171,7 +174,9 @@ def _draw_attempt(
     commits: Mapping[TrainerKey, list[Commit]],
     plain: bool,
 ) -> None:
-    """Draw the time of one attempt. A `plain` command reports no first step, and counts as training from its start."""
+    """
+    Draw the time of one attempt. A `plain` command, which reports no first step, counts as training from its start.
+    """
     over = _over_at(state, attempt, line.end)
     for index, trainer in enumerate(attempt.trainers):
         started_at = (trainer.began_at or trainer.resumed_at) if plain else trainer.started_at
@@ -187,14 +192,16 @@ def _draw_attempt(
 
 
 def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
-    """Return the end of the attempt's work: when the ledger had its end, or its machine's end if that came first."""
+    """Return the end of the attempt's work: when the ledger recorded it, or its machine's end if that came first."""
     if attempt.end is None:
         return end
     return min(attempt.end.known_at, state.still_from(attempt) or attempt.end.known_at)
 
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
-    """Return when the trainer made its last step; after that its last state became durable. FOREVER if unknown."""
+    """
+    Return when the trainer made its last step; after it, only that step's state became durable. FOREVER if unknown.
+    """
     last = state.terminal.final_commit if state.terminal is not None else None
     moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]
     if attempt.end is not None and trainer.exited is None:
@@ -216,7 +223,7 @@ def _draw_training(
 
 
 def _draw_until(line: _Line, kind: Activity, until: datetime, survived: datetime, attempt: int) -> None:
-    """Draw until a moment: time after `survived` was lost, and is rework."""
+    """Draw up to `until`. Time after `survived` was lost, and is drawn as rework."""
     line.draw(kind, min(until, survived), attempt)
     line.draw(Activity.REWORK, until, attempt)
 
@@ -230,11 +237,11 @@ def _commits_by_trainer(commits: Iterable[Commit]) -> dict[TrainerKey, list[Comm
 
 def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     """
-    Return, for each trainer, until when its training was kept: `FOREVER` for all of it, `NEVER` for none.
+    Return, for each trainer, the moment until which its training was kept: `FOREVER` for all of it, `NEVER` for none.
 
-    A trainer that resumes from a commit discards all work after that commit's snapshot, by the trainer that took it and
-    by all trainers in between. The oldest commit that any later trainer chose counts. A trainer that continues in place
-    discards nothing.
+    A trainer that resumes from a commit discards all work after that commit's snapshot: that of the trainer that took
+    the snapshot, and that of all trainers in between. The oldest commit that any later trainer chose counts. A trainer
+    that continues in place discards nothing.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}
@@ -260,7 +267,7 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
 
 def _will_be_resumed(state: RunState, attempt: Attempt, trainer: Trainer) -> bool:
     """
-    Return whether another trainer has to follow the newest one: it has ended and the work is not done, so its steps
+    Return whether another trainer has to follow the newest one: it has ended and the work is not done. Then its steps
     after the last commit are lost already.
     """
     completed = state.terminal is not None and state.terminal.outcome == "completed"

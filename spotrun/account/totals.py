@@ -33,13 +33,14 @@ _CHANGEOVER = (Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 @dataclass(frozen=True)
 class Bill:
     """
-    The costs and counts accrued by some moment, or between two.
+    The costs and counts accrued by a moment, or between two moments.
 
     `counterfactual_usd` is the cost of the same productive time on demand on the same instance type, together with one
-    start (the run's first boot, setup and restore). The time that it would have stood still for checkpoints is left
-    out. `paid` is the billed time of all instances: two that overlap count twice, and time that the cloud forgives
-    counts as zero. `own_usd` is the wear and power of the user's own machine, and `own_paid` its time. `waiting_usd` is
-    the part of the instance dollars that accrued while members of a gang were ready and in no attempt.
+    start (the run's first boot, setup and restore). It leaves out the time that the training would have stood still for
+    checkpoints. `paid` is the billed time of all instances: two that overlap count twice, and time that the cloud
+    forgives counts as zero. `own_usd` is the wear and power of the user's own machine, and `own_paid` its time.
+    `waiting_usd` is the part of the instance dollars that accrued while members of a gang were ready and not in any
+    attempt.
     """
 
     spot_usd: Decimal
@@ -72,7 +73,7 @@ NOTHING = Bill(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, timedelta(0), tim
 
 
 class Tally:
-    """Counts things that happened at moments."""
+    """Counts events by the moments at which they happened."""
 
     def __init__(self, happened: Iterable[tuple[datetime, int]]) -> None:
         self._moments: list[datetime] = []
@@ -87,7 +88,9 @@ class Tally:
 
 
 class Integral:
-    """The integral over time of amounts that each last from one moment to another: bytes kept, dollars an hour."""
+    """
+    The integral over time of amounts that each last from one moment to another, such as bytes kept or dollars an hour.
+    """
 
     def __init__(self, stretches: Iterable[tuple[datetime, datetime, Decimal]]) -> None:
         changes: list[tuple[datetime, Decimal]] = []
@@ -121,10 +124,10 @@ def _microseconds(duration: timedelta) -> int:
 
 class Machines:
     """
-    The cost of the instances of one capacity type, by any moment.
+    The cost of the instances of one capacity type, up to any moment.
 
-    Each bill is rounded by itself. The bills of instances that are gone are added up once; only those of the few
-    instances that ran at the requested moment are computed for each call.
+    Each bill is rounded by itself. The bills of instances that are gone are added up once; each call computes only the
+    bills of the few instances that ran at the requested moment.
     """
 
     def __init__(self, meters: Iterable[Meter | Stretch]) -> None:
@@ -149,7 +152,7 @@ class Machines:
             self._running.append(running)
 
     def until(self, moment: datetime) -> tuple[Decimal, timedelta]:
-        """Return the dollars and the billed time of all instances by `moment`."""
+        """Return the dollars and the billed time of all instances up to `moment`."""
         index = bisect_left(self._moments, moment)
         usd, paid = self._settled[index]
         for meter in self._running[index]:
@@ -158,7 +161,7 @@ class Machines:
 
 
 class Totals:
-    """The whole bill of a run, by any moment."""
+    """The whole bill of a run, up to any moment."""
 
     def __init__(self, state: RunState, spans: tuple[Span, ...], horizon: datetime) -> None:
         rule = state.created.billing
@@ -229,8 +232,8 @@ class Totals:
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the start, end and bytes of everything stored: checkpoints from their commit on, set-ups from when they were
-    reported, and the files of the script.
+    Yield the start, end and bytes of everything stored: checkpoints from their commit on, set-ups from their report on,
+    and the files of the script.
     """
     for commit in state.commits:
         yield commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes)
@@ -251,9 +254,11 @@ def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
     """
-    Return the price that the job is compared with (`report.baseline`); None for that of the type that trained.
+    Return the price that the job is compared with (`report.baseline`); None for the on-demand price of the type that
+    trained.
 
-    It is also None if the job names a type whose price was not looked up, as in a rehearsal; the assumptions say so.
+    It is also None if the job names a type whose price was not looked up, as in a rehearsal; the assumptions report
+    that.
     """
     report = state.created.job("report")
     found = report.get("baseline", ON_DEMAND)

@@ -1,4 +1,7 @@
-"""The cost of members of a gang while they are ready and in no attempt: others boot, or are awaited. Pure."""
+"""
+The cost of members of a gang while they are ready but not in any attempt, because other members boot or are missing.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from spotrun.run.state import Attempt, RunState
 
 
 class Stretch(NamedTuple):
-    """A part of a meter, from one moment to another, as a meter of its own."""
+    """A part of a meter, from one moment to another, with a meter's methods."""
 
     meter: Meter
     billed_from: datetime
@@ -31,7 +34,7 @@ class Stretch(NamedTuple):
 
 
 def waiting(state: RunState, horizon: datetime) -> Iterator[Stretch]:
-    """Yield each member's waiting stretches, as of `horizon`. A member let go by its gang has none (protocol 32)."""
+    """Yield each member's waiting stretches, as of `horizon`. A member that its gang let go has none (protocol 32)."""
     if not state.of_gangs:
         return
     trained: defaultdict[MemberName, list[Attempt]] = defaultdict(list)

@@ -11,10 +11,12 @@ from spotrun.units import count_of
 @dataclass(frozen=True)
 class Work:
     """
-    The work of a run. `command` is the script, or the command line; `args` are the script's arguments. `script_sha256`
-    is the digest of the script, "" if it is unknown. `start_sha256` is that of the checkpoint which training began
-    from. `epochs` and `steps` are those that a checkpoint holds. `nodes` is the job's `num_nodes`: with another number
-    a step has another batch.
+    The work of a run.
+
+    `command` is the script, or the command line; `args` are the script's arguments. `script_sha256` is the digest of
+    the script, "" if it is unknown. `start_sha256` is the digest of the checkpoint that training began from. `epochs`
+    and `steps` are the numbers that a checkpoint holds. `nodes` is the job's `num_nodes`: with another number, a step
+    has another batch.
     """
 
     command: str
@@ -26,7 +28,7 @@ class Work:
     nodes: int
 
     def unlike(self, other: Work) -> list[str]:
-        """Return the ways in which this is not the same work as the other; [] if none is known."""
+        """Return the known differences between this work and `other`; [] if none is known."""
         found = []
         if self.command != other.command:
             found.append("another command")

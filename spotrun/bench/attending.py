@@ -48,15 +48,19 @@ from spotrun.units import count_of, to_the_second
 LOOK_S = 0.25
 """Seconds of system time between two checks of the trials' progress."""
 LEAVE_WITHIN_S = 90.0
-"""Seconds of system time. The end of a run waits up to a minute for its instances to be gone."""
+"""
+Maximum seconds of system time for the trials to end. The end of a run waits up to a minute for its instances to be
+gone.
+"""
 Watch = Callable[[Sequence[Progress]], None]
-"""Receives the progress of each trial that goes on."""
+"""Receives the progress of each trial that is running."""
 
 
 class PlannedTrial(NamedTuple):
     """
-    A trial of `job` that may be rented: its run, dollars an hour, and the minimum budget with which it begins.
-    `job_digest` is that of the job without all that a bench varies.
+    A trial of `job` that can be rented: its run, its hourly prices, and the minimum budget with which it begins.
+
+    `job_digest` is the digest of the job without the settings that a bench varies.
     """
 
     job: str
@@ -68,7 +72,7 @@ class PlannedTrial(NamedTuple):
 
 
 class BenchPlan(NamedTuple):
-    """A bench that can begin. `base` is the type that all others are compared with."""
+    """A bench that can begin. `base` is the type that all other types are compared with."""
 
     job: RunSpec
     trials: Sequence[PlannedTrial]
@@ -79,7 +83,7 @@ class BenchPlan(NamedTuple):
 
 def wanted(path: Path, arguments: Sequence[str], wish: BenchFlags) -> BenchPlan:
     """
-    Read the job and the flags, and find prices and minimum budget of each trial. Nothing is rented.
+    Read the job and the flags, and find the prices and minimum budget of each trial. Nothing is rented.
 
     Raises:
         SpecInvalid, CloudError, StoreError, NotInstalled: a trial could not begin.
@@ -101,8 +105,8 @@ def wanted(path: Path, arguments: Sequence[str], wish: BenchFlags) -> BenchPlan:
 
 def planned(job: RunSpec, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]) -> Iterator[PlannedTrial]:
     """
-    Find prices and minimum budget for each trial of `job`; `specs` are the runs that measure the trials. Nothing is
-    rented. The market of a kind is read once.
+    Find the prices and minimum budget of each trial of `job`; `specs` are the runs that measure the trials. Nothing is
+    rented. The market of each kind is read once.
 
     Raises:
         SpecInvalid, CloudError: a trial cannot be rented.
@@ -117,8 +121,10 @@ def planned(job: RunSpec, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]
 
 def require_budget(trials: Sequence[PlannedTrial], budget: Decimal | None) -> None:
     """
+    Check that each trial could begin with the whole budget.
+
     Raises:
-        SpecInvalid: one of them would not even begin with it.
+        SpecInvalid: one of the trials needs more to begin.
     """
     if budget is None:
         return
@@ -136,9 +142,10 @@ def measuring(
     trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
 ) -> Iterator[Iterator[BenchRow]]:
     """
-    Yield the rows of the trials, each as soon as it is measured. `budget` is for all together, at most `max_parallel`
-    run at the same time: None is one of each kind. However the block ends, nothing that was rented in it is left
-    running.
+    Yield the rows of the trials, each as soon as it is measured.
+
+    `budget` is for all trials together. At most `max_parallel` run at the same time; None means one of each kind.
+    However the block ends, nothing that was rented in it is left running.
     """
     bench = _Bench(trials, steps, budget, max_parallel, watch)
     try:
@@ -149,7 +156,7 @@ def measuring(
 
 
 class _Bench:
-    """All trials: the waiting ones, and the running ones with a share of the budget each."""
+    """All trials: those that wait, and those that run, each with a share of the budget."""
 
     def __init__(
         self, trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
@@ -175,7 +182,7 @@ class _Bench:
 
     def _begin(self) -> BenchRow | None:
         """
-        Begin the trials whose turn it is. Return a row for the first of them if the budget can never pay for it; else
+        Begin the trials whose turn it is. If the budget can never pay for the first of them, return a row for it; else
         None.
         """
         kinds = [self._trials[number].trial.kind for number in self._waiting]
@@ -215,11 +222,11 @@ class _Bench:
 
 
 class _Abandoned(Exception):
-    """The trial is not wanted any more."""
+    """The trial is no longer wanted."""
 
 
 class _TrialRun:
-    """One run, from its launch until nothing of it is left, in a thread of its own."""
+    """One run, from its launch until nothing of it is left, in its own thread."""
 
     def __init__(
         self,
@@ -286,12 +293,12 @@ class _TrialRun:
 
     def _see(self, status: AgentStatus) -> None:
         self._meter.show(status)
-        if self._meter.enough:  # end its instances first: no run continues from a last checkpoint of a measurement
+        if self._meter.enough:  # end its instances first: no run resumes a measurement, so a last checkpoint is useless
             end_instances(self._run)
             request_stop(self._run)
 
     def row(self) -> BenchRow:
-        """Return the result, once the trial has ended. An error that ended it is raised."""
+        """Return the result of the trial, which has ended. Raise the error that ended it, if there was one."""
         if self._failure is not None:
             raise self._failure
         run, state = self._run, self._run.ledger.state
@@ -356,7 +363,7 @@ class _TrialRun:
 
 
 def _created(spec: RunSpec) -> OpenRun:
-    """Create a run; if a signal comes meanwhile, nothing is left of it."""
+    """Create a run; if a signal arrives meanwhile, leave nothing of the run behind."""
     uid = new_uid()
     try:
         return create_known(prepare_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH))

@@ -1,8 +1,8 @@
 """
 Measures how fast a training runs once it runs evenly, from its agent's status. Pure.
 
-The first steps are left out: a first step compiles, allocates and fills the queues of loaders. The rest is cut into
-blocks, whose rates say how evenly it runs.
+The first steps are left out: they compile, allocate, and fill the loaders' queues. The rest is cut into blocks, whose
+rates show how evenly the training runs.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from spotrun.folder.status_objects import AgentStatus, Trained, Usage
 
 WARM_UP_STEPS = 10
 BLOCKS = 6
-"""Minimum blocks that a measurement is cut into."""
+"""Minimum number of blocks in a measurement."""
 QUARTERS = 4
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A measurement over `steps` steps and `samples` samples of `seconds` of training, the beginning left out.
+    A measurement of `steps` steps and `samples` samples in `seconds` of training, without the beginning.
 
-    `low` and `high` are the quartiles of the blocks' steps per second. `doubt` is the share by which the seconds of a
-    step may be wrong in 19 of 20 cases, estimated from how unevenly the blocks went; 0 of one block. `data_wait`,
-    `cpu_share` and `gpu_share` are shares of that time; None if unknown. Memory is the most that was taken of the
-    machine, and of its GPUs together.
+    `low` and `high` are the quartiles of the blocks' steps per second. `doubt` is the share by which the seconds per
+    step may be wrong in 19 of 20 cases, estimated from how unevenly the blocks went; 0 if there is only one block.
+    `data_wait`, `cpu_share` and `gpu_share` are shares of that time; None if unknown. `memory_bytes` is the most memory
+    that was used on the machine, `gpu_memory_bytes` on all its GPUs together.
     """
 
     steps: int
@@ -61,7 +61,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Collects an agent's status, again and again, until there is enough: `steps` after the first `warm_up`."""
+    """Collects an agent's status repeatedly until there is enough: `steps` after the first `warm_up`."""
 
     def __init__(self, steps: int, warm_up: int = WARM_UP_STEPS) -> None:
         self._steps = steps
@@ -76,7 +76,8 @@ class Meter:
 
     def show(self, status: AgentStatus) -> None:
         """
-        Take a status. An agent that was started again, as on another instance, counts from zero, and warms up again.
+        Take a status. An agent that was started again, for example on another instance, counts from zero and warms up
+        again.
         """
         now = status.trained
         if status.launch != self._launch or now.steps < self._last.steps:
@@ -136,7 +137,7 @@ class Meter:
 
 
 def _doubt(blocks: Sequence[Trained]) -> float:
-    """Return twice the standard error of the mean seconds of a step, as a share of that mean."""
+    """Return twice the standard error of the mean seconds per step, as a share of that mean."""
     if len(blocks) < 2:
         return 0.0
     whole = sum(blocks, Trained())

@@ -1,4 +1,4 @@
-"""`spotrun bench JOB --html FILE`: how fast a job trains on each type, and for how much, as one file."""
+"""`spotrun bench JOB --html FILE`: how fast a job trains on each type, and at what price, as one file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _bars(rows: Sequence[BenchRow], figure: Callable[[BenchRow], float]) -> Mark
 
 
 def _steps(rows: Sequence[BenchRow]) -> Markup:
-    """Draw the share of a step that computes, and the share that waits for data."""
+    """Draw, for each row, the share of a step that computes and the share that waits for data."""
     drawn = []
     for each in rows:
         assert each.measured is not None

@@ -1,4 +1,4 @@
-"""Shows `spotrun bench` as text, as JSON and as a page: the plan, the progress and the results."""
+"""Shows `spotrun bench` as text and as JSON: the plan, the progress and the results. The page uses its tables too."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from spotrun.units import count_of
 
 GIB = 1 << 30
 CAUSES = ("wait", "boot", "setup", "restore")
-"""Causes of the wait for a first step, in this order, as in a run's report: `restore` is the script's own beginning."""
+"""Causes of the wait for a first step, in this order, as in a run's report. `restore` is the script's own start."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Progress:
 
 def view() -> View[Sequence[Progress]]:
     """
-    Return a changing line for each trial that goes on, on a terminal; else a line when one begins. It is on stderr,
-    because stdout is for the result.
+    Return a view of the trials that are running: on a terminal, a changing line for each; else one line when each
+    begins. It is printed to stderr, because stdout is for the result.
     """
     return _Live() if sys.stderr.isatty() else _Plain()
 
@@ -69,7 +69,7 @@ class _Live(Screen[Sequence[Progress]]):
         return Group(*self._spinners.values())
 
     def _spinner(self, each: Progress) -> Spinner:
-        """Return the spinner of the trial, which keeps turning; a new one would start its turn from the beginning."""
+        """Return the trial's spinner, the same one each time: a new one would start its turn from the beginning."""
         spinner = self._spinners.get(each.number) or Spinner("dots")
         spinner.update(text=Text(_line(each), overflow="ellipsis", no_wrap=True))
         return spinner
@@ -112,7 +112,7 @@ def _price(usd_per_hour: Decimal | None) -> str:
 
 
 def say_row(row: BenchRow) -> None:
-    """Print a row at once, during the progress: a bench of several types takes a while."""
+    """Print a row at once, while other trials run: a bench of several types takes a while."""
     measured = row.measured
     found = f"{_rate(row)} {_unit(row)}/s" if measured is not None else str(row.fate)
     print(f"{plain(row.trial.name)}: {plain(found, 300)}", file=sys.stderr, flush=True)
@@ -207,7 +207,9 @@ def begin_table(rows: Sequence[BenchRow]) -> FiguresTable:
 
 
 def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
-    """Return the findings in words: what limits each training, why some have no figures, and which is the cheapest."""
+    """
+    Return the findings in words: what limits each training, why a trial has no figures, and which is the cheapest.
+    """
     lines = [f"{row.trial.name}: {verdict(row.measured)}" for row in rows if row.measured]
     lines += [f"{row.trial.name}: {row.fate}: {row.reason}" for row in rows if row.measured is None]
     cheapest_row = best(rows)
@@ -225,12 +227,12 @@ def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
 
 
 def time_of(row: BenchRow, base: BenchRow) -> float | None:
-    """Return the share of the base's time for the same number of samples."""
+    """Return the row's time for the same number of samples, as a multiple of the base's."""
     return None if row.rate is None or base.rate is None else base.rate / row.rate
 
 
 def cost_of(row: BenchRow, base: BenchRow) -> float | None:
-    """Return the share of the base's cost, each at its lowest price."""
+    """Return the row's cost for the same number of samples, as a multiple of the base's, each at its lowest price."""
     ours, theirs = row.per_usd(cheapest(row.prices)), base.per_usd(cheapest(base.prices))
     return None if ours is None or theirs is None else theirs / ours
 
@@ -259,7 +261,7 @@ def _middle_half(row: BenchRow) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return three significant digits, never with an exponent."""
+    """Return the number with three significant digits, never with an exponent."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

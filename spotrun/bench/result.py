@@ -1,4 +1,4 @@
-"""The results of the trials of a bench, and what follows from them in dollars. Pure."""
+"""The results of a bench's trials, and the dollars computed from them. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class Fate(StrEnum):
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """US dollars an hour of the cheapest instances that suit a trial; None where there is none of that capacity."""
+    """
+    The hourly prices, in US dollars, of the cheapest instances that suit a trial; None if none of that capacity type
+    suits.
+    """
 
     spot: Decimal | None = None
     on_demand: Decimal | None = None
@@ -55,8 +58,10 @@ def _least(offerings: Sequence[Offering], capacity: CapacityType, nodes: int) ->
 
 class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A trial and its result. `instance_type` is the one that it trained on, "" if it never did. `begins_s` are the run
-    seconds from its launch to its first step, by cause. `usd` is its cost, and `reason` says why there is no figure.
+    A trial and its result.
+
+    `instance_type` is the type that it trained on, "" if it never trained. `begins_s` are the run seconds from its
+    launch to its first step, by cause. `usd` is the trial's cost, and `reason` is why it has no figures.
     """
 
     trial: BenchTrial
@@ -72,20 +77,20 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float | None:
-        """Samples per second; steps per second where the samples are unknown."""
+        """Samples per second; steps per second if the samples are unknown."""
         if self.measured is None:
             return None
         return self.measured.samples_per_s or self.measured.steps_per_s
 
     def per_usd(self, usd_per_hour: Decimal | None) -> float | None:
-        """Return samples, or steps, for a dollar."""
+        """Return the samples for a dollar; steps if the samples are unknown."""
         if self.rate is None or not usd_per_hour:
             return None
         return self.rate * SECONDS_PER_HOUR / float(usd_per_hour)
 
     def hours(self, samples: float | None = None) -> float | None:
         """
-        Return the hours of the whole job, or of `samples` samples: training alone, without validations, starts and
+        Return the hours of training for the whole job, or for `samples` samples, without validations, starts and
         interruptions. None if unknown.
         """
         if self.measured is None:
@@ -110,8 +115,10 @@ def devices_of(row: BenchRow) -> int:
 
 def efficiency(row: BenchRow, rows: Iterable[BenchRow]) -> float | None:
     """
-    Return the share of one device's rate that each of several devices brings: the rate of all, over that of one times
-    their number. None if one was not measured alone with the same batch size and precision.
+    Return the share of one device's rate that each of several devices contributes: the rate of all, divided by their
+    number times the rate of one.
+
+    None for one device, or if one device was not measured alone with the same batch size and precision.
     """
     number = devices_of(row)
     alone = next((each for each in rows if devices_of(each) == 1 and _but_for_devices(each, row)), None)
@@ -131,7 +138,9 @@ def _device(row: BenchRow) -> str:
 
 
 def begins_s(state: RunState) -> dict[str, float]:
-    """Seconds from a run's creation to its first step, by cause: wait, boot, setup and restore of its account."""
+    """
+    Return the seconds from a run's creation to its first step, by cause: wait, boot, setup and restore of its account.
+    """
     found: dict[str, float] = {}
     for span in timeline(state, state.created_at if state.terminal is None else state.terminal.at):
         if span.kind in (Activity.PRODUCTIVE, Activity.REWORK, Activity.STALL):
@@ -141,7 +150,7 @@ def begins_s(state: RunState) -> dict[str, float]:
 
 
 def fate_of(detail: str) -> Fate:
-    """Return how a failed run ended, by its last words."""
+    """Return how a failed run ended, judged by its last message."""
     return Fate.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else Fate.FAILED
 
 

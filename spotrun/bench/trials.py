@@ -26,11 +26,11 @@ from spotrun.spec.varied_arguments import BATCH, DEVICES, PRECISION, has_argumen
 from spotrun.units import Steps
 
 SELDOM = Steps(1_000_000_000)
-"""Steps between checkpoints: more than any trial has, so that it makes none."""
+"""Steps between checkpoints: more than any trial makes, so that a trial makes no checkpoint."""
 
 
 class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A training to measure; None in a field leaves it to the job."""
+    """A training to measure. A field that is None keeps the job's own value."""
 
     kind: Kind | None
     devices: int | None = None
@@ -39,13 +39,13 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """`V100:1, batch 16, 16-mixed`."""
+        """The trial's name, for example `V100:1, batch 16, 16-mixed`."""
         kind = "" if self.kind is None else str(self.kind)
         return ", ".join(filter(None, [kind, self.otherwise])) or "the job"
 
     @property
     def otherwise(self) -> str:
-        """The differences from the job on that kind: `batch 16, 16-mixed`."""
+        """The differences from the job on that kind, for example `batch 16, 16-mixed`."""
         parts = [
             *([f"{self.devices} devices"] if self.devices is not None and not self._tells_devices else []),
             *([f"batch {self.batch}"] if self.batch is not None else []),
@@ -59,7 +59,7 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of the script's arguments, where the user has given them."""
+    """The names of the script's arguments, as far as the user gave them."""
 
     batch: str | None = None
     devices: str | None = None
@@ -74,7 +74,8 @@ def trials(
     precisions: Sequence[str],
 ) -> list[BenchTrial]:
     """
-    Return each of `kinds`, else of the job's own, with each of the others; an empty sequence leaves it to the job.
+    Return a trial for each combination of `kinds` (if empty, the job's own), `devices`, `batches` and `precisions`. An
+    empty sequence keeps the job's own value.
     """
     chosen: list[Kind | None] = [*(kinds or spec.resources.kinds)] or [None]
     found = [
@@ -94,11 +95,11 @@ def spec_of(
     spec: RunSpec, script: Script, trial: BenchTrial, names: Arguments, within: timedelta, budget: Decimal | None
 ) -> RunSpec:
     """
-    Return the job, whose `script` this is, as a short run that measures `trial`: in a calm market, with no checkpoint,
-    and with limits of its own.
+    Return the job, whose script is `script`, as a short run that measures `trial`: in a calm market, without
+    checkpoints, and with its own limits.
 
     Raises:
-        SpecInvalid: the script has no argument for a value of the trial.
+        SpecInvalid: the script lacks an argument for a value of the trial.
     """
     train = spec.train
     if trial.batch is not None:
@@ -130,7 +131,7 @@ def spec_of(
 
 
 def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, devices: bool) -> Iterator[str]:
-    """Yield a note for each argument that neither the job nor any file of the work folder names."""
+    """Yield a note for each argument that is named neither in the job nor in any file of the work folder."""
     if train.run is not None:
         return
     for named in (names.batch, names.precision, names.devices):
@@ -142,5 +143,5 @@ def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, dev
 
 
 def _is_bare(kind: Kind | None) -> bool:
-    """Return whether only an argument could say how many devices train."""
+    """Return whether only an argument could set how many devices train."""
     return not isinstance(kind, Accelerators)

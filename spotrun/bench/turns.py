@@ -1,4 +1,4 @@
-"""Chooses which trials of a bench begin together, and with how much of its budget. Pure."""
+"""Chooses which trials of a bench begin together, and how much of its budget each may spend. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from decimal import ROUND_DOWN, Decimal
 from spotrun.spec.kinds import Kind
 
 MAX_PARALLEL = 8
-"""Maximum types that are rented at the same time, unless the user sets another number."""
+"""Maximum number of trials at the same time, unless the user sets another number."""
 CENT = Decimal("0.01")
 
 
 def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_parallel: int | None) -> list[int]:
     """
-    Return the places, among the waiting trials, of those that begin next to the running ones, by the kinds of both:
-    `max_parallel` in all, and first those of a kind of which the fewest run. None is one of each kind: a quota seldom
-    allows two.
+    Return the positions in `waiting` of the trials that begin now, given the kinds of the waiting and the running
+    trials.
+
+    At most `max_parallel` run in all, and kinds with the fewest running trials come first. None means one of each kind:
+    a quota seldom allows two.
     """
     chosen: list[int] = []
     while len(going) + len(chosen) < (max_parallel or MAX_PARALLEL):
@@ -32,9 +34,10 @@ def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_
 
 def shares(left_usd: Decimal, leasts_usd: Sequence[Decimal | None]) -> list[Decimal]:
     """
-    Return the share of the rest that each of the trials that begin together may spend, in proportion to what each needs
-    to begin, so that all may last equally long. There are fewer shares than trials if the rest is not enough for all of
-    them.
+    Return how much of the rest of the budget each of the trials that begin together may spend.
+
+    The shares are proportional to what each trial needs to begin, so that all can last equally long. There are fewer
+    shares than trials if the rest is not enough for all.
     """
     leasts = [least or CENT for least in leasts_usd]
     while sum(leasts) > left_usd:

@@ -1,13 +1,13 @@
 """
-Says what would make a training faster, and by how much at most. Pure.
+Finds what would make a training faster, and by how much at most. Pure.
 
-The parts of a step are measured: for a share `w` of it the training waits for its data, and for the rest it computes.
-If a part takes no time at all, the whole is faster by (Amdahl 1967):
+The parts of a step are measured: for a share `w` of the step the training waits for its data, and for the rest it
+computes. If one part took no time at all, the whole would be faster by (Amdahl 1967):
 
     a faster device        1 / w           computing takes no time
     faster loading         1 / (1 - w)     waiting takes no time
 
-Where loaders read ahead, a faster device gains less than that: they may be no faster than they are now. So both are
+If loaders read ahead, a faster device gains less than that: the loaders may not be any faster than now. So both are
 upper bounds.
 """
 
@@ -16,11 +16,11 @@ from __future__ import annotations
 from spotrun.bench.meter import Measurement
 
 LITTLE = 0.05
-"""A share of waiting that is too small to act on."""
+"""Maximum share of waiting that is too small to act on."""
 INPUT_BOUND = 0.30
-"""Minimum share of waiting from which loading data is the first thing to improve."""
+"""Share of waiting above which loading data is the first thing to improve."""
 BUSY = 0.8
-"""Minimum share of the time from which busy processors have not much to spare."""
+"""Minimum busy share at which processors have hardly any time to spare."""
 MORE_CPUS = 8
 GAIN_MAX = 100.0
 
@@ -31,14 +31,16 @@ def device_gain(measured: Measurement) -> float:
 
 
 def loading_gain(measured: Measurement) -> float:
-    """Return the same if its data were always there."""
+    """Return how many times as fast a training can be at most if its data were always there; `inf` if it only waits."""
     return 1 / (1 - measured.data_wait) if measured.data_wait < 1 else float("inf")
 
 
 def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
     """
-    Return the same with `more` processors, if its loaders use them like the present ones. None if those have time to
-    spare: then loading waits for something else, or has too few workers.
+    Return how many times as fast a training can be with `more` processors, if its loaders use them like the present
+    ones.
+
+    None if the present ones have time to spare: then loading waits for something else, or has too few workers.
     """
     if measured.cpu_share is None or measured.cpu_share < BUSY or not measured.cpus:
         return None
@@ -47,7 +49,7 @@ def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
 
 
 def verdict(measured: Measurement) -> str:
-    """Return one sentence, or two: what limits the training, and what each remedy gains at most."""
+    """Return in a sentence what limits the training, and what each remedy gains at most."""
     waits = measured.data_wait
     if waits <= LITTLE:
         most = _times(loading_gain(measured))
@@ -70,7 +72,7 @@ def _spare(measured: Measurement) -> str:
 
 
 def _idle(measured: Measurement) -> str:
-    """Return the verdict on a training that neither data nor the device holds up."""
+    """Return the remark for a training whose GPUs are idle although it does not wait for data; else ""."""
     if measured.gpu_share is None or measured.gpu_share >= BUSY:
         return ""
     return f"; its GPUs compute {measured.gpu_share:.0%} of the time: a larger batch, or less Python between steps"

@@ -17,7 +17,7 @@ from spotrun.spec.values import read_positive_duration
 from spotrun.units import Unreadable, parse_usd
 
 WITHIN_LEAST = timedelta(minutes=1)
-"""Minimum time that a training may last: shorter ones would end before an instance has started."""
+"""Minimum limit of a trial: a shorter trial would end before an instance has started."""
 
 
 class BenchFlags(NamedTuple):
@@ -41,7 +41,7 @@ class BenchFlags(NamedTuple):
         The names that the user gives to the script's arguments.
 
         Raises:
-            SpecInvalid: one of them is named, and not varied.
+            SpecInvalid: an argument is named, but its value is not varied.
         """
         for flag, named, given in (
             ("--batch", self.batch_arg, self.batch),
@@ -57,8 +57,10 @@ class BenchFlags(NamedTuple):
     @property
     def limit(self) -> timedelta:
         """
+        The maximum duration of a trial.
+
         Raises:
-            SpecInvalid: it is no duration, or too short.
+            SpecInvalid: the text is not a duration, or the duration is too short.
         """
         limit = read_flag("--trial-timeout", read_positive_duration, self.trial_timeout, "--trial-timeout 20m")
         if limit < WITHIN_LEAST:
@@ -70,13 +72,17 @@ class BenchFlags(NamedTuple):
     @property
     def budget_usd(self) -> Decimal | None:
         """
+        The budget of the bench in dollars; None without one.
+
         Raises:
-            SpecInvalid: it is no amount of dollars.
+            SpecInvalid: the text is not an amount of dollars.
         """
         return None if self.budget is None else read_flag("--budget", parse_usd, self.budget, "--budget 2")
 
     def trials(self, spec: RunSpec) -> list[BenchTrial]:
         """
+        Return the trials that the flags describe.
+
         Raises:
             SpecInvalid: a list has an entry that cannot be read.
         """
@@ -91,7 +97,7 @@ class BenchFlags(NamedTuple):
 
 @contextmanager
 def about_types(*, given: bool) -> Iterator[None]:
-    """Name the flag in an error about the accelerators of a trial, which come from `--types`."""
+    """In errors about the accelerators of a trial, name the flag `--types` that they came from."""
     try:
         yield
     except SpotrunError as error:
@@ -123,12 +129,12 @@ def _words(flag: str, text: str | None) -> list[str]:
 def _numbers(flag: str, text: str | None) -> list[int]:
     words = _words(flag, text)
     if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1_000_000 for word in words):
-        raise SpecInvalid(f"{flag} {text!r} is no list of whole numbers from 1 on", hint=f"{flag} 1,2")
+        raise SpecInvalid(f"{flag} {text!r} is not a list of whole numbers from 1 on", hint=f"{flag} 1,2")
     return list(map(int, words))
 
 
 def base_of(against: str | None, types: Sequence[str]) -> str | None:
-    """Return the one of `types` that `--against` means."""
+    """Return the entry of `types` that `--against` means; None without that flag."""
     if against is None:
         return None
     by_name = {each.casefold(): each for each in types}

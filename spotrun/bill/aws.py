@@ -1,9 +1,9 @@
 """
 Reads AWS's charges: the Cost and Usage Report, and the Spot Instance data feed.
 
-The report's columns: https://docs.aws.amazon.com/cur/latest/userguide/Lineitem-columns.html; those of its second
-generation: https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html. The report has a run's tag only
-if `spotrun:run` is activated as a cost allocation tag; without it, spotrun finds lines by instance id. The data feed:
+The report's columns: https://docs.aws.amazon.com/cur/latest/userguide/Lineitem-columns.html; for its second generation:
+https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html. The report has a run's tag only if
+`spotrun:run` is activated as a cost allocation tag; without it, spotrun finds lines by instance id. The data feed:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-data-feeds.html.
 """
 
@@ -44,11 +44,11 @@ _FEED_FIELDS = (
 
 def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    Read the lines about one run, from a report of either generation in CSV or Parquet. A month's report has several
+    Read the lines about one run from a report of either generation, in CSV or Parquet. A month's report has several
     files.
 
     Raises:
-        SpecInvalid: the message names file, line and fix.
+        SpecInvalid: a line cannot be read; the message names file, line and fix.
     """
     coverage, duplicates = Coverage(), DuplicateLines()
     charges = []
@@ -82,7 +82,7 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
 
 
 def _tagged_run(row: BillRow) -> str:
-    """Return the run that the line's tag names, in a separate column or in the second generation's map of all tags."""
+    """Return the run that the line's tag names, from its own column or from the second generation's map of all tags."""
     tags = row.structure("resource_tags")
     if tags is None:
         return row.text(f"resource_tags_{_TAG}", optional=True)
@@ -102,10 +102,10 @@ def _kind(row: BillRow) -> ChargeKind:
 
 def read_spot_data_feed(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    Read the instance hours of one run. The feed has no tags and only spot instances; each hour has its own file.
+    Read the instance hours of one run. The feed has no tags and lists only spot instances; each hour has its own file.
 
     Raises:
-        SpecInvalid: the message names file, line and fix.
+        SpecInvalid: a line cannot be read; the message names file, line and fix.
     """
     coverage, duplicates = Coverage(), DuplicateLines()
     charges = []
@@ -153,7 +153,7 @@ def _dollars(row: BillRow, column: str) -> Decimal:
 
 
 def _half_of_last_place(amount: Decimal) -> Decimal:
-    """Return half of the last decimal: older feeds write three, newer ones ten."""
+    """Return half a unit of the last decimal place: older feeds write three places, newer ones ten."""
     exponent = amount.as_tuple().exponent
     assert isinstance(exponent, int)
     return Decimal(1).scaleb(exponent) / 2

@@ -1,4 +1,4 @@
-"""The cloud's charges, in the same terms for every format of a bill."""
+"""The cloud's charges, in the same terms for every bill format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotrun.run.events import BillingRule
 
 
 class ChargeKind(StrEnum):
-    """The purpose of a bill's line. The ledger knows the price of `USAGE`, and a list price of disks and addresses."""
+    """The purpose of a bill's line. The ledger has the price of `USAGE`, and a list price of disks and addresses."""
 
     USAGE = "usage"
     VOLUME = "volume"
@@ -25,17 +25,17 @@ class ChargeKind(StrEnum):
 
 
 def of_amount(kind: ChargeKind, amount_usd: Decimal) -> ChargeKind:
-    """Return the purpose of a line by its kind and amount: a negative amount corrects other lines of any kind."""
+    """Return the purpose of a line from its kind and amount: a negative amount corrects other lines of any kind."""
     return kind if amount_usd >= 0 or kind in (ChargeKind.TAX, ChargeKind.ROUNDING) else ChargeKind.CREDIT
 
 
 @dataclass(frozen=True)
 class Charge:
     """
-    One line of a bill, or one of several amounts in it.
+    One line of a bill, or one of several amounts in a line.
 
     `line` counts from 1 in the file `path`. `resource` is the cloud's name of the charged resource: an instance id, a
-    volume id, or "". `hours` is the metered time, if the line gives it. `precision_usd` is the maximum rounding of the
+    volume id, or "". `hours` is the metered time, if the line has it. `precision_usd` is the maximum rounding of the
     amount in the file.
     """
 
@@ -53,7 +53,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class LineFilter:
-    """Selects the lines of a bill that are about one run: those with its tag, and those of its instances."""
+    """Selects the lines of a bill that are about one run: lines with its tag, and lines of its instances."""
 
     run_uid: str
     instance_ids: Collection[str]
@@ -67,8 +67,8 @@ class Statement:
     """
     The charges for one run in the files of a bill.
 
-    `rule` is the cloud's published billing rule. The files have the account's instance hours from `since` to `until`;
-    None if they have none at all. With `spot_only` they do not list on-demand instances.
+    `rule` is the cloud's published billing rule. The files cover the account's instance hours from `since` to `until`;
+    None if they have no instance hours at all. With `spot_only` they do not list on-demand instances.
     """
 
     paths: tuple[str, ...]

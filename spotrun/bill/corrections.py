@@ -1,4 +1,4 @@
-"""Finds the ends of instances that a bill knows and of which the ledger has only a bound. Pure."""
+"""Finds instances whose end the bill shows, but for which the ledger has only a bound. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from spotrun.run.state import Launch, RunState
 @dataclass(frozen=True)
 class Correction:
     """
-    The end of an instance, the `member` of a launch, by the bill. `bound` is the bound from which the ledger took
-    `was`. With the new end the run costs `usd` more; below 0, less.
+    The end of an instance, the `member` of a launch, according to the bill.
+
+    The ledger took `was` from `bound`. With the new end the run costs `usd` more; below 0, less.
     """
 
     launch: int
@@ -36,14 +37,16 @@ class Correction:
 
 def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...]:
     """
-    Return a correction for each instance whose charged time does not end at its bound. The bill has to cover all of its
-    life: while the last charged hour is the last one in the file, more may follow.
+    Return a correction for each instance whose charged time does not end at its bound.
+
+    The bill has to cover the instance's whole life: if its last charged hour is the last hour in the file, more may
+    follow.
     """
     return tuple(_corrections(state, found))
 
 
 def corrected(state: RunState, found: Correction, by: str, evidence: str) -> EndCorrected:
-    """Return the entry for a correction. In a run on one instance no entry names a member."""
+    """Return the entry for a correction. In a run on one instance it does not name a member."""
     member = found.member if state.of_gangs else UNSET
     return EndCorrected(launch=found.launch, ended_at=found.ended_at, by=by, evidence=evidence, member=member)
 
@@ -77,7 +80,7 @@ def _covers(statement: Statement, member: Member, ended_at: datetime) -> bool:
 
 
 def _end_by(line: Line, launch: Launch) -> datetime:
-    """Return the end with which the ledger's charge would equal the cloud's."""
+    """Return the end at which the ledger's charge would equal the cloud's."""
     member, latest = launch.members[line.member], launch.latest_end_of(line.member)
     began = member.billed_from
     assert began is not None
@@ -88,7 +91,7 @@ def _end_by(line: Line, launch: Launch) -> datetime:
 
 
 def _metered(usage: Sequence[Charge]) -> timedelta | None:
-    """Return the time on the cloud's meter; None if the bill does not give it."""
+    """Return the time on the cloud's meter; None if the bill lacks it."""
     hours = [charge.hours for charge in usage if charge.hours is not None]
     if len(hours) < len(usage):
         return None
@@ -96,7 +99,7 @@ def _metered(usage: Sequence[Charge]) -> timedelta | None:
 
 
 def _paid_for(usage: Sequence[Charge], member: Member, began: datetime, latest: datetime) -> timedelta:
-    """Return the time, in whole seconds, that costs the charged amount at the prices of the ledger."""
+    """Return the time, in whole seconds, that costs the charged amount at the ledger's prices."""
     paid = sum((charge.amount_usd for charge in usage), Decimal(0))
     life_s = range(int((latest - began).total_seconds()))
     seconds = bisect_left(life_s, paid, key=lambda each: metered(member.prices, began, began + timedelta(seconds=each)))

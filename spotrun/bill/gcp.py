@@ -22,29 +22,29 @@ from spotrun.run.billing import COMPUTE_ENGINE_RULE
 _TITLE = "Google Cloud billing export"
 _NEEDED = ("usage_start_time", "usage_end_time", "cost", "currency")
 RUN_LABEL = "spotrun-run"
-"""The tag `spotrun:run`, in characters that a label may have."""
+"""The tag `spotrun:run`, written with the characters that a label allows."""
 PRECISION_USD = Decimal("1e-6")
 """The smallest amount of a line. The sum of all rounding has its own line (`rounding_error`)."""
 _COST_TYPES = {"tax": ChargeKind.TAX, "rounding_error": ChargeKind.ROUNDING, "adjustment": ChargeKind.CREDIT}
 _NAMED = re.compile(r"spotrun-([a-z0-9]{1,20})-[0-9]{1,9}-[0-9a-f]{8}-[sd]-[a-z0-9-]+")
-"""The names that spotrun gives to instances, and so to their boot disks; they contain the uid of the run."""
+"""Pattern of the names that spotrun gives to instances, and so to their boot disks; they contain the run's uid."""
 _SKUS = (
     (ChargeKind.USAGE, re.compile(r"Local SSD|Local Storage|running in|\bCore\b|\bRam\b", re.IGNORECASE)),
     (ChargeKind.VOLUME, re.compile(r"\bPD\b|\bDisk\b|Hyperdisk|Snapshot|\bImage\b", re.IGNORECASE)),
     (ChargeKind.NETWORK, re.compile(r"Egress|Ingress|Data Transfer|\bIP\b|Network", re.IGNORECASE)),
     (ChargeKind.USAGE, re.compile(r"\bGPU\b|Instance", re.IGNORECASE)),
 )
-"""Patterns of SKUs; the first match counts. Local SSDs come with a machine: their price is a part of its price."""
+"""Patterns of SKUs; the first match counts. Local SSDs come with a machine: their price is part of the machine's."""
 
 
 def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    Return the lines about one run: those of its instances and disks, and those with its label.
+    Return the lines about one run: lines of its instances and disks, and lines with its label.
 
     A large export has several files.
 
     Raises:
-        SpecInvalid: the message names file, line and fix.
+        SpecInvalid: a line cannot be read; the message names file, line and fix.
     """
     coverage, duplicates = Coverage(), DuplicateLines()
     charges: list[Charge] = []
@@ -88,7 +88,7 @@ def _credits(row: BillRow) -> Iterator[tuple[str, Decimal]]:
 
 
 def _run_of(row: BillRow) -> str:
-    """Return the run of a line, by the name that spotrun gave, or else by its label, which a user may change."""
+    """Return the run of a line, from the name that spotrun gave, or else from its label, which a user may change."""
     labelled = next((str(label.get("value")) for label in _listed(row, "labels") if label.get("key") == RUN_LABEL), "")
     named = _NAMED.fullmatch(_resource(row))
     return labelled if named is None else named[1]

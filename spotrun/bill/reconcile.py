@@ -1,12 +1,12 @@
 """
 Compares our ledger with the cloud's statement, instance by instance. Pure, and exact:
 
-    ours + the explained parts + what is unexplained = theirs
+    ours + the explained parts + the unexplained rest = theirs
 
-For each instance, `reconcile` first bills the ledger's facts again by the cloud's published rule (its minimum, its
-refunds). Then it cuts the amount to the hours that the file covers, and compares it with the lines that meter the
-instance. Taxes and credits explain themselves. Disks and addresses are one line for the whole run: the ledger counts
-them at list prices, and a bill names them by their own ids.
+For each instance, `reconcile` first bills the ledger's facts again according to the cloud's published rule (its
+minimum, its refunds). Then it cuts the amount to the hours that the file covers, and compares it with the lines that
+meter the instance. Taxes and credits explain themselves. Disks and addresses are one line for the whole run: the ledger
+counts them at list prices, and a bill lists them under their own ids.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from spotrun.run.member import Member
 from spotrun.run.state import RunState
 
 EDGES = timedelta(seconds=2)
-"""Maximum difference of metered time by rounding: clouds may round an instance's first and last second."""
+"""Maximum difference in metered time due to rounding: clouds may round an instance's first and last second."""
 DISKS_MOST = 3
-"""Maximum ratio of charged to recorded disk dollars that another price list or kind of disk explains."""
+"""Maximum ratio of charged to recorded disk dollars that another price list or kind of disk can explain."""
 _SECONDS_PER_HOUR = 3600
 
 
 class Reason(StrEnum):
-    """The reason why the cloud charged more or less than the ledger says."""
+    """A reason for which the cloud charged more or less than the ledger has."""
 
     MINIMUM = "minimum"
     """The cloud bills a minimum time."""
@@ -54,9 +54,9 @@ class Reason(StrEnum):
     NOT_COVERED = "hours not in the file"
     NOT_IN_FILE = "not in this kind of file"
     STARTING = "not billed while starting"
-    """The ledger counts from the launch, the cloud from the moment the machine runs."""
+    """The ledger counts from the launch, the cloud from the moment when the machine runs."""
     UNSEEN_END = "an end that no runner saw"
-    """The ledger has a bound of the end; the cloud knows the end."""
+    """The ledger has only a bound of the end; the bill shows the end."""
     ROUNDING = "rounding"
     TAX = "tax"
     CREDIT = "credits, discounts"
@@ -85,10 +85,10 @@ class ExplainedPart:
 @dataclass(frozen=True)
 class Line:
     """
-    One instance of the ledger, the `member` of its launch; or, with `launch` None, a charge with the run's tag for
+    One instance of the ledger, the `member` of its launch; or, if `launch` is None, a charge with the run's tag for
     something else.
 
-    `why` describes `unexplained_usd`; "" if that is zero.
+    `why` explains `unexplained_usd`; "" if that is zero.
     """
 
     launch: int | None
@@ -116,7 +116,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """All lines about a run: its instances in the order of their names, then resources that the ledger lacks."""
+    """All lines about a run: its instances in the order of their names, then resources that are not in the ledger."""
 
     statement: Statement
     lines: tuple[Line, ...]
@@ -131,7 +131,7 @@ class Reconciliation:
 
     @property
     def parts(self) -> tuple[ExplainedPart, ...]:
-        """The sum for each reason that occurs."""
+        """The sum of the parts for each reason that occurs."""
         sums = {
             reason: _sum(part.usd for line in self.lines for part in line.parts if part.reason is reason)
             for reason in Reason
@@ -145,7 +145,7 @@ class Reconciliation:
 
 
 def line_filter(state: RunState) -> LineFilter:
-    """Return a filter for this run's lines of a bill."""
+    """Return a filter that selects this run's lines from a bill."""
     return LineFilter(state.created.uid, frozenset(_instances(state)))
 
 
@@ -168,7 +168,7 @@ def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconcili
 
 
 def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...], now: datetime) -> Line:
-    """Compare disks, addresses and traffic of the whole run: no bill says to which instance they belonged."""
+    """Compare disks, addresses and traffic of the whole run: bills do not show to which instance they belonged."""
     rule = state.created.billing
     whole, disks_too, alone = (
         _sum(
@@ -205,11 +205,11 @@ def _until(member: Member, now: datetime) -> datetime:
 
 
 def _instances(state: RunState) -> dict[str, MemberName]:
-    """Return the names of all instances with a known id, by id, in the order of their names."""
+    """Return the names of all instances whose id is known, by id, in the order of their names."""
     return {
         fact.instance_id: MemberName(launch.number, at)
         for launch in state.launches.values()
-        if launch.intent.offering.capacity_type is not CapacityType.OWN  # of which no cloud sends a bill
+        if launch.intent.offering.capacity_type is not CapacityType.OWN  # which no cloud bills
         for at, member in enumerate(launch.members)
         if (fact := member.gone or member.recorded) is not None and fact.instance_id
     }
@@ -230,7 +230,7 @@ def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
 
 
 def _not_in_ledger(resource: str, charges: tuple[Charge, ...]) -> Line:
-    """Return the line of a resource that the ledger lacks. A tax explains itself, an instance does not."""
+    """Return the line of a resource that is not in the ledger. A tax explains itself, an instance does not."""
     unknown = {charge.what for charge in charges if charge.kind not in _BY_KIND}
     return Line(
         launch=None,
@@ -284,7 +284,10 @@ class _InstanceLine:
         )
 
     def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[ExplainedPart]:
-        """Yield the steps from the ledger's cost to the published rule's, and then to the part that the file covers."""
+        """
+        Yield the steps from the ledger's cost to the published rule's cost, and from there to the part that the file
+        covers.
+        """
         minimum = self._cost(replace(self._rule, minimum_s=self._published.minimum_s))
         expected = self._cost(self._published)
         yield ExplainedPart(Reason.MINIMUM, minimum - ours)
@@ -307,7 +310,7 @@ class _InstanceLine:
 
     @property
     def _began(self) -> datetime:
-        """The moment the meter began, by the ledger; the end if it never did."""
+        """The moment when the meter began, according to the ledger; the instance's end if it never began."""
         return self._until if self._member.billed_from is None else self._member.billed_from
 
     def _in_file(self, meter: Meter) -> Decimal:
@@ -337,7 +340,9 @@ class _InstanceLine:
 
     @property
     def _may_be_free(self) -> bool:
-        """True if the cloud may have ended it early, even if the ledger differs, unless spotrun terminated it."""
+        """
+        True if the cloud may have ended the instance early, even if the ledger differs; False if spotrun terminated it.
+        """
         gone = self._gone
         if gone is None or not self._spot or gone.ended_by is EndedBy.USER:
             return False
@@ -346,7 +351,7 @@ class _InstanceLine:
 
     @property
     def _end_is_bounded(self) -> bool:
-        """True if the file has lines about the instance and the ledger has only a bound of its end."""
+        """True if the file has lines about the instance and the ledger has only a bound of the instance's end."""
         return bool(self._usage) and self._gone is not None and bool(self._gone.bounded_by)
 
     def _until_its_time_to_live(self) -> Decimal:
@@ -361,7 +366,9 @@ class _InstanceLine:
 
     @property
     def _booted_at(self) -> datetime | None:
-        """The moment the machine began to run our code, by the gang's member or by the attempt; None if unknown."""
+        """
+        The moment when the machine began to run our code, from the gang's member or from the attempt; None if unknown.
+        """
         if self._member.ready is not None:
             return self._member.ready.booted_at
         attempt = None if self._state.of_gangs else self._launch.attempt
@@ -379,7 +386,7 @@ class _InstanceLine:
             yield from self._measured()
 
     def _measured(self) -> Iterator[str]:
-        """Describe whether time or price differs, if the file gives the charged time."""
+        """Describe whether time or price differs, if the bill has the charged time."""
         hours = [charge.hours for charge in self._usage if charge.hours is not None]
         if not hours or not sum(hours):
             yield "a different amount for its hours"
@@ -394,7 +401,7 @@ class _InstanceLine:
             yield f"charged at ${rate:.6f}/h, by the ledger {prices}/h"
 
     def _covered(self) -> timedelta:
-        """Return how long it ran, by the ledger, in the hours that the file covers."""
+        """Return how long the instance ran in the hours that the file covers, according to the ledger."""
         assert self._statement.since is not None
         assert self._statement.until is not None
         return min(self._until, self._statement.until) - max(self._began, self._statement.since)

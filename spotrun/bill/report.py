@@ -17,14 +17,14 @@ from spotrun.report.machine_readable import json_object, usd_text
 from spotrun.report.tables import FiguresTable, add_row, figures_table, plain, print_figures
 
 PLACES = 6
-"""The number of decimals; many, because differences are small."""
+"""Number of decimals in the output; many, because differences are small."""
 SCOPE = (
     "Instances, their disks and addresses. Storage and requests of the bucket are not included: they have no run's tag."
 )
 
 
 def show(found: Reconciliation, run: str, *, simulated: bool, console: Console | None = None) -> None:
-    """Print the comparison; it needs no terminal."""
+    """Print the comparison; works without a terminal."""
     print_figures(bill(found, run, simulated=simulated), console)
 
 
@@ -66,7 +66,7 @@ def correction(found: Correction) -> str:
 
 
 class Shown(NamedTuple):
-    """Dollars as shown: ours, the explained parts by reason, and the rest of the difference."""
+    """Dollars after rounding: ours, the explained parts by reason, and the rest of the difference."""
 
     ours: Decimal
     explained: Sequence[Decimal]

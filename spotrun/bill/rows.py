@@ -1,6 +1,6 @@
 """
 Reads the rows of a bill's file one after another: CSV, tab-separated, JSON (an array, or one object a line) and
-Parquet; the first three also gzipped. Only a JSON array takes memory that grows with the file.
+Parquet; the first three may be gzipped. Only a JSON array needs memory that grows with the file.
 
 Column names differ between generations of the same export (`lineItem/UsageType`, `line_item_usage_type`,
 `service.description`). Here they all have the form `line_item_usage_type`.
@@ -33,7 +33,7 @@ EXPORT_ANEW = "export the file again: this one is damaged, or was edited"
 
 
 class BillRow:
-    """One row with its file and line, so that an error can name them."""
+    """One row with its file and line, so that an error message can name them."""
 
     def __init__(self, path: Path, line: int, columns: Mapping[str, Any]) -> None:
         self.path = path
@@ -50,10 +50,10 @@ class BillRow:
 
     def require(self, columns: Sequence[str], report: str) -> None:
         """
-        Require that the row has these columns.
+        Require that the row has `columns`.
 
         Raises:
-            SpecInvalid: it lacks some of them; if it lacks more than half, its file is not that report.
+            SpecInvalid: the row lacks some of them; if it lacks more than half, its file is not a `report`.
         """
         missing = [each for each in columns if each not in self._columns]
         if 2 * len(missing) > len(columns):
@@ -65,10 +65,10 @@ class BillRow:
 
     def raw(self, column: str) -> Any:
         """
-        Return a column as the file has it.
+        Return the value of a column as it is in the file.
 
         Raises:
-            SpecInvalid: the row has no such column.
+            SpecInvalid: the row lacks the column.
         """
         if column not in self._columns:
             raise self.refuse(f"has no column {column}", f"export it with {column}")
@@ -79,7 +79,7 @@ class BillRow:
         return "" if value is None else str(value)
 
     def amount(self, column: str, unit: str = "") -> Decimal:
-        """Return a number, exactly as the file has it; `unit` may follow it."""
+        """Return a column's number exactly as it is in the file; `unit` may follow it."""
         text = self.text(column).removesuffix(unit).strip()
         try:
             number = Decimal(text)
@@ -100,7 +100,7 @@ class BillRow:
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
     def structure(self, column: str) -> Any:
-        """Return a list or a map, which a CSV has as JSON text. None if the column is absent or empty."""
+        """Return a column's list or map, which a CSV holds as JSON text; None if the column is absent or empty."""
         value = self._columns.get(column)
         if not isinstance(value, str):
             return value
@@ -114,7 +114,7 @@ class BillRow:
 
 class DuplicateLines:
     """
-    Refuses a line that two files of a bill have, because it would be counted twice.
+    Refuses a line that occurs in two files of a bill, because it would be counted twice.
 
     AWS, for example, may keep every version of a month's report next to the newest.
     """
@@ -159,7 +159,7 @@ def column_name(name: str) -> str:
 
 def read_rows(path: Path) -> Iterator[BillRow]:
     """
-    Return the rows of a CSV, JSON or Parquet file; the file's first bytes give its format.
+    Return the rows of a CSV, JSON or Parquet file; the file's first bytes determine its format.
 
     Raises:
         SpecInvalid: the file cannot be read, or a row is damaged; the message names file and line.
@@ -172,10 +172,10 @@ def read_rows(path: Path) -> Iterator[BillRow]:
 
 def read_report(path: Path, columns: Sequence[str], report: str) -> Iterator[BillRow]:
     """
-    Yield the rows of a file that has to be such a report: its first row has these columns.
+    Yield the rows of a file, whose first row has to have `columns`.
 
     Raises:
-        SpecInvalid: the file is no such report, or see `read_rows`.
+        SpecInvalid: the file is not a `report`, or see `read_rows`.
     """
     rows = read_rows(path)
     first = next(rows, None)
@@ -207,7 +207,7 @@ def _first_bytes(path: Path) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """Open a text file, gzipped or not. Its faults become SpecInvalid."""
+    """Open a text file, gzipped or not. Raises SpecInvalid if the file cannot be read."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP

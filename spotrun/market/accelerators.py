@@ -16,8 +16,8 @@ PEAK_TFLOPS = {
     "B200": 2250.0,  # https://www.nvidia.com/en-us/data-center/hgx/, half of the figure with sparsity
 }
 """
-TFLOPS of dense BF16 (FP16 on those without BF16) on tensor cores, by data sheets as known on 2026-11-22. A training
-that waits for memory or data reaches less, and a different share on each.
+TFLOPS of dense BF16 (FP16 on those without BF16) on tensor cores, from data sheets as of 2026-11-22. A training that
+waits for memory or data reaches less, and a different share on each accelerator.
 """
 LIKE = 0.7
 """Minimum similarity (difflib ratio) for a typing mistake: V101 and V100, A10 and A10G."""
@@ -25,9 +25,9 @@ LIKE = 0.7
 
 def meant_by(name: str) -> str | None:
     """
-    Return the name that was probably meant, if the table lacks this one; None if the table has it, or nothing like it.
+    Return the name that was probably meant, if the table lacks this one; None if the table has it, or nothing similar.
 
-    The table does not have all accelerators that clouds rent out, so this is no proof of a mistake.
+    The table lacks some accelerators that clouds rent out, so a result does not prove a mistake.
     """
     written = name.upper()
     if written in PEAK_TFLOPS:
@@ -38,12 +38,12 @@ def meant_by(name: str) -> str | None:
 
 
 def count_in(accelerators: str) -> int:
-    """Return the count in `NAME:COUNT`; 0 if there is no accelerator."""
+    """Return the count in `NAME:COUNT`; 0 if `accelerators` is empty."""
     return int(accelerators.partition(":")[2] or 1) if accelerators else 0
 
 
 def peak_tflops(accelerators: str) -> float | None:
-    """Return the TFLOPS of `NAME:COUNT` together; None if the table lacks NAME, or there is no accelerator."""
+    """Return the TFLOPS of `NAME:COUNT` together; None if the table lacks NAME, or `accelerators` is empty."""
     name, _, count = accelerators.partition(":")
     peak = PEAK_TFLOPS.get(name)
     return None if peak is None else peak * int(count or 1)

@@ -1,5 +1,6 @@
 """
-Estimates how often this run loses spot, and how often a notice saved its steps: `checkpoint.every: auto` adapts to it.
+Estimates how often this run loses spot, and how often a notice saved its steps. `checkpoint.every: auto` adapts to
+both.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spotrun.run.state import Attempt, RunState
 FOLLOWS_WITHIN = timedelta(minutes=15)
 """Maximum time from a recommendation to rebalance to a loss that counts as following it."""
 FOLLOWED_PRIOR = 0.5
-"""The assumed share of recommendations that a loss follows, before the run has seen any; no cloud publishes it."""
+"""Assumed share of recommendations that a loss follows, before the run has had any; clouds do not publish it."""
 FOLLOWED_PRIOR_LOSSES = 2.0
 """The weight of that assumption, as a number of observed losses."""
 
@@ -37,15 +38,16 @@ class Hazard(msgspec.Struct, frozen=True):
         """
         Return the mean time between losses once the instance has lived for `lived` after this observation.
 
-        Lives are heavy-tailed: the longer one has lasted, the longer it will last. With a Gamma prior on the hazard a
-        life has a Lomax distribution, whose hazard falls with its age t as (1 + losses) / (assumed + time on spot + t).
+        Lives are heavy-tailed: the longer an instance has lasted, the longer it will last. With a Gamma prior on the
+        hazard a life has a Lomax distribution, whose hazard falls with its age t as (1 + losses) / (assumed + time on
+        spot + t).
         """
         return self.mean_time_between + lived * self.growth
 
 
 def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
-    Return the hazard of spot by the ledger and `now`. On demand, where nothing is lost, the mean does not grow.
+    Return the hazard of spot as of `now`, from the ledger. On demand, where nothing is lost, the mean does not grow.
 
     A gang stops as a whole: its time counts once, and so do losses that end one attempt.
     """
@@ -74,7 +76,10 @@ def _on_spot(attempt: Attempt, state: RunState) -> bool:
 
 
 def _up_from(attempt: Attempt) -> datetime:
-    """Return from when the attempt's time counts. A gang's members may have been up in the previous attempt already."""
+    """
+    Return the moment from which the attempt's time counts. A gang's members may have been up in the previous attempt
+    already.
+    """
     return attempt.booted_at if attempt.gang is None else attempt.started_at
 
 
@@ -87,8 +92,7 @@ def _until(attempt: Attempt, now: datetime) -> datetime:
 
 def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> float:
     """
-    Return the probability that a loss follows a recommendation `within` that time, by the losses that have followed
-    this run's recommendations so far.
+    Return the probability that a loss follows a recommendation within `within`, from this run's outcomes so far.
 
     After a recommendation an instance is lost at a constant rate, for which a Gamma prior is assumed: with n losses in
     the time t that this run's instances spent under a recommendation, FOLLOWS_WITHIN each at most,
@@ -105,7 +109,7 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
 
 def _watched(attempt: Attempt, now: datetime) -> timedelta:
-    """Return for how long the run observed the instance after its recommendation, at most FOLLOWS_WITHIN."""
+    """Return how long the run observed the instance after its recommendation, at most FOLLOWS_WITHIN."""
     assert attempt.rebalance_at is not None
     ended_at = now if attempt.end is None else attempt.end.known_at
     until = ended_at if attempt.notice_at is None else min(ended_at, attempt.notice_at)

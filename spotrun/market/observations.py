@@ -2,7 +2,7 @@
 The market observations of runs. An *observation* is one fact about one pool that other runs can use.
 
 Observations are a fold of a run's ledger, so two runners of one run report the same ones. They only guide which pool a
-run tries first: without them a run may try pools in a worse order, but it is as correct as with them.
+run tries first: without them a run may try pools in a worse order, but is as correct as with them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spotrun.run.state import Launch, RunState
 from spotrun.strategies.history import Past
 
 REFUSALS_APART = timedelta(minutes=10)
-"""Minimum time between two refusals of a pool that both count: an earlier one says nothing new."""
+"""Minimum time between two refusals of a pool that both count: an earlier one gives no new information."""
 
 
 class Fate(StrEnum):
@@ -38,8 +38,9 @@ class Fate(StrEnum):
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The fate of one instance, the `member` of its launch, or of a launch that was refused as a whole. `up_s` is how many
-    seconds of run time the instance had been up by `at`.
+    The fate of one instance, the `member` of its launch; or of a launch that was refused as a whole.
+
+    `up_s` is how many seconds of run time the instance had been up by `at`.
     """
 
     run: str
@@ -55,18 +56,19 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 def observations_of(state: RunState) -> Iterator[Observation]:
     """
-    Yield this run's observations, by launch: all instances that ended, and refusals that are not mere repetitions.
+    Yield this run's observations, launch by launch: the fate of every instance that ended, and refusals that are not
+    mere repetitions.
 
-    A gang that loses two members in one moment was interrupted once, and its pool has lost two instances. The pool's
-    hazard is that of one instance: losses per hour that instances were up. The hours of each member count, and so does
-    the loss of each.
+    If a gang loses two members in one moment, it was interrupted once, but its pool has lost two instances. A pool's
+    hazard is that of one instance: losses per hour that instances were up. So the hours and the loss of each member
+    count.
     """
     refused_at: dict[Pool, datetime] = {}
     told_to_go = _told_to_go(state)
     for launch in state.launches.values():
         pool = launch.intent.offering.pool
         if pool.capacity_type is CapacityType.OWN:
-            continue  # says nothing of a market
+            continue  # the user's own machine is not part of any market
         if _had_none(launch):
             if pool not in refused_at or launch.intended_at - refused_at[pool] >= REFUSALS_APART:
                 refused_at[pool] = launch.intended_at
@@ -82,12 +84,12 @@ def _had_none(launch: Launch) -> bool:
 
 
 def _recorded(launch: Launch) -> list[MemberName]:
-    """Return the names of its instances that existed."""
+    """Return the names of the launch's instances that were recorded."""
     return [MemberName(launch.number, at) for at, member in enumerate(launch.members) if member.recorded is not None]
 
 
 def _told_to_go(state: RunState) -> dict[MemberName, datetime]:
-    """Return when the cloud gave notice, by the member whose instance it takes."""
+    """Return when the cloud gave notice, for each member whose instance it takes."""
     found: dict[MemberName, datetime] = {}
     for attempt in state.attempts.values():
         if attempt.notice is not None and attempt.notice_at is not None:
@@ -99,7 +101,7 @@ def _told_to_go(state: RunState) -> dict[MemberName, datetime]:
 def _end(state: RunState, name: MemberName, told_to_go: Mapping[MemberName, datetime]) -> Iterator[Observation]:
     """
     Yield the fate of an instance, if it is known. A notice counts as the loss that it announces, so that other runs
-    learn of it early.
+    learn about it early.
     """
     gone = state.member(name).gone
     if name in told_to_go:
@@ -126,7 +128,7 @@ def _observation(state: RunState, name: MemberName, kind: Fate, at: datetime) ->
 
 
 def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
-    """Return, per pool, the lives so far of the instances that are up and have no notice: not lost yet."""
+    """Return, per pool, the lives so far of the instances that are up and have no notice. They do not count as lost."""
     found: dict[Pool, Past] = {}
     told_to_go = _told_to_go(state)
     for launch in (launch for launch in state.launches.values() if launch.open):
@@ -140,10 +142,10 @@ def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
 
 def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Pool, Past]:
     """
-    Return the sum of all observations by `now`, per pool; old ones fade.
+    Return the sum of all observations as of `now`, per pool; old observations count less.
 
-    A refusal counts as a loss if the pool was not known to be down. After a loss or a refusal it only confirms that the
-    pool is still down, which is no second loss.
+    A refusal counts as a loss only if the pool was not known to be down. After a loss or a refusal, it only confirms
+    that the pool is still down.
     """
     found: dict[Pool, Past] = {}
     down: set[Pool] = set()
@@ -156,6 +158,6 @@ def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Poo
 
 
 def pools_in_trouble(observations: Iterable[Observation], now: datetime, within: timedelta) -> dict[Pool, Observation]:
-    """Return the pools that lost or refused an instance within that time, with the newest such observation."""
+    """Return the pools that lost or refused an instance within `within`, each with its newest such observation."""
     recent = [seen for seen in observations if seen.kind is not Fate.KEPT and now - seen.at < within]
     return {seen.pool: seen for seen in sorted(recent, key=lambda each: each.at)}

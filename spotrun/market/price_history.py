@@ -1,4 +1,4 @@
-"""The history of a price: its range, and its mean over equal parts of a time. Pure."""
+"""The history of a price: its range, and its mean over equal parts of a period. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class PriceRange(NamedTuple):
 
 def price_range(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> PriceRange | None:
     """
-    Return the range over the known part (`segments`, oldest first) of the time from `since` to `until`; None if nothing
-    is known.
+    Return the price range from `since` to `until`, as far as it is known (`segments`, oldest first); None if nothing is
+    known.
     """
     known = list(spells(segments, since, until))
     if not known:
@@ -46,7 +46,9 @@ def price_range(segments: Sequence[PriceSegment], since: datetime, until: dateti
 def price_series(
     segments: Sequence[PriceSegment], since: datetime, until: datetime, points: int
 ) -> list[Decimal | None]:
-    """Return the mean of each of `points` equal parts of the time from `since` to `until`; None for an unknown part."""
+    """
+    Return the mean price in each of `points` equal parts of the time from `since` to `until`; None for an unknown part.
+    """
     step = (until - since) / points
     parts = [list(spells(segments, since + step * n, since + step * (n + 1))) for n in range(points)]
     return [_mean(part) if part else None for part in parts]

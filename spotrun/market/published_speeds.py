@@ -1,5 +1,5 @@
 """
-Estimates the training speed of instances before a run has measured it, by published figures.
+Estimates the training speed of instances from published figures, before a run has measured it.
 
 A training is limited by arithmetic or by memory, and it is unknown beforehand by which. So the estimate lies half way:
 
@@ -8,7 +8,7 @@ A training is limited by arithmetic or by memory, and it is unknown beforehand b
     several accelerators = count ** SCALING
 
 For ResNet-50 the first formula gives 2.1 V100s for an A100, and 1.9 was measured. Other trainings may be off by a
-factor of three: `spotrun.policy.throughput` says how that is weighed, and measures.
+factor of three: `spotrun.policy.throughput` weighs that error, and measures.
 """
 
 from __future__ import annotations
@@ -29,25 +29,27 @@ GB_PER_S = {
     "H200": 4800.0,
     "B200": 8000.0,
 }
-"""Bandwidth of an accelerator's memory, on 2026-11-25, by the data sheets that PEAK_TFLOPS names; A100 of 40 GB."""
+"""
+Memory bandwidth of an accelerator, as of 2026-11-25, from the data sheets that PEAK_TFLOPS cites; the A100 has 40 GB.
+"""
 TRAINED = {"V100": 1270.0, "A100": 2375.0}
 """
 Images per second of ResNet-50 v1.5 on one GPU, in mixed precision with XLA, read on 2026-11-25:
 https://github.com/NVIDIA/DeepLearningExamples/blob/master/TensorFlow/Classification/ConvNets/resnet50v1.5/README.md
 """
 SCALING = log(9510 / 1270) / log(8)
-"""By the same source, eight V100s of one machine train 9,510 images per second, and one trains 1,270."""
+"""From the same source: eight V100s of one machine train 9,510 images per second, and one trains 1,270."""
 CPU_TFLOPS, CPU_GB_PER_S = 0.1, 3.0
 """
-TFLOPS and GB/s of one virtual CPU. It is half a core: 64 operations of FP32 per cycle and core with AVX-512, at 3 GHz;
-and its share of a socket with 6 channels of DDR4-2933 and 48 virtual CPUs.
+TFLOPS and GB/s of one virtual CPU, which is half a core: 64 operations of FP32 per cycle and core with AVX-512, at 3
+GHz; and its share of a socket with 6 channels of DDR4-2933 and 48 virtual CPUs.
 https://aws.amazon.com/ec2/instance-types/c5/, 2026-11-25.
 """
 _REFERENCE = "V100"
 
 
 def published_speed(offering: Offering) -> float | None:
-    """Return the speed of an instance in multiples of one V100; None if no figures of its accelerators are known."""
+    """Return the speed of an instance in multiples of one V100; None if the figures of its accelerator are unknown."""
     if not offering.accelerators:
         return _half_way(CPU_TFLOPS * max(1, offering.cpus), CPU_GB_PER_S * max(1, offering.cpus))
     name, _, count = offering.accelerators.upper().partition(":")

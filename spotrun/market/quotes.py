@@ -13,16 +13,16 @@ from spotrun.market.price_history import PriceRange, price_range
 from spotrun.offering import Offering
 
 LOOKED_BACK = timedelta(days=90)
-"""The time for which EC2 keeps its spot prices."""
+"""Time for which EC2 keeps its spot prices."""
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True):
     """
     One offering with its prices, oldest first.
 
-    `on_demand_usd_per_hour` is the price of its type on demand there, None if unknown. `room` is how many more of them
-    the account's quota allows, None if it could not be read. `interruption_band` is the share of such spot instances
-    that the cloud took in the month before, by its own figures; None if it has none.
+    `on_demand_usd_per_hour` is the on-demand price of the same type there, None if unknown. `room` is how many more
+    such instances the account's quota allows, None if it could not be read. `interruption_band` is the share of such
+    spot instances that the cloud took in the month before, according to the cloud; None if it does not publish one.
     """
 
     offering: Offering
@@ -37,7 +37,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def saved(self) -> float | None:
         """
-        The share of the on-demand price that is saved: 0 or less if spot is no cheaper; None if that price is unknown.
+        The share of the on-demand price that is saved, 0 or less if spot is not cheaper; None if that price is unknown.
         """
         if not self.on_demand_usd_per_hour:
             return None
@@ -46,15 +46,15 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usd_per_pflops_hour(self) -> Decimal | None:
         """
-        The price of an hour of 10^15 operations a second at its peak (spotrun.market.accelerators); None if the peak is
-        unknown.
+        The price of an hour of 10^15 operations a second at the accelerators' peak (spotrun.market.accelerators); None
+        if the peak is unknown.
         """
         peak = peak_tflops(self.offering.accelerators)
         return None if peak is None else self.offering.price_usd_per_hour * 1000 / Decimal(str(peak))
 
 
 class Quotes(msgspec.Struct, frozen=True, kw_only=True):
-    """The quotes of a cloud at one moment. `notes` say what could not be read, or is odd."""
+    """The quotes of a cloud at one moment. `notes` report anything that could not be read or is odd."""
 
     at: datetime
     quotes: tuple[Quote, ...]
@@ -62,7 +62,7 @@ class Quotes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cheapest_zones(quotes: tuple[Quote, ...]) -> set[Offering]:
-    """Return the cheapest offering of each type and capacity type; all of them if several cost the same."""
+    """Return the cheapest offering of each type and capacity type, or all of the cheapest if several cost the same."""
     lowest: dict[tuple[str, str], Decimal] = {}
     for quote in quotes:
         key = (quote.offering.instance_type, quote.offering.capacity_type)

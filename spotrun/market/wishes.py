@@ -1,4 +1,4 @@
-"""Matches offerings with the requirements of a job; finds the one that leaves none, and names the alternatives."""
+"""Matches offerings with the requirements of a job; finds the requirement that leaves none, and names alternatives."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from spotrun.spec.model import ResourcesSpec
 from spotrun.units import Amount, Unreadable
 
 LIKE = 0.8
-"""Minimum similarity (difflib ratio) for a typing mistake: V101:1 and V100:1, but no two regions."""
+"""Minimum similarity (difflib ratio) for a typing mistake: V101:1 is like V100:1, but no two regions are alike."""
 NAMED_MAX = 12
 """Maximum number of alternatives that a suggestion lists."""
 SEVERAL = 2
-"""Minimum number of counts of one accelerator at which the intended one is unclear."""
+"""Number of different counts of one accelerator from which the intended count is unclear."""
 
 
 class Requirement(NamedTuple):
-    """One requirement: its key, its words, whether an offering meets it, and the value that an offering has."""
+    """
+    One requirement: its key, its words, a test for an offering, and a function that returns the offering's own value.
+    """
 
     key: tuple[str | int, ...]
     words: str
@@ -31,7 +33,7 @@ class Requirement(NamedTuple):
 
 
 def named(key: tuple[str | int, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Requirement:
-    """Return the requirement of one of these names; letter case does not matter."""
+    """Return the requirement that an offering has one of the names in `wanted`; letter case does not matter."""
     names = {each.casefold() for each in wanted}
     word = next(str(part) for part in reversed(key) if isinstance(part, str))
     return Requirement(key, f"{word} {' or '.join(wanted)}", lambda found: has(found).casefold() in names, has)
@@ -58,13 +60,13 @@ def wishes_of(resources: ResourcesSpec) -> Iterator[Requirement]:
 
 
 def is_of(offering: Offering, kind: Kind) -> bool:
-    """Return whether an offering is of a kind; letter case does not matter."""
+    """Return whether an offering is of `kind`; letter case does not matter."""
     has = offering.instance_type if isinstance(kind, NamedType) else offering.accelerators
     return has.casefold() == str(kind).casefold()
 
 
 def kind_among(offering: Offering, kinds: Sequence[Kind]) -> Kind | None:
-    """Return the first of these kinds that the offering is; None if it is none."""
+    """Return the first of `kinds` that the offering is of; None if it is not of any."""
     return next((kind for kind in kinds if is_of(offering, kind)), None)
 
 
@@ -81,7 +83,9 @@ def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Requirement:
 
 
 def not_in_choice(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable | None:
-    """Return a problem with the first kind of a choice that no offering has; None if each is there, or no choice."""
+    """
+    Return a problem with the first kind of a choice that no offering has; None if all are offered, or without a choice.
+    """
     kinds = resources.accelerators.kinds if isinstance(resources.accelerators, AnyOf) else ()
     key = ("resources", "accelerators", ANY_OF)
     wishes = (_of_kind_named((*key, index), kind) for index, kind in enumerate(kinds))
@@ -89,7 +93,7 @@ def not_in_choice(offered: Sequence[Offering], resources: ResourcesSpec) -> Unre
 
 
 def not_listed(offered: Sequence[Offering], key: tuple[str, ...], types: Sequence[str]) -> Unreadable | None:
-    """Return a problem with the first entry of a list of types that no offering has; None if each is there."""
+    """Return a problem with the first listed type that no offering has; None if each is offered."""
     wishes = (named((*key, index), (name,), lambda found: found.instance_type) for index, name in enumerate(types))
     return next(filter(None, (unmet(offered, (wish,)) for wish in wishes)), None)
 
@@ -97,7 +101,7 @@ def not_listed(offered: Sequence[Offering], key: tuple[str, ...], types: Sequenc
 def wishes_by_flags(
     regions: Collection[str] = (), instance_types: Collection[str] = (), accelerators: Collection[str] = ()
 ) -> Iterator[Requirement]:
-    """Yield the requirements on the command line: one of the names for each flag that is given."""
+    """Yield the requirements from the command line: for each flag that is given, one of its names."""
     if regions:
         yield named(("--region",), regions, lambda found: found.region)
     if instance_types:
@@ -115,10 +119,10 @@ def _sized(key: str, wanted: Amount, has: Callable[[Offering], int]) -> Requirem
 
 def unmet(offered: Sequence[Offering], wishes: Iterable[Requirement]) -> Unreadable | None:
     """
-    Return the requirement that no offering meets, by itself or together with those before it; None if one offering
-    meets all.
+    Return the requirement that no offering meets, by itself or together with the requirements before it; None if one
+    offering meets all.
 
-    `at` is its key, and the suggestion names alternatives that meet the other requirements, if there are any.
+    `at` is the requirement's key. The suggestion names alternatives that meet the other requirements, if there are any.
     """
     asked = list(wishes)
 
@@ -169,7 +173,7 @@ def _like(wanted: str, known: list[str]) -> list[str]:
 
 
 def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable:
-    """Return why no suitable offering is within max_price, or of the capacity type that spot_policy requires."""
+    """Return why no suitable offering is both within max_price and of the capacity type that spot_policy requires."""
     wanted = [found for found in offered if _of_kind(found, resources)]
     said = "" if resources.spot_policy == "auto" else f"{resources.spot_policy} "
     if not wanted:

@@ -1,4 +1,4 @@
-"""The outside world at one moment, as a decision may know it; and the offerings that suit a run."""
+"""The outside world at one moment, as far as a decision can know it; and the offerings that suit a run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     One observation of the cloud, made between two reads of the ledger.
 
     `offerings` are those that suit the run. `ready` are the launches whose standby waits to take over. `silent` maps a
-    member to how long, by store time, its agent's heartbeat has not changed. `open_for` is how long the store has
+    member to how long, in store time, its agent's heartbeat has been unchanged. `open_for` is how long the store has
     accepted writes. `heard` has the last heartbeat of each agent whose instance the cloud no longer lists. `step_seen`
-    is the newest step of the current attempt, and `steps_total` and `epochs_total` are the numbers for the whole
-    training, as far as its agents know. `observations` are what other runs have seen of the market. `no_room` says why
-    the run's store accepts no checkpoint now; "" if it does. `unread` says why the offerings are unknown; "" if they
-    are known.
+    is the newest step of the current attempt. `steps_total` and `epochs_total` are the numbers for the whole training,
+    as far as its agents know. `observations` are the market observations of other runs. `no_room` is why the run's
+    store does not accept a checkpoint now, "" if it does. `unread` is why the offerings are unknown, "" if they are
+    known.
     """
 
     offerings: tuple[Offering, ...]

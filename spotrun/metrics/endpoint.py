@@ -1,4 +1,4 @@
-"""Outputs of `spotrun metrics`: standard output, a file, or an address that is scraped."""
+"""Outputs of `spotrun metrics`: standard output, a file, or an address for scrapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from spotrun.metrics.watched_runs import WatchedRuns
 from spotrun.units import count_of, format_duration, shown_lines
 
 FRESH_FOR_S = 15.0
-"""Seconds of system time for which a reading answers all scrapes: two Prometheis cost the store no more than one."""
+"""
+Seconds of system time for which one reading answers all scrapes: two Prometheus servers cost the store no more than
+one.
+"""
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})", re.ASCII)
 
 
@@ -34,8 +37,10 @@ class Address(NamedTuple):
 
 def parse(text: str) -> Address:
     """
+    Return the host and port in `text`.
+
     Raises:
-        SpecInvalid: it is no host with a port.
+        SpecInvalid: `text` is not a host with a port.
     """
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found[2]) > 65535:
@@ -46,7 +51,7 @@ def parse(text: str) -> Address:
 
 def write(watched: WatchedRuns, within: timedelta, textfile: Path | None) -> None:
     """
-    Print the metrics, or put them into a file whose readers see a whole one at each moment.
+    Print the metrics, or write them to a file, of which readers always see a whole version.
 
     Raises:
         StoreError: the store cannot be read.
@@ -56,7 +61,7 @@ def write(watched: WatchedRuns, within: timedelta, textfile: Path | None) -> Non
     _Log().tell(reading)
     if reading.late:
         runs = count_of(reading.late, "run")
-        _say(f"{runs} could not be read within {format_duration(within)}; give them longer by --within")
+        _say(f"{runs} could not be read within {format_duration(within)}; give them longer with --within")
     if textfile is None:
         print(open_metrics(reading), end="")
     else:
@@ -65,7 +70,7 @@ def write(watched: WatchedRuns, within: timedelta, textfile: Path | None) -> Non
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace the file at once: the collector, mostly another user, reads each *.prom of the folder."""
+    """Replace the file atomically: the collector, usually another user, reads each *.prom of the folder."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -83,15 +88,15 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
     Answer scrapes until a signal ends the command.
 
     Raises:
-        StoreError: the store cannot be read when it begins.
-        SpotrunError: the address cannot be listened at.
+        StoreError: the store cannot be read at the start.
+        SpotrunError: cannot listen at the address.
     """
     registry = CollectorRegistry()
     registry.register(ScrapeCollector(watched, within))
     try:
         server, thread = start_http_server(address.port, address.host, registry)
     except OSError as error:
-        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)  # not every user may listen on ports below 1024
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)  # most users may not listen on ports below 1024
         hint = "name another port" if taken else "name an address of this machine, like 127.0.0.1"
         raise SpotrunError(f"cannot listen at {address.host}:{address.port}: {error.strerror}", hint=hint) from error
     host = f"[{address.host}]" if ":" in address.host else address.host
@@ -103,7 +108,9 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
 
 
 class ScrapeCollector(Collector):
-    """Reads when it is scraped, unless it has just done so. If the store is away, it repeats its last reading."""
+    """
+    Reads the store at a scrape, unless the last reading is fresh. If the store is unavailable, it repeats that reading.
+    """
 
     def __init__(self, watched: WatchedRuns, within: timedelta) -> None:
         self._watched = watched
@@ -133,7 +140,7 @@ class ScrapeCollector(Collector):
 
 
 class _Log:
-    """Reports once, for each run that cannot be read, why."""
+    """Prints why a run cannot be read, once for each reason."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}

@@ -2,7 +2,7 @@
 The cost and the progress of a store's runs, as metrics: https://prometheus.io/docs/specs/om/open_metrics_spec.
 
 The figures are those of `spotrun report --json`. Names and labels do not change: dashboards read them. A figure that
-may be corrected later, as dollars are when the end of an instance becomes known, is a gauge; a counter only grows.
+may be corrected later is a gauge (dollars are corrected when an instance's end becomes known); a counter only grows.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from spotrun.version import __version__
 
 class Figures(NamedTuple):
     """
-    A run as its metrics show it. `report` is what `spotrun report --json` prints; `state` and `step` are those of
-    `spotrun status --json`.
+    The figures of a run for its metrics.
+
+    `report` is the output of `spotrun report --json`; `state` and `step` come from `spotrun status --json`.
     """
 
     run: str
@@ -71,9 +72,11 @@ def figures_of(state: RunState, now: datetime, machines: Iterable[TypeUse]) -> F
 
 class Reading(NamedTuple):
     """
-    One reading of a store at `at`, in `took_s` of system time. `unreadable` has, by the name of a folder, why its run
-    is not among `runs`. `late` runs were not read in time: their figures are older, or missing. `left_out` are the runs
-    older than the newest that the user wants. `reachable`: the store has answered.
+    One reading of a store at `at`, which took `took_s` of system time.
+
+    `unreadable` maps the name of a folder to why its run is not among `runs`. `late` is the number of runs that were
+    not read in time: their figures are older, or missing. `left_out` is the number of runs older than the newest that
+    the user wants. `reachable` means that the store has answered.
     """
 
     runs: Sequence[Figures]
@@ -92,7 +95,7 @@ def open_metrics(reading: Reading) -> str:
 
 
 def prometheus_text(reading: Reading) -> str:
-    """Return the same in the older format, which the textfile collector of node_exporter reads."""
+    """Return the metrics in the older Prometheus format, which node_exporter's textfile collector reads."""
     return generate_latest(_ReadingCollector(reading)).decode()
 
 
@@ -121,11 +124,11 @@ def families(reading: Reading) -> Iterator[Metric]:
 
 OF_RUN = ("run", "cloud")
 Values = Iterable[tuple[tuple[str, ...], object]]
-"""Each value with the values of further labels; None for a value that this run does not have (yet)."""
+"""Each value with the values of its further labels; None for a value that this run lacks (so far)."""
 
 
 class Figure(NamedTuple):
-    """A metric of a run: its unit is the end of its name. `labels` come after those of each run."""
+    """A metric of a run, whose name ends with its unit. `labels` come after the labels that every run has."""
 
     kind: type[GaugeMetricFamily | CounterMetricFamily]
     name: str
@@ -149,7 +152,7 @@ def _total(key: str) -> Callable[[Figures], Values]:
 
 
 def _parts(**keys: str) -> Callable[[Figures], Values]:
-    """Return amounts that make up a total together, by the value of a label."""
+    """Return a function that returns amounts that add up to a total, each under its label."""
     return lambda run: [((label,), run.report["total"][key]) for label, key in keys.items()]
 
 

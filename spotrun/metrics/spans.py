@@ -1,5 +1,5 @@
 """
-A run's life as stretches of time within one another, with the times of its ledger, for tools that draw traces.
+A run's life as nested stretches of time, with the times of its ledger, for tools that draw traces.
 
     run
     ├── launch             from the request for instances to the end of the last of them
@@ -11,7 +11,7 @@ A run's life as stretches of time within one another, with the times of its ledg
     └── epoch              it may take several attempts
 
 While a run goes on, only launches, attempts and checkpoints that are over are reported: later entries may still change
-what an instant was spent on.
+how an instant is classified.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _OF_LAUNCH = (Activity.BOOT, Activity.SETUP)
 
 class Stretch(NamedTuple):
     """
-    `key` names it within its run, forever; `within` is the key of the one around it. `failed` says why it is a failure,
-    if it is one. Times are run time.
+    A stretch of a run's time, in run time.
+
+    `key` identifies it within its run, forever; `within` is the key of the stretch that contains it. `failed` is why it
+    is a failure, "" if it is not.
     """
 
     key: str
@@ -49,7 +51,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(state: RunState) -> Iterator[Stretch]:
-    """Yield all that are over, none before the one around it."""
+    """Yield all stretches that are over, none before the stretch that contains it."""
     if state.terminal is not None:
         yield _run(state)
     for launch in state.launches.values():
@@ -96,7 +98,7 @@ def _launch(launch: Launch, end: datetime) -> Stretch:
 
 
 def _end_of(launch: Launch) -> datetime | None:
-    """Return the end of a launch; None while instances of it may live, or come to live."""
+    """Return the end of a launch; None while an instance of it may run, or may still start."""
     if launch.gone is not None:
         return launch.gone.ended_at
     return launch.closed_at if launch.recorded is None else None
@@ -152,5 +154,8 @@ def _key_of(launch: Launch) -> str:
 
 
 def in_order(stretch: Stretch) -> tuple[datetime, datetime]:
-    """Return start and end in order; the clocks of several writers may have put an end before its start."""
+    """
+    Return the stretch's start and end in order: writers' clocks differ, so an end may have been recorded before its
+    start.
+    """
     return stretch.start, max(stretch.start, stretch.end)

@@ -1,4 +1,4 @@
-"""Sends the stretches of a run as spans of OpenTelemetry: https://opentelemetry.io/docs/specs/otel/trace/api."""
+"""Sends the stretches of a run as OpenTelemetry spans: https://opentelemetry.io/docs/specs/otel/trace/api."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from spotrun.metrics.spans import Stretch, in_order
 from spotrun.version import __version__
 
 TOGETHER = 500
-"""Maximum spans that are sent together."""
+"""Maximum number of spans in one request."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def send(uid: str, stretches: Iterable[Stretch], exporter: SpanExporter) -> int:
     """
-    Send them, and return how many. The ids follow from the run, so that the same stretch sent twice is the same span.
+    Send the stretches, and return how many there were. Ids follow from the run, so a stretch that is sent twice is one
+    span.
 
     Raises:
         SpotrunError: the collector did not accept the spans.
@@ -62,7 +63,7 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 class _Ids(IdGenerator):
-    """Ids that follow from the uid of a run and the `key` of the stretch that comes next."""
+    """Generates ids from the uid of a run and from `key`, the key of the stretch that comes next."""
 
     def __init__(self, uid: str) -> None:
         self._uid = uid

@@ -1,8 +1,8 @@
 """
-Reads the runs of a store again and again: each from where the last reading ended. Nothing is written.
+Reads the runs of a store again and again: each from where the last reading ended. Writes nothing.
 
-A reading takes no longer than its limit. Threads read, and what they do not finish in time they finish for the next
-reading.
+A reading takes no longer than its limit. Threads do the reading, and finish for the next reading what they did not
+finish in time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class WatchedRun:
-    """A folder of a store, and the last reading of the run in it: its figures, or why it cannot be read."""
+    """A folder of a store, and the last reading of its run: the figures, or why it cannot be read."""
 
     def __init__(self, name: str, uri: str, run: OpenRun | None = None) -> None:
         self.name = name
@@ -39,11 +39,11 @@ class WatchedRun:
         self.figures: Figures | None = None
         self.error: SpotrunError | None = None
         self.settled_s = float("-inf")
-        """The system time at which either was last read."""
+        """The system time at which the figures or the error were last read."""
         self._entries_final = 0
 
     def open(self) -> None:
-        """Read the first entry of the run, if that was not read yet."""
+        """Read the first entry of the run, unless it was read before."""
         if self.run is None:
             self._settle(self._open)
 
@@ -63,14 +63,14 @@ class WatchedRun:
         self.error, self.settled_s = None, time.monotonic()
 
     def _settle(self, act: Callable[[], None]) -> None:
-        """Run `act` and keep its error. A fault that passes leaves the figures as they were."""
+        """Run `act` and keep its error. A temporary fault leaves the figures as they were."""
         try:
             act()
             return
         except StoreUnavailable:
             return
         except RunNotFound:
-            self.error = None  # another folder, or a run that is being created
+            self.error = None  # not a run's folder, or a run that is being created
         except SpotrunError as error:
             self.figures, self.error = None, error
         except ArithmeticError as error:
@@ -80,9 +80,9 @@ class WatchedRun:
 
 class WatchedRuns:
     """
-    The newest `newest` runs of a store, or exactly these `runs` of it.
+    The newest `newest` runs of a store, or exactly these `runs`.
 
-    Safe to share between threads, of which one reads at a time.
+    Threads may share an instance if only one reads at a time.
     """
 
     def __init__(self, store: str, newest: int, runs: Sequence[OpenRun] = ()) -> None:
@@ -95,7 +95,7 @@ class WatchedRuns:
 
     def read(self, within: timedelta) -> Reading:
         """
-        Read the runs for at most this long, in system time.
+        Read the runs for at most `within` of system time.
 
         Raises:
             StoreError: the store cannot be listed, or did not answer in time.
@@ -125,15 +125,15 @@ class WatchedRuns:
         self._names = self._names or self._crew.begin(lambda: persist(store.folders))
         wait([self._names], max(0.0, until_s - time.monotonic()))
         if not self._names.done():
-            raise StoreUnavailable(f"{store.uri} has not answered in time", hint="give it longer by --within")
+            raise StoreUnavailable(f"{store.uri} has not answered in time", hint="give it longer with --within")
         listed, self._names = self._names, None
         uris = {f"{store.uri}/{name}": name for name in listed.result() if name not in (MARKET, KEYS)}
         self._watched = {uri: self._watched.get(uri) or WatchedRun(name, uri) for uri, name in uris.items()}
 
     def _all(self, act: Callable[[WatchedRun], None], watched: Sequence[WatchedRun], until_s: float) -> None:
         """
-        Call `act` on each until `until_s`, in system time. A run on which an earlier call still works is left to that
-        call.
+        Call `act` on each run until `until_s`, in system time. A run on which an earlier call is still busy is left to
+        that call.
         """
         for each in watched:
             before = self._under_way.get(each.uri)
@@ -146,8 +146,7 @@ class WatchedRuns:
 
 class _Crew:
     """
-    Threads that end with the process, whatever store they still wait for. The threads of an executor would block its
-    end.
+    Threads that end with the process, even if they still wait for a store. An executor's threads would block its end.
     """
 
     def __init__(self, size: int) -> None:

@@ -20,9 +20,11 @@ from spotrun.store.asked import RequestCounts, asked
 
 class CallCounter:
     """
-    Counter for one environment, which has `memory_mb` of memory. It writes at the first call for a run, at the last,
-    and at each call that is not by the minute; for calls by the minute only now and then. `asked_for` returns the
-    requests that this process has sent to the store. `starting_s` is the duration of the process's start.
+    Counts the calls in one environment of the function, which has `memory_mb` of memory.
+
+    It writes at the first call for a run, at the last, and at each call that is not by the minute; for calls by the
+    minute, only now and then. `asked_for` returns the number of requests that this process has sent to the store.
+    `starting_s` is the duration of the process's start.
     """
 
     def __init__(
@@ -49,12 +51,13 @@ class CallCounter:
 
     def count(self, event: Mapping[str, Any], answer: Mapping[str, Any], seconds: float, log_bytes: int) -> None:
         """
-        Count a call that took `seconds` and logged `log_bytes`. One without a run counts for the next that has one.
+        Count a call that took `seconds` and logged `log_bytes`. A call without a run counts for the next run that a
+        call names.
         """
         one, run = self._one(event, seconds, log_bytes), answer.get("run") or self._run
         if run != self._run:
             if self._run:
-                self._calls = None  # those of another run, whose last record has them
+                self._calls = None  # counts of another run, whose last record holds them
             self._run, self._is_written = run, False
         self._calls = one if self._calls is None else self._calls + one
         is_rare = event.get("kind") != "tick"
@@ -83,7 +86,7 @@ class CallCounter:
         )
 
     def _write(self, calls: Calls) -> None:
-        """Write the counts. This request counts itself; its duration counts with the next call."""
+        """Write the counts. This write request is included in them; its duration counts with the next call."""
         began_s = time.monotonic()
         try:
             counted = replace(calls, writes=calls.writes + 1)
@@ -97,7 +100,7 @@ class CallCounter:
 
 
 def since_start_s() -> float:
-    """Return for how long this process has lived, as Linux knows; 0 elsewhere."""
+    """Return how many seconds this process has been running, from /proc; 0 on systems without it."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

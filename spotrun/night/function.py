@@ -1,5 +1,5 @@
 """
-The function that attends to the nights of one name: a runner that is called, in place of one that stays.
+The function that attends to the nights of one name: a runner that is called, instead of one that keeps running.
 
     {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: begin it, or carry on what is unfinished
     {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, in the hour after; if it fails, tell those whom the
@@ -9,11 +9,11 @@ The function that attends to the nights of one name: a runner that is called, in
     {"kind": "look"}                                     the same, and set the alarm, in any case
     an event of EC2                                      the same, if it is about an instance of the run, and longer
 
-It is a runner like any other (protocol 6 and 8): it may be killed at any moment, and two may act at once. What it
-keeps in memory between two calls only saves requests.
+It is a runner like any other (protocol 6 and 8): it may be killed at any moment, and two may act at once. Its memory
+between two calls only saves requests.
 
-It believes the store as far as the pin in its environment goes (night_pin.py): it begins only the job that was
-installed, and attends only to runs that it has made itself.
+It trusts the store only as far as the pin in its environment allows (night_pin.py): it begins only the job that was
+installed, and attends only to runs that it has created itself.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from spotrun.store.opening import open_store
 from spotrun.store.retrying import persist
 
 CREATED_WITHIN = timedelta(hours=12)
-"""A run whose record is older than this and that does not exist was deleted since: no call creates it again."""
+"""A run whose record is older than this and that does not exist was deleted meanwhile: no call creates it again."""
 WATCH_S = 20.0
 """
-System time to wait for an agent's entry. An agent learns of a recommendation itself, some seconds before or after EC2's
+System time to wait for an agent's entry. An agent receives a recommendation itself, some seconds before or after EC2's
 event.
 """
 NOTICE = timedelta(minutes=2)
@@ -91,7 +91,8 @@ def handler(event: Mapping[str, Any], context: object = None) -> Answer:
 
 def _memory_mb() -> int:
     """
-    Return the memory of this environment. Lambda sets it itself; the installation sets it for a service of Cloud Run.
+    Return the memory of this environment, in MB. Lambda sets the variable itself; on Cloud Run, the installation sets
+    it.
     """
     return int(os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE") or os.environ["SPOTRUN_MEMORY_MB"])
 
@@ -102,12 +103,12 @@ def _answered(store: str, name: str, event: Mapping[str, Any]) -> Answer:
     try:
         return _attendants[name].answer(event)
     except BaseException:
-        del _attendants[name]  # whatever it remembers may be half done
+        del _attendants[name]  # its memory may be in a half-finished state
         raise
 
 
 class _Attended:
-    """A run, and the runner and the news that stay with it between two calls."""
+    """A run, with the runner and the news that are kept for it between two calls."""
 
     def __init__(self, run: OpenRun, addresses: Addresses) -> None:
         self.run = run
@@ -116,7 +117,7 @@ class _Attended:
 
 
 class Attendant:
-    """Attends to the newest run of a night's name. `alarm` is the cloud's unless a test passes one."""
+    """Attends to the newest run of a night's name. The alarm is the cloud's unless a test passes one."""
 
     def __init__(self, store: str, name: str, pin: Pin, alarm: Alarm | None = None, clock: Clock | None = None) -> None:
         self._uri, self._name = store, name
@@ -130,11 +131,11 @@ class Attendant:
 
     def answer(self, event: Mapping[str, Any]) -> Answer:
         """
-        Do what an event asks for.
+        Do what an event requests.
 
         Raises:
-            SpotrunError: a night could not begin, and is called again. Other calls only say what is wrong: the next
-                one comes within a minute.
+            SpotrunError: a night could not begin; the cloud repeats the call. Other calls return their error in the
+                answer, because the next call comes within a minute.
         """
         self._troubles = []
         if event.get("kind") in ("begin", "again"):
@@ -150,7 +151,7 @@ class Attendant:
             return self._attend(again=event.get("kind") == "look")
         except SpotrunError as error:
             self._attended = None
-            if isinstance(error, LedgerDamaged | KeyMissing | RunStrange):  # no retry changes anything
+            if isinstance(error, LedgerDamaged | KeyMissing | RunStrange):  # retries do not help
                 self._set(self._alarm.off)
             return {"trouble": "; ".join([error.one_line, *self._troubles])}
 
@@ -165,7 +166,7 @@ class Attendant:
 
     def _tell_that_it_is_late(self, event: Mapping[str, Any], error: SpotrunError) -> None:
         """
-        Send the news that the night could not begin. There may be no run to send it for.
+        Send the news that the night could not begin. There may be no run that it could be sent for.
 
         Raises:
             CloudError: a receiver could not be notified; its message includes that of `error`.
@@ -181,7 +182,7 @@ class Attendant:
             raise CloudError("; ".join([error.one_line, *unheard]), hint="the call is repeated") from error
 
     def _begin(self, event: Mapping[str, Any]) -> str:
-        """Record the night, unless its record exists already. Return when it was due, which names it."""
+        """Record the night, unless it is recorded already. Return its due time, which names it."""
         now, by_hand = self._clock.now(), event.get("by_hand")
         due = f"{BY_HAND}{by_hand}" if by_hand else self._pin.night.due(_moment(event.get("due"), now))
         for _ in range(RACES_MAX):
@@ -191,8 +192,9 @@ class Attendant:
                 return due
             unfinished = self._unfinished(self._newest)
             if unfinished is None:
+                # The record shows strangers where the run will be. So check the job first: nothing may prevent the run.
                 with self._job():
-                    pass  # the record tells a stranger where the run will be, so nothing may keep that from being there
+                    pass
             begun = Begun(due=due, run=unfinished or new_uid(), at=now, carried=unfinished is not None)
             numbered = Numbered(self._record.next_number, begun)
             if self._record.add(numbered):
@@ -205,12 +207,12 @@ class Attendant:
         Return the uid of the run to carry on; None if a new one may begin.
 
         Raises:
-            NightUnderWay: a run of this name is not finished, and is not for this night to carry on.
+            NightUnderWay: a run of this name is not finished, and this night may not carry it on.
         """
         runs = self._runs_of_the_name()
         there = {run.created.uid for run in runs}
         if newest is not None and newest.begun.run not in there and self._is_recent(newest):
-            return newest.begun.run  # it was recorded, and its beginner was killed before it was created
+            return newest.begun.run  # it was recorded, but its process was killed before creating it
         own = _last(run for run in runs if self._has_made(run))
         if own is not None:
             state = own.ledger.refresh()
@@ -227,7 +229,7 @@ class Attendant:
         return None
 
     def _has_made(self, run: OpenRun) -> bool:
-        """Compare the signature of entry 0 with the key of this night: only its function signs by that."""
+        """Return whether the signature of entry 0 fits this night's key: only this night's function signs with it."""
         return self._signer.has_signed(*parted(run.first))
 
     def _runs_of_the_name(self) -> list[OpenRun]:
@@ -248,7 +250,7 @@ class Attendant:
         Yield the installed job, with its work folder on this machine until the block ends.
 
         Raises:
-            NightStrange: one of them is not what was installed.
+            NightStrange: the job or the folder is not the installed one.
         """
         installed = self._record.read()
         with tempfile.TemporaryDirectory(prefix="work-") as folder:
@@ -258,11 +260,11 @@ class Attendant:
     # -- to attend ---------------------------------------------------------------------------------------------------
 
     def _attend(self, *, again: bool = False, watch_s: float = 0.0) -> Answer:
-        """Look after the newest run until it writes no more, for at most `watch_s`."""
+        """Look after the newest run until a tick writes nothing more, for at most `watch_s`."""
         if not self._goes_on() and not self._is_known():
             self._set(self._alarm.off)
             return self._told(None, None)
-        # The alarm comes before the run: a process killed between the two is called again, and goes on here.
+        # Set the alarm before attending to the run: a process killed in between is called again, and goes on here.
         self._set(lambda: self._alarm.on(again=again))
         attended = self._opened()
         if attended is None:
@@ -272,7 +274,7 @@ class Attendant:
         for tick in attended.runner.watch_for(watch_s):
             last, wrote = tick, wrote or tick.wrote
             if wrote and not tick.wrote:
-                break  # what was waited for has come, and has been answered
+                break  # the awaited entry has come, and the runner has acted on it
         assert last is not None
         unheard = self._tell(attended, last)
         if last.done and not attended.news.waits:
@@ -283,7 +285,7 @@ class Attendant:
         return {**answer, "unheard": "; ".join(unheard)} if unheard else answer
 
     def _tell(self, attended: _Attended, last: Tick) -> list[str]:
-        """Send the news of the run. The run was attended to before, and a call is not repeated for news that failed."""
+        """Send the news of the run, which was attended to before. A call is not repeated if its news failed."""
         over = night(last.state, summarise(last.state, attended.run.clock.now())) if last.done else None
         return attended.news.tell(attended.run.ledger.entries, over)
 
@@ -291,7 +293,7 @@ class Attendant:
         return nights_of(self._pin.night).addresses(places)
 
     def _set(self, act: Callable[[], None]) -> None:
-        """Set the alarm if possible: a run is attended to without it too, while calls come."""
+        """Set the alarm if possible: without it the run is still attended to, as long as calls come."""
         try:
             act()
         except CloudError as error:
@@ -313,8 +315,10 @@ class Attendant:
 
     def _note_notice(self, ledger: Ledger, instance_id: str, deadline_at: datetime) -> None:
         """
-        Write the notice of the instance that trains, unless its agent was first: an agent polls every two seconds, and
-        the runner may as well request the replacement now. The agents of a gang write which member is meant.
+        Write the notice of the training instance, unless its agent did so first.
+
+        An agent polls every two seconds, and the runner may request the replacement now. In a gang, the agents write
+        which member is meant.
         """
 
         def unless_known(state: RunState) -> NoticeSeen | None:
@@ -323,21 +327,23 @@ class Attendant:
                 return None
             return NoticeSeen(attempt=current.number, kind="termination", deadline_at=deadline_at)
 
-        if deadline_at > self._clock.now():  # an event that comes this late is of a loss that is known
+        if deadline_at > self._clock.now():  # an event that comes this late is about a loss that the ledger has
             with contextlib.suppress(EntryRefused):
                 ledger.append(unless_known)
 
     def _goes_on(self) -> bool:
         """
-        Return True if this process attends to a run that is unfinished, so that no night begins another: see
-        `_unfinished`.
+        Return True if this process attends to an unfinished run, so that no night begins another: see `_unfinished`.
         """
         if self._attended is None:
             return False
         return _goes_on(self._attended.run.ledger.state)
 
     def _is_known(self) -> bool:
-        """Read which night is the newest: all records at first, then only whether there is another one."""
+        """
+        Read the newest night: all records at first, later only whether there is a newer one. Return True if there is a
+        night.
+        """
         if self._newest is None:
             known = self._record.newest()
             self._newest = known[-1] if known else None
@@ -347,8 +353,10 @@ class Attendant:
 
     def _leave(self) -> None:
         """
-        Stop attending: nothing runs any more. A night that another process has begun since has set the alarm before we
-        put it off, or sets it after that; its record is there in the first case.
+        Stop attending: nothing runs any more.
+
+        A night that another process has begun meanwhile sets the alarm either before we turn it off, or after that. If
+        before, its record exists, and we set the alarm again.
         """
         before = self._newest
         self._attended = None
@@ -358,11 +366,11 @@ class Attendant:
 
     def _opened(self) -> _Attended | None:
         """
-        Return the newest run, and create it if the process that recorded it did not come to that. None if it was
+        Return the newest run; create it if the process that recorded it did not get that far. None if the run was
         deleted.
 
         Raises:
-            RunStrange: another run lies in its place.
+            RunStrange: another run is in its place.
         """
         assert self._newest is not None
         uid = self._newest.begun.run
@@ -409,7 +417,7 @@ class Attendant:
 
 
 class RunStrange(StoreError):
-    """Another process has put a run in the place of one that a night has begun."""
+    """Another process has put a run in place of a run that a night began."""
 
 
 def _last(runs: Iterable[OpenRun]) -> OpenRun | None:
@@ -426,10 +434,10 @@ def _may_be_billed(state: RunState) -> bool:
 
 def _moment(text: object, now: datetime) -> datetime:
     """
-    Return when a schedule was due, by its own text; `now` if the event has none.
+    Return when a schedule was due, according to its own text; `now` if the event has no such text.
 
     Raises:
-        SpecInvalid: it says no moment.
+        SpecInvalid: the text is not a moment.
     """
     if text is None:
         return now
@@ -441,4 +449,4 @@ def _moment(text: object, now: datetime) -> datetime:
 
 
 _STARTING_S = since_start_s()
-"""Seconds from the start of the process until everything is imported, which AWS bills too."""
+"""Seconds from the start of the process until all imports are done, which AWS bills too."""

@@ -29,7 +29,7 @@ class Installation:
     The night of the job at `path` under `overrides`, which begins at the time `at` on `days`, both as typed.
 
     Raises:
-        SpecInvalid, CloudError, StoreError: it cannot be installed so.
+        SpecInvalid, CloudError, StoreError: it cannot be installed like this.
     """
 
     def __init__(self, path: Path, overrides: Mapping[str, object], at: str, days: str) -> None:
@@ -55,7 +55,7 @@ class Installation:
         return self._spec.name
 
     def show(self) -> None:
-        """Print what a night asks for, when it begins, and what calling its runner costs."""
+        """Print the requests of a night, when it begins, and the cost of calling its runner."""
         self._prepared.show()
         limit = self._spec.policy.deadline
         hours = limit.total_seconds() / 3600 if isinstance(limit, timedelta) else HOURS
@@ -70,10 +70,10 @@ class Installation:
 
     def install(self, progress: Callable[[str], None]) -> datetime | None:
         """
-        Deploy the function, and record the night. Return when the next night is due, if that is known.
+        Deploy the function, and record the night. Return when the next night is due; None if that is unknown.
 
         Raises:
-            SpotrunError: it was not installed; CloudUnavailable: it may still come about.
+            SpotrunError: the night was not installed. After CloudUnavailable, it may still be.
         """
         function = self._nights.build()
         uri, now = self._spec.checkpoint.uri, datetime.now(UTC)
@@ -81,7 +81,7 @@ class Installation:
         night = self._night(record, now)
         is_new = night.name not in names(uri)
         if is_new:
-            record.install(night)  # so that `night ls` and `night rm` find what is deployed, whenever that is cut off
+            record.install(night)  # so that `night ls` and `night rm` find the deployed parts after an interruption
         try:
             self._nights.install(pin_for(night, self._before), uri, function, progress)
         except CloudUnavailable:
@@ -90,7 +90,7 @@ class Installation:
             if is_new:
                 record.remove()
             raise
-        record.install(night)  # not earlier: until now the function that is there has refused it
+        record.install(night)  # not earlier: until now the deployed function has rejected this record
         self._nights.look(night.name)
         return next_due(night, now)
 
@@ -100,7 +100,7 @@ class Installation:
             name=spec.name,
             spec=spec.model_copy(
                 update={"workdir": "/"}
-            ).to_dict(),  # the function's has another path and the same files
+            ).to_dict(),  # the function's work folder has another path and the same files
             workdir_sha256=record.upload(Path(spec.workdir)),
             at=self._time_of_day,
             zone=self._zone,
@@ -116,8 +116,10 @@ class Installation:
 
 def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
     """
+    Check that the job names nothing that exists only on its user's machine.
+
     Raises:
-        SpecInvalid: the job names what only a machine of its user has.
+        SpecInvalid: it does.
     """
     for number, receiver in enumerate(spec.notify):
         if receiver.command is not None:
@@ -139,9 +141,11 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
 
 def _require_webhooks(spec: RunSpec, nights: Nights) -> None:
     """
+    Check the webhooks' addresses in the cloud.
+
     Raises:
-        SpecInvalid: an address is none.
-        SecretUnreadable: there is none.
+        SpecInvalid: one of them is not an https:// address.
+        SecretUnreadable: one of them cannot be read.
     """
     places = spec.webhook_references
     if not places:

@@ -1,9 +1,8 @@
 """
-Sends the news of a night's run to the job's receivers, within a call of the function: nothing goes on between two
-calls.
+Sends the news of a night's run to the job's receivers, within a call of the function: nothing runs between two calls.
 
-A call with news takes some seconds longer at most, after it has looked after the run; one without news sends no
-request. News that was not delivered is tried again in the next call, until it is given up as by every runner.
+A call with news first looks after the run, and then takes at most some seconds longer; a call without news sends no
+request. News that was not delivered is tried again in the next call, until it is given up as with any runner.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from spotrun.spec.model import NotifySpec, RunSpec
 from spotrun.store.port import Store
 
 WITHIN_S = 6.0
-"""Seconds of a call for all webhooks together. Reading the addresses before also takes seconds at most."""
+"""Seconds of a call for all webhooks together. Reading their addresses before that takes further seconds."""
 
 Addresses = Callable[[Mapping[str, Reference]], Mapping[str, str]]
-"""Returns addresses by their references, like Nights.addresses."""
+"""Returns addresses for references, like Nights.addresses."""
 
 
 class NightNews:
-    """News of one run. No address is kept from one call to the next, so that a new one is used from then on."""
+    """News of one run. No address is kept from one call to the next, so a new address is used at once."""
 
     def __init__(self, spec: RunSpec, store: Store, addresses: Addresses) -> None:
         self._spec, self._store, self._addresses = spec, store, addresses
@@ -41,13 +40,13 @@ class NightNews:
 
     @property
     def waits(self) -> bool:
-        """True while news has to be tried again."""
+        """True while some news has to be tried again."""
         return bool(self._waiting)
 
     def tell(self, entries: Sequence[Entry], last: News | None) -> list[str]:
         """
-        Send the news of a ledger's entries that were not sent before, given from the first one; `last` comes after all
-        of them. Return the failures, in sentences without secrets.
+        Send the news of a ledger's entries, given from the first one, except news that was sent before; `last` comes
+        after all of it. Return the failures, in sentences without secrets.
         """
         if not self._webhooks:
             return []
@@ -66,7 +65,7 @@ class NightNews:
     def _send(self) -> list[str]:
         sinks, redactor = self._opened()
         failures, final = list[str](), set[tuple[int, str]]()
-        share_s = WITHIN_S / len(sinks)  # a slow webhook takes no time from the others
+        share_s = WITHIN_S / len(sinks)  # so that a slow webhook takes no time from the others
         for number, sink in sinks.items():
             began_s = time.monotonic()
             delivery = Delivery(InTime(sink, share_s / 2), number, self._store, redactor, tries=1)
@@ -83,7 +82,7 @@ class NightNews:
         return failures
 
     def _opened(self) -> tuple[dict[int, Sink], Redactor]:
-        """Return a sink for each webhook that news waits for."""
+        """Return a sink for each webhook that has waiting news."""
         wanted = {number: self._webhooks[number] for number, _ in self._waiting}
         addresses: Mapping[str, str] = {}
         why = ""
@@ -107,7 +106,9 @@ def _sink(webhook: NotifySpec, addresses: Mapping[str, str], why: str) -> Sink:
 
 
 class _Unreadable:
-    """Stands in for a webhook whose address cannot be read now, so that its news is given up in the end, too."""
+    """
+    Stands in for a webhook whose address cannot be read now, so that its news counts tries and is given up in the end.
+    """
 
     def __init__(self, variable: str, why: str) -> None:
         self.name = f"webhook ${variable}"

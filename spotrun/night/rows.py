@@ -28,9 +28,11 @@ _HEADS = ("night", "days", "time", "next (UTC)", "last", "run", "was", "cost", "
 
 class NightRow(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One night. `last` is the evening of the newest one, whose run is `run`. `calls_usd` is what calling its runner has
-    cost, as counted by the function; without counts, an estimate for a night of that length. `trouble` says what is
-    wrong with the function or its schedule.
+    One night.
+
+    `last` is the evening of the newest night, whose run is `run`. `calls_usd` is the cost of calling its runner, as the
+    function counted; without counts, an estimate for a night of that length. `trouble` is the fault of the function or
+    its schedule, "" if there is none.
     """
 
     name: str
@@ -87,7 +89,8 @@ def _calls_usd(run: OpenRun | None) -> Decimal | None:
 
 def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, str]:
     """
-    Return the record of a night as its function reads it, and the fault of either in a sentence; "" if there is none.
+    Return the record of a night as its function reads it, and the fault of function or record in a sentence, "" if
+    there is none.
     """
     record = NightRecord(folder, night.name)
     try:
@@ -104,15 +107,14 @@ def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, s
 
 
 def newest_run(folder: str, name: str, pin: Pin | None) -> OpenRun | None:
-    """Return the run of the newest night that began; None if there is none, or none that can be read."""
+    """Return the run of the newest night that began; None if no night began, or if its run cannot be read."""
     newest = record_of(folder, name, pin).newest()
     return _opened(folder, name, newest[-1].begun.run) if newest else None
 
 
 def left_alone(folder: str, name: str) -> str | None:
     """
-    Return a note on the newest night's run, if that goes on: a function with a new pin does not attend to it. None if
-    there is no such run.
+    Return a note on the newest night's run, if it goes on: a function with a new pin does not attend to it. Else None.
     """
     run = newest_run(folder, name, None) if name in names(folder) else None
     if run is None or run.ledger.refresh().terminal is not None:
@@ -131,7 +133,7 @@ def _opened(folder: str, name: str, uid: str) -> OpenRun | None:
 
 
 def _evening(due: str) -> str:
-    """Return the evening of a night. One that a person began has none of its own: its moment names it."""
+    """Return the evening of a night; for a night that a person began, the moment when that was."""
     asked = due.removeprefix(BY_HAND)
     return due if asked == due else f"{asked[:16].replace('T', ' ')} by hand"
 

@@ -1,10 +1,10 @@
 """
-Answers calls of a night's runner by HTTP, as Cloud Run hands them on: one at a time, after Cloud Run has checked the
+Answers HTTP calls of a night's runner, as Cloud Run forwards them: one at a time, after Cloud Run has checked the
 caller.
 
     POST /    {"kind": "tick"}    with what night_function.py takes; 200 and its answer, or 500 and what was wrong
 
-Cloud Scheduler tells in a header when a call was due, and calls again what was not answered with 200.
+Cloud Scheduler sends the due time of a call in a header, and repeats a call that was not answered with 200.
 https://cloud.google.com/run/docs/container-contract
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs#HttpTarget
 """
@@ -21,7 +21,7 @@ from spotrun.errors import SpotrunError
 from spotrun.night.function import handler
 
 DUE_AT = "X-CloudScheduler-ScheduleTime"
-"""Header with the moment at which a call was due; a retry has the same one."""
+"""Header with the moment when a call was due; a retry has the same one."""
 _EVENT_MAX_BYTES = 1 << 16
 
 
@@ -50,7 +50,7 @@ def _failed(error: Exception, words: str) -> Reply:
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = 10.0
-    """Maximum seconds in which a caller sends its request. A silent one must not keep out the next."""
+    """Maximum seconds in which a caller has to send its request. A silent caller must not keep out the next one."""
 
     def do_POST(self) -> None:
         length = min(int(self.headers.get("Content-Length") or 0), _EVENT_MAX_BYTES)

@@ -1,4 +1,4 @@
-"""Reads and computes when nights are due, as a person writes it: "22:00 Europe/Berlin", mon-fri."""
+"""Reads and computes when nights are due, from text that a person writes: "22:00 Europe/Berlin", mon-fri."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from spotrun.units import shown
 
 _AT = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s+(\S+)", re.ASCII)
 _OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
-"""Files next to those of the zones that are not zones to any cloud."""
+"""Files next to the zones' files that no cloud accepts as a zone."""
 _AHEAD = timedelta(days=16)
 """
-Time ahead that is searched. A night of one day in the week whose time a clock change leaves out is due a week later.
+Time ahead in which the next night is searched. If a clock change skips the time of a night of one day in the week, the
+next one is due a week later.
 """
 
 
@@ -26,7 +27,7 @@ def read_at(text: str) -> tuple[str, str]:
     Return the time of day as HH:MM, and the name of its zone.
 
     Raises:
-        SpecInvalid: the text is no such time, or the zone is unknown.
+        SpecInvalid: the text is not a time with a zone, or the zone is unknown.
     """
     found = _AT.fullmatch(text.strip())
     if found is None:
@@ -53,10 +54,10 @@ def _known_zone(name: str) -> str:
 
 def read_days(text: str) -> tuple[str, ...]:
     """
-    Read `daily`, days, and ranges of days; return them in the order of the week.
+    Read `daily`, days, and ranges of days; return the days in the order of the week.
 
     Raises:
-        SpecInvalid: one of them is no day.
+        SpecInvalid: one of them is not a day.
     """
     if text.strip().casefold() == "daily":
         return DAYS
@@ -78,7 +79,7 @@ def shortest_gap(days: Sequence[str]) -> timedelta:
 
 
 def winter_offset_s(zone: str, now: datetime) -> int:
-    """Return how many seconds the clock of a zone is ahead of UTC without summer time."""
+    """Return how many seconds a zone's clock is ahead of UTC without summer time."""
     moments = (now + timedelta(days=days) for days in (0, 91, 182, 273))
     offsets = [offset for each in moments if (offset := each.astimezone(ZoneInfo(zone)).utcoffset()) is not None]
     return int(min(offsets).total_seconds())
@@ -86,8 +87,9 @@ def winter_offset_s(zone: str, now: datetime) -> int:
 
 def next_due(night: Night, after: datetime) -> datetime | None:
     """
-    Return when a night is due next: on none of its days if the time of day does not exist then, and once if it comes
-    twice, as EventBridge Scheduler does. None if this machine does not know the zone.
+    Return when a night is due next, as EventBridge Scheduler computes it; None if this machine lacks the zone.
+
+    A night is not due on a day on which its time of day does not exist, and due once if that time comes twice.
     """
     try:
         zone = ZoneInfo(night.zone)

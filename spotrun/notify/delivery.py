@@ -1,10 +1,10 @@
 """
 One sink's thread: it follows the ledger and delivers the news that the sink wants.
 
-Each piece of news is delivered at least once. The worker writes to the run's folder only after a delivery, so the next
-runner repeats one that a kill cut off. It uses the same id, by which a receiver can drop the second. Writing first
-could lose news unnoticed. Everything is bounded: the time of a try, the number of tries, and how long the end of a run
-waits.
+Each piece of news is delivered at least once. The worker writes to the run's folder only after a delivery. So if it is
+killed in between, the next runner delivers the news again, under the same id, and a receiver can drop the second one.
+If the worker wrote first, news could be lost unnoticed. Everything is bounded: the time of a try, the number of tries,
+and how long the end of a run waits.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ TRIES = 4
 PAUSE_S = 1.0
 """Seconds of system time before the second try; it doubles with each try."""
 TRIES_EVER = 12
-"""Maximum tries for a piece of news, of all runners together; then it is given up."""
+"""Maximum tries for a piece of news by all runners together; then it is given up."""
 FOLDER = "notified"
 SENTENCE_MAX = 1500
-"""Maximum characters of a sentence, enough for the reason of a failure."""
+"""Maximum length of a sentence, in characters: enough for the reason of a failure."""
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True):
@@ -59,7 +59,8 @@ class DeliveryStatus(msgspec.Struct, frozen=True):
 
 def status_of(store: Store, number: int, news: News) -> DeliveryStatus:
     """
-    Return the status that any runner has noted. If the store cannot be read, deliver again rather than not at all.
+    Return the delivery status in the store, whichever runner wrote it. If the store cannot be read, assume that nothing
+    was delivered: twice is better than never.
     """
     try:
         return decode(store.get(_key(number, news), 0, SMALL_BYTES), DeliveryStatus)
@@ -73,8 +74,9 @@ def _key(number: int, news: News) -> str:
 
 class Delivery:
     """
-    Delivers pieces of news to one sink, one by one. `number` is the sink's index in the job's `notify`. After a piece
-    that did not get through within `tries`, each later one is tried once.
+    Delivers pieces of news to one sink, one by one. `number` is the sink's index in the job's `notify`.
+
+    Once a piece was not delivered within `tries`, each later one is tried only once.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Delivery:
         """The failed deliveries, in sentences without secrets."""
 
     def settle(self, news: News) -> DeliveryStatus:
-        """Deliver the news, unless that has been done or given up; return its status, which is noted."""
+        """Deliver the news, unless it was delivered or given up before; store its status and return it."""
         known = status_of(self._store, self._number, news)
         if known.is_final:
             return known
@@ -154,7 +156,7 @@ class DeliveryWorker(threading.Thread):
         self._inbox.put(None)
 
     def abandon(self) -> None:
-        """Stop trying: the next runner will deliver what is left."""
+        """Stop trying: the next runner will deliver the remaining news."""
         self._sink.abandon()
 
     def run(self) -> None:

@@ -36,8 +36,10 @@ _MAY_BE_NEWS = (
 
 class News(msgspec.Struct, frozen=True):
     """
-    One piece of news. `entry` is the ledger entry that caused it. Together with `kind` it identifies the news, so
-    another reading of the ledger gives the same news. `at` is the time of the entry, by the wall clock.
+    One piece of news.
+
+    `entry` is the ledger entry that caused it. Entry and `kind` identify the news, so another reading of the ledger
+    gives the same news. `at` is the wall-clock time of the entry.
     """
 
     entry: int
@@ -49,12 +51,12 @@ class News(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The same id at each try and from each runner, so that a receiver can drop news that came twice."""
+        """The news' id, the same at each try and from each runner, so that a receiver can drop news that came twice."""
         return f"{self.run}-{self.entry}-{self.kind}"
 
 
 def news_of(entries: Iterable[Entry]) -> Iterator[News]:
-    """Yield all news of a ledger, in its order; reads each entry as it comes."""
+    """Yield all news of a ledger in order, while `entries` arrive."""
     for before, entry, after in replay(entries):
         found = _kind_and_sentence(before, entry, after)
         if found is not None:
@@ -64,7 +66,7 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 
 
 def may_be_news(entry: Entry) -> bool:
-    """Return whether the entry may be news: most entries are none, wherever they stand."""
+    """Return whether the entry may be news. Most entries cannot be, wherever they stand."""
     return isinstance(entry.event, _MAY_BE_NEWS)
 
 
@@ -80,15 +82,16 @@ def night(state: RunState, summary: RunSummary) -> News:
 
 def late_night(name: str, due: str, at: datetime, why: str) -> News:
     """
-    Return the news of a night that should have begun on the date `due` and is not under way. No run's ledger has it: it
-    is sent once a date, which replaces the number of the entry.
+    Return the news that a night should have begun on the date `due` but is not under way.
+
+    No run's ledger has it. It is sent once a date, and the date replaces the number of the entry.
     """
     sentence = f"the night of {due} is not under way, and is tried again each quarter of this hour: {why}"
     return News(int(due.replace("-", "")), "night", at, name, sentence)
 
 
 def _work(summary: RunSummary) -> str:
-    """Return the work that was kept, and the cost of one unit of it."""
+    """Return the work that was kept, and its cost per unit."""
     hour = summary.total.usd_per_productive_hour
     if summary.plain:
         kept = to_the_second(summary.total.productive)
@@ -139,7 +142,9 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
 
 
 def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
-    """Return news if this is the run's first attempt that trains, or the first on another capacity type than before."""
+    """
+    Return news if this is the run's first attempt that trains, or if the previous one had another capacity type.
+    """
     intent = state.launch_of(attempt).intent
     where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
     what = "the command" if is_plain(state) else "training"
@@ -164,8 +169,8 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
     """
-    Return news when enough standbys have failed in a row that the next one has to wait; not again for each that
-    follows.
+    Return news when enough standbys have failed in a row that the next one has to wait; None for each failure after
+    that.
     """
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)

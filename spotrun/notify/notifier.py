@@ -1,4 +1,4 @@
-"""Sends a run's news: the process that attends to the run feeds one delivery worker for each of the job's `notify`."""
+"""Sends a run's news: the runner's process feeds one delivery worker for each of the job's `notify`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 CLOSE_WITHIN_S = 10.0
-"""Maximum seconds of system time that a command waits at its end for news that are still on their way."""
+"""Maximum seconds of system time that a command waits at its end for news that is still on its way."""
 
 
 def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[str, str] = os.environ) -> Redactor:
     """
-    Return a redactor of what news must not contain: secrets of the job and of its runner, and the addresses of the
-    news.
+    Return a redactor for everything that news must not contain: the secrets of the job and of its runner, and the
+    addresses that the news goes to.
     """
     own = {name: value for name, value in spec.envs.items() if value != spec.name}
     own |= {name: environment.get(each.name, "") for name, each in spec.secret_references.items()}
@@ -32,8 +32,9 @@ def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[s
 
 class Notifier:
     """
-    Sends the news of each ledger entry that it receives. Nothing here raises. Only its exit blocks, for
-    `CLOSE_WITHIN_S` at most; the next runner of the run delivers what is left then.
+    Sends the news of each ledger entry that it receives. None of its methods raises.
+
+    Only its exit blocks, for `CLOSE_WITHIN_S` at most; the run's next runner delivers the news that is left then.
     """
 
     def __init__(
@@ -67,13 +68,13 @@ class Notifier:
                 worker.abandon()
 
     def show(self, entries: Sequence[Entry]) -> None:
-        """Send the news of a ledger's entries, given from the first one; those of an earlier call are skipped."""
+        """Send the news of a ledger's entries, given from the first one; entries of an earlier call are skipped."""
         for entry in entries[self._shown :]:
             self.tell(entry)
         self._shown = max(self._shown, len(entries))
 
     def tell(self, item: Entry | News) -> None:
-        """Send an entry's news, or news that is not an event of the ledger, after all that are."""
+        """Send the news of an entry, or news that is not in the ledger, after all news before it."""
         for worker in self._workers:
             worker.tell(item)
 

@@ -23,36 +23,36 @@ from spotrun.spec.model import NotifySpec, RunSpec
 TRY_S = 10.0
 """Maximum seconds of system time for one webhook call, whatever the server does."""
 COMMAND_S = 30.0
-"""Maximum seconds of system time for a command; then it and all that it started are killed."""
+"""Maximum seconds of system time for a command; then it and all processes that it started are killed."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Undelivered(Exception):
-    """This try failed. The text never contains the address."""
+    """This try failed. The message never contains the address."""
 
 
 class Refused(Undelivered):
-    """This try failed, and so will the next."""
+    """This try failed, and another would fail too."""
 
 
 class Sink(Protocol):
     name: str
-    """For messages; contains no secret."""
+    """The sink's name in messages; contains no secret."""
 
     def deliver(self, body: bytes, id: str) -> None:
         """
-        Hand over one JSON object.
+        Deliver one JSON object.
 
         Raises:
             Undelivered, Refused: see the module's docstring.
         """
 
     def abandon(self) -> None:
-        """Stop a try that is in progress, and leave nothing of it running."""
+        """Stop a try that is in progress, and leave none of its processes running."""
 
 
 class Webhook:
-    """POSTs JSON. It follows no redirect: the address is a secret, and only its own server may see it."""
+    """POSTs JSON. It does not follow redirects: the address is a secret, and only its own server may see it."""
 
     def __init__(self, variable: str, address: str, try_s: float = TRY_S) -> None:
         self.name = f"webhook ${variable}"
@@ -76,7 +76,7 @@ class Webhook:
         address = self._address
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         connection = kind(address.hostname or "", address.port, timeout=self._try_s)
-        # A server that sends a byte now and then never meets a time-out of the socket, so a timer cuts the connection.
+        # A server that sends a byte now and then never reaches the socket's time-out, so a timer cuts the connection.
         cut = threading.Timer(self._try_s, _cut, (connection,))
         cut.daemon = True
         cut.start()
@@ -98,7 +98,7 @@ def _cut(connection: http.client.HTTPConnection) -> None:
 
 
 class _Unusable(Exception):
-    """Says what an address is instead, without showing it."""
+    """Describes what an address is instead of a usable one, without showing it."""
 
 
 _NO_HTTPS = "no https:// address"
@@ -127,7 +127,7 @@ def _parts_of(address: str) -> SplitResult:
 
 
 class InTime:
-    """A sink whose tries are over in time for the caller, whatever the system does with a name or a connection."""
+    """A sink whose tries end in time for the caller, even if the system hangs on a name or a connection."""
 
     def __init__(self, inner: Sink, within_s: float) -> None:
         self.name = inner.name
@@ -157,7 +157,7 @@ class InTime:
 
 
 class Command:
-    """Runs a shell command with the JSON on its standard input, on the machine of the runner."""
+    """Runs a shell command on the runner's machine, with the JSON on its standard input."""
 
     def __init__(self, command: str, number: int, limit_s: float = COMMAND_S) -> None:
         self.name = f"command {number}"
@@ -203,15 +203,17 @@ class Command:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and all that it started, also in the background."""
+    """Kill the process and all processes that it started, including those in the background."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = os.environ) -> Sink:
     """
+    Return the sink that `wanted` names.
+
     Raises:
-        SpecInvalid: the variable for the address is not set here, or does not hold one.
+        SpecInvalid: the variable for the address is not set here, or does not hold an address.
     """
     if wanted.command is not None:
         return Command(wanted.command, number)
@@ -224,10 +226,10 @@ def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = 
 
 def require_https(variable: str, address: str, place: str, hint: str) -> None:
     """
-    Check an address for a runner that is on no machine of the user's.
+    Check an address for a runner that does not run on a machine of the user's.
 
     Raises:
-        SpecInvalid: it is none, or not of another machine. The message does not hold it.
+        SpecInvalid: it is not a usable https:// address. The message does not contain it.
     """
     try:
         if _parts_of(address).scheme != "https":
@@ -238,10 +240,10 @@ def require_https(variable: str, address: str, place: str, hint: str) -> None:
 
 def require_sinks(spec: RunSpec) -> None:
     """
-    Before a run is created: check that each receiver under `notify` can be used from here.
+    Before a run is created, check that each receiver under `notify` can be used from here.
 
     Raises:
-        SpecInvalid: one cannot.
+        SpecInvalid: one of them cannot be used.
     """
     for number, wanted in enumerate(spec.notify):
         open_sink(wanted, number)

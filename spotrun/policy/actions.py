@@ -8,13 +8,13 @@ from spotrun.run import events as ev
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
-    """Write this event, unless the run has changed since it was decided."""
+    """Write this event, unless the run has changed since the decision."""
 
     event: ev.AnyEvent
 
 
 class Execute(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask the cloud for the instance of this launch; harmless to repeat."""
+    """Request the instance of this launch from the cloud; harmless to repeat."""
 
     launch: int
 

@@ -17,7 +17,8 @@ NOTICED = 0.9
 STALL = timedelta(seconds=1)
 UNPACK_SHARE = 0.1
 """
-Share of the set-up time of the first instance that a later instance of the run needs to fetch and unpack its result
+Share of the first instance's set-up time that a later instance of the run needs to fetch and unpack the stored set-up
+
 (spotrun/folder/setup_cache.py). 353 MB that took 125 s to make took 12 s to unpack, and 6 s in a second run
 (benchmarks/setups.py, on two cores).
 """
@@ -26,8 +27,8 @@ TRIAL = timedelta(minutes=3)
 WORK_DOUBT = 0.25
 """Error of a first measurement of the pace, or of the user's own figure, as a share of the work left."""
 WORK_DOUBT_MIN = 0.03
-"""Minimum error, however even the pace was: an epoch may end with more validation than the last one did."""
+"""Minimum error, however even the pace was: an epoch may end with more validation than the epoch before."""
 STEPS_MIN = 5
-"""Minimum number of measured steps that give a pace."""
+"""Minimum number of measured steps from which a pace is computed."""
 STRETCHES_MIN = 3
-"""Minimum number of stretches between checkpoints that show how much the pace varies."""
+"""Minimum number of stretches between checkpoints from which the pace's variation is computed."""

@@ -46,7 +46,7 @@ RETURN_TO_SPOT = "return to spot"
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """An offering to request, and the reason for it rather than another: the ledger keeps both."""
+    """An offering to request, and why it was preferred to the others: the ledger keeps both."""
 
     offering: Offering
     because: str
@@ -73,7 +73,7 @@ def keep_going(facts: Facts) -> Iterator[Action]:
         return
     stands_still = current is None or current.leaving
     if stands_still and not lacking(facts):
-        return  # those that are there take over by themselves
+        return  # the members that are there take over by themselves
     if facts.world.unread:
         if current is None or current.leaving:
             yield Wait(reason=f"no instance is requested, as it is unknown what is offered: {facts.world.unread}")
@@ -85,7 +85,7 @@ def keep_going(facts: Facts) -> Iterator[Action]:
         yield from intend(facts, home, f"{_reason_to_go_home(facts)}: {why_home(facts, home)}")
         return
     if stays_at_home(facts):
-        return  # no cloud takes it back
+        return  # no cloud takes back the user's own machine
     if starts_again_at_home(facts):
         yield Wait(reason="the time-to-live at home ends: it starts there again")
         return
@@ -112,7 +112,7 @@ def _reason_to_go_home(facts: Facts) -> str:
 
 
 def _in_time(facts: Facts) -> Iterator[Action]:
-    """Yield what the deadline needs; while a strategy waits for spot, the user's own machine trains all the same."""
+    """Yield what the deadline requires. While a strategy waits for spot, the user's own machine trains anyway."""
     found: list[Action] = list(towards_deadline(facts)) or list(_before_a_loss(facts))
     current, home = facts.state.current, at_home_now(facts)
     if found == [WAIT_FOR_SPOT] and home is not None and (current is None or current.leaving):
@@ -121,7 +121,10 @@ def _in_time(facts: Facts) -> Iterator[Action]:
 
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
-    """Request a standby for what trains: in another pool if a recommended move pays, of another kind if that pays."""
+    """
+    Request a standby for the running instance: in another pool if a recommended move pays, or of another kind if that
+    pays.
+    """
     move = move_in_time(facts)
     other = move_to_another_kind(facts) if move is None else None
     if (move is None and other is None) or (
@@ -162,8 +165,10 @@ def patience(spec: RunSpec) -> Patient:
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether the cool-down is over: since on-demand began, and since the run last requested spot in vain. Of a
-    choice, each pool has a cool-down of its own: there are many, and those of one kind say nothing about another kind.
+    Return whether the cool-down is over: since on-demand began, and since the run last requested spot in vain.
+
+    If the job names a choice of kinds, each pool has its own cool-down: there are many pools, and those of one kind say
+    nothing about another kind.
     """
     state = facts.state
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:
@@ -183,7 +188,7 @@ def _spot_to_return_to(facts: Facts) -> list[Offering]:
 
 
 def kept_since(state: RunState, current: Attempt) -> datetime:
-    """Return when the cool-down began: with on-demand, or with the last request for spot."""
+    """Return when the cool-down began: with the start on demand, or with the last request for spot."""
     return max([current.started_at, *(launch.intended_at for launch in spot_launches(state))])
 
 
@@ -200,12 +205,12 @@ def _return_choice(facts: Facts) -> Chosen | Wait:
 
 def choose_capacity(facts: Facts) -> Chosen | Wait:
     """
-    Return what to request now: the cheapest spot that has not just refused or been lost, or on-demand.
+    Return the offering to request now: the cheapest spot that has not just refused or been lost, or on-demand.
 
-    Spot is missing since the loss (or the notice). Once that is too long, and requests for spot were in vain, the run
-    goes on demand even if there are more pools to try. It does so at once if there is no spot pool at all, if nothing
-    trains and every one has rejected the request, or if all spot that can be requested lasts so briefly that an hour of
-    progress would cost more than on demand.
+    Spot is missing since the loss (or the notice). Once it has been missing for too long, and requests for spot were in
+    vain, the run goes on demand even if there are more pools to try. It does so at once in three cases: there is no
+    spot pool at all; nothing trains and every pool has rejected the request; or all spot that can be requested lasts so
+    briefly that an hour of progress would cost more than on demand.
     """
     spec, now = facts.spec, facts.now
     policy, rule = spec.resources.spot_policy, patience(spec)
@@ -232,7 +237,7 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
 
 def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
-    """Return why waiting for spot is useless; "" if it is not, or if the run trains. `spot` may be asked for now."""
+    """Return why waiting for spot is useless; "" if it is not, or if the run trains. `spot` can be requested now."""
     if not spot_offerings(facts):
         return "no spot pool suits"
     current = facts.state.current
@@ -241,7 +246,7 @@ def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
 
 
 def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | None:
-    """Return spot of a dearer kind than those that refused, if that still costs less than on-demand; else None."""
+    """Return spot of a dearer kind than the kinds that refused, if it still costs less than on-demand; else None."""
     work, limit = spot_work(facts), on_demand_work(facts)[on_demand]
     dearer = (found for found in spot_now(facts) if is_of_dearer_kind(facts, found))
     return next((found for found in dearer if work[found] < limit), None)
@@ -250,7 +255,9 @@ def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | Non
 def _dearer_kind(
     facts: Facts, spot: Offering, on_demand: list[Offering], missing: timedelta, *, dying: bool
 ) -> Chosen | Wait:
-    """Wait for spot of a better kind, which costs nothing; then choose the cheaper of another kind and on-demand."""
+    """
+    Wait for spot of a better kind, which costs nothing; after that, choose the cheaper of another kind and on-demand.
+    """
     if missing < facts.spec.policy.on_demand_after and not dying:
         return Wait(reason=f"waiting for spot of a better kind than {kind_of(facts, spot)}")
     work = on_demand_work(facts)
@@ -282,7 +289,9 @@ def _why_on_demand(policy: str, missing: timedelta, *, dying: bool, unsuited: st
 
 
 def _dying(facts: Facts) -> bool:
-    """Return whether what trains is near the end of its time-to-live, so that there is no time to wait for spot."""
+    """
+    Return whether the running instance is near the end of its time-to-live, so that there is no time to wait for spot.
+    """
     current = facts.state.current
     return current is not None and not current.leaving and life_left(facts, current) < HANDOVER_BEFORE_END
 

@@ -11,8 +11,8 @@ def changeover(state: RunState) -> float:
     """
     Return the seconds from the request for an instance to its first new step: a little more than the longest measured.
 
-    The longest start ran the whole set-up, and the next one will mostly unpack it. But on another type of instance, or
-    if the stored set-up is damaged, the set-up runs again, and the run has to keep the deadline then too.
+    The longest start ran the whole set-up, and the next start will mostly unpack the stored one. But the set-up runs
+    again on another instance type, or if the stored set-up is damaged, and the run has to meet the deadline then too.
     """
     measured = measured_starts(state)
     if not measured:
@@ -22,8 +22,9 @@ def changeover(state: RunState) -> float:
 
 def measured_starts(state: RunState) -> dict[int, float]:
     """
-    Return the seconds that the start of each attempt took, by its number. Standbys are left out, as they also wait
-    until the run wants them; so are gangs without a new member.
+    Return how many seconds the start of each attempt took, by attempt number.
+
+    Standbys are left out, because they also wait until the run needs them. Gangs without a new member are left out too.
     """
     found: dict[int, float] = {}
     known: set[int] = set()

@@ -1,6 +1,6 @@
 """
-Costs of bytes between an instance and the bucket that cross regions: the expected cost, for the choice of a region;
-and the maximum cost, for a budget.
+Costs of traffic between an instance and a bucket in another region: the expected cost, for the choice of a region; and
+the maximum cost, for a budget.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spotrun.run import events as ev
 from spotrun.run.billing import SECONDS_PER_HOUR, ZERO
 
 COMMITS_BESIDE = 2
-"""Number of final commits, which need not keep their distance from the one before."""
+"""Number of final commits, which may follow the commit before them without the usual gap."""
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """USD for each start (data, and the checkpoint to go on from), and USD for the commits of an hour."""
+    """USD for each start (the data, and the checkpoint to resume from), and USD for an hour's commits."""
 
     start_usd: float = 0.0
     usd_per_hour: float = 0.0
@@ -33,7 +33,10 @@ NO_TRANSFER = Transfer()
 
 
 def transfer(facts: Facts, region: str) -> Transfer:
-    """Price what an instance in `region` moves, by the newest checkpoint; before there is one, its data only."""
+    """
+    Price the traffic of an instance in `region`, at the newest checkpoint's size; before the first checkpoint, only its
+    data.
+    """
     created, newest = facts.state.created, facts.state.latest_commit()
     if not created.storage.charges(region):
         return NO_TRANSFER
@@ -54,7 +57,7 @@ def usd_per_hour(facts: Facts, offering: Offering) -> float:
 
 
 class TransferLimit(msgspec.Struct, frozen=True):
-    """Maximum USD for an instance, however short it lives, and for each hour of its life."""
+    """Maximum USD for an instance, however short its life, and for each hour of its life."""
 
     usd: Decimal = ZERO
     usd_per_hour: Decimal = ZERO
@@ -65,8 +68,10 @@ class TransferLimit(msgspec.Struct, frozen=True):
 
 def transfer_limit(facts: Facts, region: str) -> TransferLimit:
     """
-    Return what a budget keeps for an instance in `region`: as if it made as many commits as it may, each of the whole
-    state, and stored with each as many files of the script as ever before; the maximum size of these files counts once.
+    Return the traffic cost that a budget reserves for an instance in `region`.
+
+    It assumes that the instance commits as often as it may, that each commit sends the whole state, and that each
+    stores as many of the script's files as any commit so far. The maximum size of these files counts once.
     """
     created, newest = facts.state.created, facts.state.latest_commit()
     if not created.storage.charges(region):
@@ -76,15 +81,17 @@ def transfer_limit(facts: Facts, region: str) -> TransferLimit:
     restores = 1 + facts.spec.retry.max_restarts
     once = read * data_gb(created) + restores * usd(read, size) + COMMITS_BESIDE * usd(write, size)
     looked_gb = facts.spec.outputs.max_gb if facts.spec.outputs.files else 0
-    once += write * Decimal(str(max(looked_gb, facts.spec.checkpoint.files.max_gb)))  # what is in both is sent once
+    once += write * Decimal(str(max(looked_gb, facts.spec.checkpoint.files.max_gb)))  # a file in both is sent once
     sent = size + max((outputs.event.sent_bytes for outputs in facts.state.all_outputs()), default=0)
     return TransferLimit(once, usd(write, sent) * SECONDS_PER_HOUR / int(COMMIT_GAP.total_seconds()))
 
 
 def reservable(facts: Facts, offering: Offering) -> bool:
     """
-    Return whether the maximum cost of `offering` is known. Traffic between regions has no bound before the size of a
-    checkpoint is known; until then a run with a budget stays in its bucket's region.
+    Return whether the maximum cost of `offering` is known.
+
+    Traffic between regions has no bound before the size of a checkpoint is known; until then a run with a budget stays
+    in its bucket's region.
     """
     created = facts.state.created
     known = created.budget_usd is None or facts.state.latest_commit() is not None

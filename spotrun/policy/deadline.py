@@ -1,13 +1,12 @@
 """
 Requests of a run with a deadline: its strategy decides, on the same `Situation` as for simulated jobs.
 
-A strategy assumes that every spot pool that it may choose has capacity; the launch shows whether that is true. A
-pool that refuses rests, and the strategy decides again without it. So a probe for spot is a request for an instance
-to keep.
+A strategy assumes that every spot pool that it may choose has capacity; the launch shows whether that is true. A pool
+that refuses rests, and the strategy decides again without it. So a probe for spot is a request for an instance to keep.
 
-Of a choice of kinds, the strategy sees the spot of those kinds that come first, and on-demand of the kind that
-keeps the promise (`spotrun.policy.deadline_guarantee`). The run leaves an instance of a kind
-that is too slow for the deadline.
+If the job names a choice of kinds, the strategy sees spot only of the kinds that come first, and on-demand only of the
+kind that keeps the promise (`spotrun.policy.deadline_guarantee`). The run leaves an instance of a kind that is too slow
+for the deadline.
 """
 
 from __future__ import annotations
@@ -73,14 +72,17 @@ def too_late_for(facts: Facts, pending: Launch) -> bool:
 
 
 def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
-    """Return whether an instance of `offering`, if it is spot, would leave no time to finish on demand."""
+    """Return whether `offering` is spot and launching it would leave no time to finish on demand."""
     if offering.capacity_type is not CapacityType.SPOT:
         return False
     return _strategy(facts).choose(situation(facts, None, [offering])) == ON_DEMAND
 
 
 def leaves_time_to_move(facts: Facts) -> bool:
-    """Return whether what runs on spot may spend a handover, and its strategy would still keep it there."""
+    """
+    Return whether a spot instance has time for a handover, and the strategy would still keep the run on its pool
+    afterwards.
+    """
     running = _kept(facts)
     if running is None:
         return False
@@ -94,7 +96,7 @@ def give_up(pending: Launch) -> ev.LaunchClosed:
 
 
 def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
-    """Return the event that the deadline cannot be met, once that is certain; None before, and once it was written."""
+    """Return the event that the deadline cannot be met; None until that is certain, and once the event was written."""
     state, now = facts.state, facts.now
     deadline_at = state.created.deadline_at
     if deadline_at is None or state.deadline_lost is not None:
@@ -114,8 +116,8 @@ def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) ->
     """
     Return the moment of a deadline, in UTC, for a run that is launched at `launched_at`.
 
-    A time of day means the next such time after the launch. It, and a moment without a zone, are on the clock of this
-    machine.
+    A time of day means the next such time after the launch. A time of day, or a moment without a zone, is read on this
+    machine's clock.
     """
     if isinstance(deadline, timedelta):
         return launched_at + deadline
@@ -128,8 +130,10 @@ def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) ->
 
 def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
     """
-    Return why a run cannot be done in `time_left`, as far as that is known before its launch; else None. Another kind
-    of a choice may be faster than the kind that expected_work is of.
+    Return why a run cannot finish in `time_left`, if that is already certain before its launch; else None.
+
+    If the job names a choice of kinds, `expected_work` does not count: another kind may be faster than the kind it
+    describes.
     """
     if spec.policy.deadline is None:
         return None
@@ -140,7 +144,10 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
 
 
 def _kept(facts: Facts) -> Launch | None:
-    """Return the launch of what trains; None if it has to be replaced anyway: at home it cannot keep the deadline."""
+    """
+    Return the launch of the running instance; None if it has to be replaced anyway: at home it cannot meet the
+    deadline.
+    """
     current = facts.state.current
     if current is None or current.leaving or nearly_over(facts, current) or is_at_home(facts.state, current):
         return None
@@ -165,8 +172,10 @@ def _strategy(facts: Facts) -> Strategy:
 
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """
-    Return the spot to choose from. While an instance trains, the run requests spot now and then. A pool that was just
-    lost, or is where the newest instance was stillborn, is among it only if there is no other.
+    Return the spot to choose from. While an instance trains, the run requests spot now and then.
+
+    A pool that was just lost, or whose zone's newest instance was stillborn, is included only if there is no other
+    pool.
     """
     if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):
         return []
@@ -183,7 +192,10 @@ def _is_too_slow_on_spot(facts: Facts, running: Launch) -> bool:
 
 
 def _falls_short(facts: Facts, running: Launch) -> bool:
-    """Return whether what trains on demand is of a kind that may be late, and another is likelier in time."""
+    """
+    Return whether the on-demand instance that trains is of a kind that may be late, and another kind is likelier to be
+    in time.
+    """
     return choice_of(running) == ON_DEMAND and not is_enough(facts, running.intent.offering)
 
 
@@ -230,7 +242,7 @@ def _reason_to_replace(state: RunState, current: Attempt | None) -> str:
 
 
 def _because(facts: Facts, moment: Situation, place: Choice, offering: Offering) -> str:
-    """Return why the strategy chose this, in the figures that it saw."""
+    """Return why the strategy chose `place`, in the figures that it used."""
     spec = facts.spec
     if offering.capacity_type is CapacityType.SPOT:
         if place == ON_DEMAND:

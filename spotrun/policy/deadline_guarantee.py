@@ -3,13 +3,13 @@ Chooses the kind that keeps the deadline, on demand if need be, and finds the ki
 
 A promise needs a known speed. So the lower end of each kind's interval counts: a kind is *sure* if it does all the work
 left in time even at that speed. Among sure kinds, the one that costs least on demand for the same work *keeps* the
-promise; a measured kind comes before one that was not. If none is sure, it is the kind that is most likely in time, and
-the run goes there at once: with
+promise; a measured kind comes before an unmeasured one. If none is sure, the kind most likely to be in time keeps it,
+and the run moves to that kind at once. With
 
     z = log(speed / speed needed) / spread of the logarithm
 
-a kind is sure with z >= 2, and out of the question with z < -2. Kinds that were measured and are not sure are too slow.
-So the run trains on each kind at most until that is measured, on demand while the old instance still trains. Therefore
+a kind is sure if z >= 2, and out of the question if z < -2. Kinds that were measured and are not sure are too slow. So
+the run trains on such a kind only until its speed is measured, on demand while the old instance still trains. Therefore
 it keeps any deadline that the best kind alone would meet with a start and a trial of each other kind to spare.
 
 Nothing of this applies to a run without a deadline or without a choice.
@@ -35,15 +35,17 @@ from spotrun.policy.workload import rework_max_s, workload
 from spotrun.spec.kinds import Kind
 
 SURE = 2.0
-"""Standard deviations: an interval of this many to either side holds the truth in 19 of 20 cases."""
+"""Standard deviations to either side: an interval this wide holds the truth in 19 of 20 cases."""
 HANDOVERS = 2
-"""Maximum handovers of a trial: to it, and perhaps back."""
+"""Maximum handovers of a trial: to the tried kind, and perhaps back."""
 
 
 class Keeper(msgspec.Struct, frozen=True):
     """
-    The kind that keeps the promise, `times` as fast as the expected speed of the first one. `left_s` is all work on it,
-    and `doubt_s` more at worst. While the work is unknown it is the kind to begin with, and both are infinite.
+    The kind that keeps the promise; it is expected to be `times` as fast as the first kind.
+
+    All the work left takes `left_s` on this kind, and `doubt_s` more at worst. While the work is unknown, this is the
+    kind to begin with, and both are infinite.
     """
 
     kind: Kind
@@ -54,7 +56,7 @@ class Keeper(msgspec.Struct, frozen=True):
 
 
 def promises(facts: Facts) -> bool:
-    """Return whether kinds of different speeds have a deadline to keep."""
+    """Return whether the run has a deadline and a choice of kinds, so that one kind has to keep the deadline."""
     return facts.state.created.deadline_at is not None and bool(choice(facts))
 
 
@@ -95,8 +97,8 @@ def too_slow(facts: Facts) -> frozenset[Kind]:
 
 def is_enough(facts: Facts, offering: Offering) -> bool:
     """
-    Return whether to keep an on-demand instance that trains: it will surely be in time, none is likelier to be, or it
-    is on trial and there is time left for the kind that keeps the promise.
+    Return whether to keep an on-demand instance that trains: it will surely be in time, no other kind is likelier to
+    be, or it is on trial and there is time left for the kind that keeps the promise.
     """
     kept, kind = keeper(facts), kind_of(facts, offering)
     if kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE:
@@ -106,7 +108,8 @@ def is_enough(facts: Facts, offering: Offering) -> bool:
 
 def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
     """
-    Return whether a trial of `kind` without any progress leaves time to finish: with the start there and the one back.
+    Return whether a trial of `kind` that makes no progress leaves time to finish, including the start there and the
+    start of the return.
     """
     kept = keeper(facts)
     if kept is None:
@@ -116,13 +119,15 @@ def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
 
 
 def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
-    """Return whether only a trial can show how fast it is, and the kind to come back to was measured."""
+    """Return whether only a trial can show how fast `kind` is, and the kind to return to was measured."""
     known = workload(facts) is not None and is_measured(facts, kept.kind)
     return known and not is_measured(facts, kind)
 
 
 def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
-    """Return the seconds that the work leaves at worst, if an instance of `kind` is lost with its newest work."""
+    """
+    Return the seconds to spare before the deadline at worst, if an instance of `kind` is lost with its newest work.
+    """
     deadline_at = facts.state.created.deadline_at
     assert deadline_at is not None
     undone_s = rework_s(facts, kept, kind) + (TICKS_TO_LAUNCH + 1) * tick(facts.state).total_seconds()
@@ -130,20 +135,22 @@ def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
 
 
 def times_in_time(facts: Facts, kind: Kind) -> float:
-    """Return the share of its expected speed that a kind needs to be in time; 0 if nothing is promised."""
+    """Return the share of its expected speed at which `kind` would be just in time; 0 if nothing is promised."""
     if not promises(facts) or workload(facts) is None:
         return 0.0
     return exp(-_z(facts, kind) * _spread(facts, kind))
 
 
 def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:
-    """Return the most that one loss of an instance of these kinds undoes, in seconds of the keeper's kind."""
+    """Return the most work that one loss of an instance of these kinds undoes, in seconds on the keeper's kind."""
     known = speeds(facts)
     return rework_max_s(facts) * max([1.0, *(known[kind].times / kept.times for kind in kinds)])
 
 
 def hopeful_s(facts: Facts) -> float:
-    """Return the least seconds that the work may take on any kind of a choice, by the upper end of its interval."""
+    """
+    Return the least seconds that the work may take on any kind of the choice, at the upper end of its speed interval.
+    """
     left = workload(facts)
     assert left is not None
     return min(left.left_s / _times(facts, kind, SURE) for kind in choice(facts))
@@ -154,7 +161,7 @@ def is_measured(facts: Facts, kind: Kind) -> bool:
 
 
 def _is_known(facts: Facts, kind: Kind) -> bool:
-    """Return whether it was measured; until any kind was, expected_work also makes the first kind known."""
+    """Return whether `kind` was measured. Until any kind was, `expected_work` makes the first kind count as known."""
     return is_measured(facts, kind) or (kind == choice(facts)[0] and not _any_measured(facts))
 
 
@@ -171,12 +178,14 @@ def _spread(facts: Facts, kind: Kind) -> float:
 
 
 def _times(facts: Facts, kind: Kind, deviations: float) -> float:
-    """Return its speed relative to the first kind, `deviations` standard deviations above the expected speed."""
+    """
+    Return the speed of `kind` relative to the first kind, `deviations` standard deviations above the expected speed.
+    """
     return speeds(facts)[kind].times * exp(deviations * _spread(facts, kind))
 
 
 def _z(facts: Facts, kind: Kind) -> float:
-    """Return by how many standard deviations a kind is expected to be faster than it has to be."""
+    """Return by how many standard deviations the expected speed of `kind` exceeds the speed that it needs."""
     left, deadline_at = workload(facts), facts.state.created.deadline_at
     assert left is not None
     assert deadline_at is not None
@@ -190,7 +199,7 @@ def _z(facts: Facts, kind: Kind) -> float:
 
 
 def _trains_on_demand(facts: Facts) -> Kind | None:
-    """Return the kind of what trains, if it is on demand and goes on; else None."""
+    """Return the kind of the instance that trains, if it is on demand and goes on; else None."""
     state, current = facts.state, facts.state.current
     if current is None or current.leaving or nearly_over(facts, current):
         return None
@@ -199,7 +208,10 @@ def _trains_on_demand(facts: Facts) -> Kind | None:
 
 
 def _on_demand(facts: Facts) -> dict[Kind, Offering]:
-    """Return the cheapest on-demand offering of each kind: of those that may be requested, or train; else of all."""
+    """
+    Return the cheapest on-demand offering of each kind that may be requested or that trains; if there is none, of every
+    kind.
+    """
     allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
     trains = _trains_on_demand(facts)
     asked = [
@@ -215,7 +227,9 @@ def _on_demand(facts: Facts) -> dict[Kind, Offering]:
 
 
 def _begun_with(facts: Facts, found: Mapping[Kind, Offering], usd: Mapping[Kind, float]) -> Kind:
-    """Return the kind to begin with: the cheapest by belief that costs no more an hour than the first kind."""
+    """
+    Return the kind to begin with: the one believed cheapest among those that cost no more per hour than the first kind.
+    """
     first = choice(facts)[0]
     limit = found[first].price_usd_per_hour if first in found else None
     no_dearer = [kind for kind in found if limit is None or found[kind].price_usd_per_hour <= limit]

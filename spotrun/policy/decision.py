@@ -31,7 +31,7 @@ def decide(
     """
     Return everything to do now, in order. An event that changes what follows is the last of its list.
 
-    `strategies` are those that the run may name.
+    `strategies` are the strategies that the run may name.
     """
     facts = Facts(state, spec, world, now, strategies)
     housekeeping = [*record(facts), *clean_up(facts)]

@@ -28,7 +28,10 @@ from spotrun.run.state import Attempt, Launch, RunState
 
 STOP_GRACE = timedelta(minutes=10)
 FRUITLESS_MAX = 5
-"""Number of attempts in a row without a market reason or a checkpoint that fail a run: money without progress."""
+"""
+Number of attempts in a row that end without a market reason or a checkpoint before the run fails: money without
+progress.
+"""
 
 
 def overdue(facts: Facts) -> bool:
@@ -57,7 +60,7 @@ def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
 
 
 def hopeless(facts: Facts) -> ev.RunFailed | None:
-    """Return the failure of a run that no other launch could help; None if one may help."""
+    """Return the failure of a run that another launch could not help; None if one may help."""
     state = facts.state
     launches = since_opened(state)
     newest = launches[-1].closed if launches else None
@@ -84,7 +87,10 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
 
 
 def _never_accepted(facts: Facts, newest: Launch) -> bool:
-    """Return whether no pool that the job allows accepts the request, and none has since the run was opened."""
+    """
+    Return whether every pool that the job allows rejects the request, and none has accepted it since the run was
+    opened.
+    """
     if not rejected(newest) or _has_trained(facts.state):
         return False
     types = [each for each in CapacityType if may_be_of(facts.spec, each)]
@@ -92,12 +98,12 @@ def _never_accepted(facts: Facts, newest: Launch) -> bool:
 
 
 def _has_trained(state: RunState) -> bool:
-    """Return whether an attempt began since the run was opened: then the cloud may allow another."""
+    """Return whether an attempt began since the run was opened: the cloud may then allow another."""
     return any(attempt.started_at >= state.opened_at for attempt in state.attempts.values())
 
 
 def _why_stillborn(launches: Sequence[Launch]) -> str:
-    """Describe `launches`, which come newest first."""
+    """Describe why `launches`, newest first, ended before the agent took over."""
     newest = launches[0]
     why = newest.gone.evidence if newest.gone is not None else words_of_refusal(newest)
     told = f"{len(launches)} instances in a row ended before the agent took over (the newest: {why})"
@@ -111,7 +117,9 @@ def _why_stillborn(launches: Sequence[Launch]) -> str:
 
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:
-    """Return whether an attempt since the run was opened ended for no market reason, and left no checkpoint."""
+    """
+    Return whether an attempt that began since the run was opened ended for no market reason, and left no checkpoint.
+    """
     if attempt.end is None or attempt.started_at < state.opened_at:
         return False
     committed = any(commit.event.attempt == attempt.number for commit in state.commits)

@@ -1,4 +1,4 @@
-"""The order in which a run would request offerings, and the reasons: for people, before anything is spent."""
+"""The order in which a run would request offerings, with the reasons: for people to read before anything is spent."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ SAW = {Fate.LOST: "an instance was lost", Fate.REFUSED: "a run was refused"}
 
 
 class Considered(msgspec.Struct, frozen=True):
-    """An offering, and why the run would take it or not."""
+    """An offering, and why the run would request it or not."""
 
     offering: Offering
     why: str
 
 
 def considered(facts: Facts) -> list[Considered]:
-    """Return what suits a run before its launch: first what it may request, in the order of its requests."""
+    """
+    Return the offerings that suit a run before its launch, with reasons: first those that it may request, in order.
+    """
     spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
     on_demand = [] if spec.resources.spot_policy == "spot" else on_demand_now(facts)
@@ -54,7 +56,7 @@ def considered(facts: Facts) -> list[Considered]:
 
 
 def _of_speed(offering: Offering, facts: Facts) -> str:
-    """Describe the believed speed of a kind that is not the first of a choice; "" for the first."""
+    """Describe the believed speed of an offering's kind relative to the first kind of the choice; "" for the first."""
     first, kind = next(iter(choice(facts)), None), kind_of(facts, offering)
     if kind is None or kind == first:
         return ""
@@ -62,7 +64,10 @@ def _of_speed(offering: Offering, facts: Facts) -> str:
 
 
 def _far_away(offering: Offering, facts: Facts) -> str:
-    """Describe what its distance from the bucket costs, as far as that is known; "" in the bucket's region."""
+    """
+    Describe what the distance between `offering` and the bucket costs, as far as that is known; "" in the bucket's
+    region.
+    """
     created, there = facts.state.created, transfer(facts, offering.region)
     if not _far(offering, facts):
         return ""
@@ -72,7 +77,7 @@ def _far_away(offering: Offering, facts: Facts) -> str:
 
 
 def _when_without_spot(spec: RunSpec) -> str:
-    """Describe when such a run goes on demand."""
+    """Describe when a run of this job goes on demand."""
     if spec.resources.spot_policy == "on-demand":
         return "asked first: spot_policy is on-demand"
     if spec.policy.deadline is not None:

@@ -20,7 +20,7 @@ class Facts:
     """
     The run, what its user wants, the world around it, and the time: every function of a decision takes these.
 
-    `strategies` are those that the run may name.
+    `strategies` are the strategies that the run may name.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Facts:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the run's creation, as strategies count."""
+        """Seconds since the run's creation: the time scale that strategies use."""
         return (self.now - self.state.created_at).total_seconds()
 
 
 def once(question: Callable[[Facts], T]) -> Callable[[Facts], T]:
     """
-    Return the same function, computed at most once for the same facts, and only when it is called: a ledger of weeks
-    has thousands of commits to measure a pace by.
+    Return a function that computes `question` at most once for the same facts, and only when it is called. A ledger of
+    weeks has thousands of commits from which a pace is measured.
     """
 
     @wraps(question)

@@ -1,4 +1,4 @@
-"""Checks before a launch whether a run can ever finish on spot, by what an earlier run of its name measured."""
+"""Checks before a launch whether a run can ever finish on spot, from the measurements of an earlier run of its name."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from spotrun.units import Steps, bounded, to_the_second
 MEDIAN_LIFE = timedelta(minutes=32)
 """Median life of spot capacity in public traces."""
 LIVES_MIN = 10
-"""Minimum number of observed lives that say more than public traces."""
+"""Minimum number of observed lives that are preferred to public traces."""
 COMMITS_LOOKED_AT = 5
 
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Measurements of an earlier run, in the run time of the next one; None for what it did not measure.
+    Measurements of an earlier run, in the run time of the next one; None for each that it did not measure.
 
-    `commit` is the time from a snapshot to its commit, and `stall` the time for which training stands still for it.
-    `bare` is the time that the training took, if it completed without any checkpoint.
+    `commit` is the time from a snapshot to its commit, and `stall` is how long training stands still for it. `bare` is
+    how long the training took, if it completed without any checkpoint.
     """
 
     run: str
@@ -40,14 +40,16 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hopeless(msgspec.Struct, frozen=True):
-    """The reason, and what to type instead."""
+    """The reason why a run could not finish on spot, and what to type instead."""
 
     reason: str
     fix: str
 
 
 def earlier(state: RunState, time_scale: float) -> Earlier:
-    """Return what the run of `state` measured, for one whose clock is `time_scale` times as fast as the world."""
+    """
+    Return the measurements of the run of `state`, for a run whose clock is `time_scale` times as fast as the world.
+    """
     created, terminal = state.created, state.terminal
     faster = time_scale / created.time_scale
     newest = [commit.event for commit in state.commits if not commit.event.suspect][-COMMITS_LOOKED_AT:]
@@ -65,13 +67,13 @@ def earlier(state: RunState, time_scale: float) -> Earlier:
 
 
 def median_life(observations: Iterable[Observation]) -> timedelta:
-    """Return the median life of spot: by this user's runs if they have seen enough, else by public traces."""
+    """Return the median life of spot: from this user's runs if they have seen enough, else from public traces."""
     lives = [seen.up_s for seen in observations if seen.kind is not Fate.REFUSED and seen.up_s]
     return timedelta(seconds=median(lives)) if len(lives) >= LIVES_MIN else MEDIAN_LIFE
 
 
 def hopeless_on_spot(spec: RunSpec, known: Earlier | None, life: timedelta) -> Hopeless | None:
-    """Return why a run of `spec` would lose all its work on spot; None if it need not, or if that cannot be known."""
+    """Return why a run of `spec` would lose all its work on spot; None if it would not, or if that is unknown."""
     if spec.resources.spot_policy == "on-demand" or not spec.cloud.interrupts(spec):
         return None
     found = _lost_with_the_machine(spec)
@@ -100,7 +102,7 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
 
 
 def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | None:
-    """Return the reason if neither the notice nor the interval saves what a median life trains; else None."""
+    """Return the reason if neither the notice nor the interval saves the training of a median life; else None."""
     interval, notice = interval_between(spec, known), spec.cloud.notice
     if known.commit is None or interval is None or interval <= life:
         return None

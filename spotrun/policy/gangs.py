@@ -1,8 +1,8 @@
 """
 The members that a gang has, and those that it lacks.
 
-A gang that has lost a member waits for another one in the pool of the others, for as long as a start is expected to
-take. Then it releases the others, and requests a whole gang in any pool: members that stand ready are billed.
+A gang that has lost a member waits for a replacement in the pool of the remaining members, for as long as a start is
+expected to take. Then it releases them and requests a whole gang in any pool: members that stand ready are billed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spotrun.units import count_of, to_the_second
 WINDOW_MIN = timedelta(minutes=10)
 """Minimum time for which a ready member is kept, although no attempt uses it (protocol 45)."""
 SPEAKS_WITHIN = timedelta(seconds=60)
-"""Maximum time in which a member that an attempt did not reach may say that it is ready, before its replacement."""
+"""Maximum time in which a member that an attempt did not reach may report that it is ready; then it is replaced."""
 TIMES_MISSING = 2
 """A member that this many attempts in a row did not reach is cut off (protocol 39)."""
 
@@ -40,19 +40,19 @@ def available(state: RunState) -> list[MemberName]:
 
 
 def lacking(facts: Facts) -> int:
-    """Return how many instances the run needs to go on. 0 while an attempt trains that need not leave."""
+    """Return how many instances the run needs to go on; 0 while an attempt trains that need not leave."""
     missed = _missed(facts)
     return max(0, facts.size - sum(name not in missed for name in available(facts.state)))
 
 
 def idle(state: RunState) -> list[MemberName]:
-    """Return the members that were ready, and that no attempt has now."""
+    """Return the members that have been ready and that the current attempt does not use."""
     training = () if state.current is None else state.current.names
     return [name for name in available(state) if name not in training and state.member(name).ready is not None]
 
 
 def standing_by(facts: Facts) -> Launch | None:
-    """Return the launch whose instances could take over at once from what trains; None if there is none."""
+    """Return the launch whose instances could take over from the running attempt at once; None if no launch could."""
     state = facts.state
     pending = state.pending_launch
     if not state.of_gangs:
@@ -62,7 +62,7 @@ def standing_by(facts: Facts) -> Launch | None:
 
 
 def fill(facts: Facts) -> Iterator[Action]:
-    """Request the members that a gang lacks; or release the others, if they have waited for long enough."""
+    """Request the members that a gang lacks; or release the others, if they have waited long enough."""
     lacks, there = lacking(facts), available(facts.state)
     offered = _offered(facts, facts.state.launches[there[0].launch].intent.offering.pool)
     why = f"{lacks} of {count_of(facts.size, 'member')} missing"
@@ -90,7 +90,9 @@ def dismiss(facts: Facts) -> Iterator[Action]:
 
 
 def _missed(facts: Facts) -> set[MemberName]:
-    """Return the members that the newest attempt did not reach, and that have said nothing since for a while."""
+    """
+    Return the members that the newest attempt did not reach, and that have not reported since, although they had time.
+    """
     state = facts.state
     newest = state.attempts.values()[-1] if state.attempts else None
     if newest is None or newest.end is None or facts.now - newest.end.known_at < at_least_real(SPEAKS_WITHIN, state):
@@ -100,12 +102,12 @@ def _missed(facts: Facts) -> set[MemberName]:
 
 
 def _offered(facts: Facts, pool: Pool) -> Offering | None:
-    """Return the offering of this pool that can be requested now, or None."""
+    """Return the offering of `pool` that can be requested now; None if it has none."""
     return next((found for found in (*spot_now(facts), *on_demand_now(facts)) if found.pool == pool), None)
 
 
 def _why_given_up(facts: Facts, offered: Offering | None) -> str:
-    """Return why the gang waits no longer for its missing members; "" while it waits."""
+    """Return why the gang stops waiting for its missing members; "" while it waits."""
     state = facts.state
     if state.current is not None:
         return ""
@@ -118,7 +120,9 @@ def _why_given_up(facts: Facts, offered: Offering | None) -> str:
 
 
 def _short_since(state: RunState) -> datetime:
-    """Return when the gap became what it is. A newcomer that was lost before it was ready has not changed it."""
+    """
+    Return when the gang became as short as it is now. The loss of a newcomer that was never ready changes nothing.
+    """
     ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
     begun = [_idle_since(state, name) for name in idle(state)]
     return max([state.opened_at, *ends, *begun])
@@ -136,7 +140,7 @@ def _window(state: RunState) -> timedelta:
 
 
 def _idle_since(state: RunState, name: MemberName) -> datetime:
-    """Return when it was ready, or its last attempt had ended."""
+    """Return when the member became ready, or when its last attempt ended, whichever was later."""
     ready_at, attempt = state.member(name).ready_at, state.attempt_of(name)
     assert ready_at is not None
     return ready_at if attempt is None or attempt.end is None else max(ready_at, attempt.end.known_at)
@@ -148,7 +152,9 @@ def _cut_off(state: RunState) -> set[MemberName]:
 
 
 def _not_met(attempt: Attempt) -> set[MemberName]:
-    """Return the members that the others did not reach. If none of several reached the lead, the lead is cut off."""
+    """
+    Return the members that the others did not reach. If no other of several reached the lead, the lead is cut off.
+    """
     missing = set() if attempt.end is None else set(attempt.end.missing)
     lead, *others = attempt.names
     return {lead} if len(others) > 1 and missing == set(others) else missing

@@ -1,4 +1,4 @@
-"""Records for the bill what the cloud shows, and ends what should not run."""
+"""Records what the cloud reports, for the bill, and ends instances that should not run."""
 
 from __future__ import annotations
 
@@ -28,15 +28,19 @@ from spotrun.units import to_the_second
 
 SILENCE = timedelta(minutes=4)
 """
-Maximum time for which a heartbeat may be unchanged while the runner's own writes get through; then its agent is gone
-(protocol 16). An agent writes one every 2 s. A write that hangs takes up to 70 s, and 2 minutes of an outage of the
-store may count: together they are less. The runner knows two polls of 15 s later, and so within five minutes.
+Maximum time for which a heartbeat may be unchanged while the runner's own writes succeed; then its agent is gone
+(protocol 16).
+
+An agent writes a heartbeat every 2 s. A write that hangs takes up to 70 s, and 2 minutes of a store outage may count;
+together they are less than this limit. The runner detects the silence two polls of 15 s later, and so within five
+minutes.
 """
 MUTE_MAX = timedelta(minutes=14)
 """
-Maximum time after its launch for which an instance may have no word from its agent; then it is given up. The agent
-speaks before the job's own set-up: until then an instance boots, and installs at most PyTorch and Lightning. With the
-polls it is a quarter of an hour.
+Maximum time after its launch for which an agent may stay silent; then the instance is given up.
+
+The agent reports before the job's own set-up: until then an instance boots, and installs at most PyTorch and Lightning.
+With the polls the limit is a quarter of an hour.
 """
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
@@ -56,8 +60,10 @@ def record(facts: Facts) -> Iterator[Action]:
 @once
 def instances(facts: Facts) -> dict[MemberName, Instance]:
     """
-    Return, by member, the instance that the cloud shows of it. Other instances may have its tags: consoles copy them to
-    what a user launches "like this". So the recorded one counts, and until then the first.
+    Return the instance that the cloud shows for each member.
+
+    Other instances may have the same tags: consoles copy them when a user launches "like this". So the recorded
+    instance counts, and until one is recorded, the oldest.
     """
     found: dict[MemberName, Instance] = {}
     for instance in sorted(facts.world.instances, key=lambda each: each.launched_at):
@@ -84,7 +90,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     member, launch = state.member(name), state.launches[name.launch]
-    # The record was made nearer to its start than this look; unless it was made of one that the cloud could not start.
+    # The record was made nearer to the start than this observation; unless it is of an instance that the cloud could
+    # not start.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
@@ -92,7 +99,7 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
         member=state.told(name),
         instance_id=instance.instance_id,
         billed_from=billed_from,
-        # Two runners may have seen its start and its end, each by a clock of its own.
+        # Two runners, with different clocks, may have observed its start and its end.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
         prices=_until_it_was_off(_prices(state, name, instance, billed_from), instance.off_since),
@@ -104,8 +111,10 @@ def _prices(
     state: RunState, name: MemberName, instance: Instance, billed_from: datetime | None
 ) -> tuple[PriceSegment, ...]:
     """
-    Return what an instance is charged, by the cloud or by what was recorded. Where neither tells, the price of its
-    request counts: a cloud may deny its price history, and what is deleted has no tags.
+    Return the prices of an instance, from the cloud or from its record.
+
+    If both lack them, the price of its request counts: a cloud may deny access to its price history, and a deleted
+    instance has no tags.
     """
     found = instance.prices or state.member(name).prices
     asked_at_usd = state.launches[name.launch].intent.offering.price_usd_per_hour
@@ -115,7 +124,9 @@ def _prices(
 
 
 def _until_it_was_off(prices: tuple[PriceSegment, ...], off_since: datetime | None) -> tuple[PriceSegment, ...]:
-    """Add a price of 0 for the machine from when it was off, if it was off before its disk went."""
+    """
+    Add a machine price of 0 from the moment when the instance was switched off, if its disk was billed after that.
+    """
     if off_since is None or not prices or switched_off_at(prices) is not None:
         return prices
     charged = [each for each in prices if each.since < off_since] or prices[:1]
@@ -143,7 +154,7 @@ def clean_up(facts: Facts) -> Iterator[Action]:
 
 
 def strangers(facts: Facts) -> Iterator[str]:
-    """Yield what runs with the run's tags and is not in its ledger: no entry has its end or its cost."""
+    """Yield each instance that runs with the run's tags but is not in its ledger: no entry has its end or its cost."""
     for instance in facts.world.instances:
         if instance.alive and (why := _why_strange(facts, instance)):
             yield f"{instance.instance_id} has to end, and its cost is not in the ledger: {why}"
@@ -190,7 +201,7 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
-    """Record the end of an instance that was recorded, and that the cloud no longer shows."""
+    """Record the end of a recorded instance that the cloud no longer lists."""
     state, recorded = facts.state, facts.state.member(name).recorded
     assert recorded is not None
     wanted = state.launches[name.launch].closed is None and not has_left(state, name)
@@ -201,8 +212,9 @@ def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
 
 def _is_settled_without(facts: Facts, launch: Launch) -> bool:
     """
-    Return whether the cloud had time to show an instance that the run no longer requests. A launch that cannot be
-    closed, as one of its members has spoken, may have others that never come.
+    Return whether the cloud had time to show an instance that the run no longer requests.
+
+    A launch cannot be closed once one of its members has spoken; others of its members may never come.
     """
     had_time = facts.now - launch.intent.not_after > FORGOTTEN_AFTER
     if launch.closed is not None:
@@ -211,7 +223,7 @@ def _is_settled_without(facts: Facts, launch: Launch) -> bool:
 
 
 def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
-    """Repeat the request of a launch of which the cloud has shown nothing, or close it once it is too late."""
+    """Repeat the request of a launch for which the cloud has shown no instance, or close it once it is too late."""
     state, now = facts.state, facts.now
     if state.terminal is not None or state.stop_requested:
         return
@@ -225,13 +237,16 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Return whether its agent has said that it leaves, or was given up, long enough ago."""
+    """Return whether the member has left, or was given up, long enough ago to be gone."""
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 
 
 def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
-    """Return why an intent of any writer must not be executed (protocol 10). The fold has checked caps and budget."""
+    """
+    Return why an intent, whichever runner wrote it, must not be executed (protocol 10). The fold has checked caps and
+    budget.
+    """
     wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
     capacity_type = intent.offering.capacity_type
     if not wanted and capacity_type is CapacityType.OWN:
@@ -249,7 +264,7 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
 
 
 def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
-    """Record the end of a member that was never shown and is no longer requested: its reservation ends."""
+    """Record the end of a member that the cloud never showed and the run no longer requests: its reservation ends."""
     return ev.InstanceGone(
         launch=name.launch,
         member=state.told(name),
@@ -264,8 +279,9 @@ def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
 
 def _give_up_mute(facts: Facts) -> Iterator[Action]:
     """
-    End members that are silent, or never spoke, before they train. As long as none of its members was ready, a launch
-    is given up as a whole (protocol 46).
+    End members that are silent, or never spoke, before they train.
+
+    Until one of its members has been ready, a launch is given up as a whole (protocol 46).
     """
     state = facts.state
     for name in _not_training(state):
@@ -288,7 +304,7 @@ def _not_training(state: RunState) -> list[MemberName]:
 
 
 def _mute(facts: Facts, name: MemberName) -> str | None:
-    """Return why the agent of an instance that does not train is given up; None if it is not."""
+    """Return why the agent of a member that does not train is given up; None if it is not."""
     state, world = facts.state, facts.world
     if world.silent.get(name, timedelta()) >= at_least_real(SILENCE, state):
         return "its agent is silent"

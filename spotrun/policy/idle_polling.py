@@ -1,4 +1,4 @@
-"""Checks whether a run is still: a runner then need not read the run's instances from the cloud at each tick."""
+"""Checks whether a run is still: its runner then need not list the run's instances at each tick."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from spotrun.run.state import Attempt, RunState
 
 def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
-    Return whether nothing is in motion: one attempt trains, or there is no instance to be had, and the cloud showed no
-    other instance of the run last. No launch, notice, stop or end is under way, and nothing of an earlier launch may be
+    Return whether nothing is in motion: either one attempt trains or no instance is left, and the cloud's last list has
+    no other instance of the run. No launch, notice, stop or end is under way, and nothing of an earlier launch may be
     left.
 
     `state` may be newer than `shown`: an entry about an instance puts the run in motion at once.
@@ -31,6 +31,6 @@ def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
 
 
 def _running(current: Attempt, members: Iterable[Member]) -> set[tuple[str, InstanceState]]:
-    """Return what a cloud shows while an attempt trains. An agent speaks for its own instance."""
+    """Return the instances and states that a cloud lists while an attempt trains. An agent reports its own instance."""
     _, *others = (member.recorded.instance_id for member in members if member.recorded is not None)
     return {(each, InstanceState.RUNNING) for each in (current.instance_id, *others)}

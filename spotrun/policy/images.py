@@ -1,8 +1,8 @@
 """
 Chooses the machine image to start with: the newest, until it fails.
 
-A parameter names the newest image of its maker. A new image may not boot, or lack what the bootstrap needs: then each
-launch would pay for a machine that never trains. An image with which this run has trained is known to work.
+A cloud's parameter names the publisher's newest image. A new image may not boot, or may lack what the bootstrap needs:
+then each launch would pay for a machine that never trains. An image with which this run has trained is known to work.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from spotrun.run.state import Launch, RunState
 
 def with_good_image(state: RunState, offering: Offering) -> Offering:
     """
-    Return `offering` itself; or, if its image has failed, with the image that trained last in its region. An image has
-    failed if a launch with it ended before its agent took over. If no image of that region has trained, the run tries
-    it again.
+    Return `offering`, or a copy with the image that trained last in its region if its own image has failed.
+
+    An image has failed if a launch with it ended before its agent took over. If no image of that region has trained,
+    the run tries the failed image again.
     """
     if not offering.image:
         return offering
@@ -34,7 +35,9 @@ def with_good_image(state: RunState, offering: Offering) -> Offering:
 
 
 def _newest_outcomes(state: RunState, region: str) -> dict[str, Launch]:
-    """Return, by image, its newest launch with an outcome. A failure before the run was resumed does not count."""
+    """
+    Return, for each image, its newest launch with an outcome. A failure before the run was resumed does not count.
+    """
     failed = {launch.number for launch in since_opened(state) if stillborn(launch)}
     return {
         launch.intent.offering.image: launch

@@ -3,8 +3,9 @@ Decides whether to leave an instance that trains for one of another kind: for a 
 sample, or to try a kind whose cost is unknown.
 
 The standby starts while the old instance trains, so the move costs its start and a handover. It saves only until the
-instance would have been lost anyway, or left for spot: then the next is of the best kind without any move. Between two
-measured kinds it pays when the difference, as little as it may be, saves more than that over the work of that time.
+old instance would have been lost anyway, or left for spot: the next instance is then of the best kind without any move.
+Between two measured kinds a move pays if its saving over the work of that time, at the smallest likely difference,
+exceeds its cost.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class KindMove(msgspec.Struct, frozen=True):
 
 
 def move_to_another_kind(facts: Facts) -> KindMove | None:
-    """Return the move for which to start a standby; None if what trains should go on."""
+    """Return the move for which to start a standby; None if the running instance should go on."""
     current = facts.state.current
     if not choice(facts) or current is None or not _may_be_left(facts, current):
         return None
@@ -49,13 +50,16 @@ def move_to_another_kind(facts: Facts) -> KindMove | None:
 
 
 def _may_be_left(facts: Facts, current: Attempt) -> bool:
-    """Return whether it trains, and its kind's speed is known."""
+    """Return whether the attempt goes on, and the speed of its kind is known."""
     kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
     return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None
 
 
 def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
-    """Return the hours of the first kind that it would still do; None while the work left is unknown."""
+    """
+    Return how much work the running instance would still do, in hours of the first kind; None while the work left is
+    unknown.
+    """
     left = workload(facts)
     if left is None:
         return None
@@ -67,7 +71,9 @@ def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
 
 
 def _on_demand_h(facts: Facts) -> float:
-    """Return the hours that it will stay on demand: if it may return to spot, as many as spot has been missing for."""
+    """
+    Return the hours that the run will stay on demand: if it may return to spot, as many as spot has been missing for.
+    """
     current, spec = facts.state.current, facts.spec
     assert current is not None
     if spec.resources.spot_policy == "on-demand" or not spec.policy.return_to_spot:
@@ -101,14 +107,16 @@ def _known_to_be_cheaper(facts: Facts, work: Work, here: Offering) -> KindMove |
 
 
 def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
-    """Return the USD of its start, and of a handover in which neither of the two trains."""
+    """Return the USD of a move: the start at `there`, and a handover in which neither instance trains."""
     handover_s = (assumptions.COMMIT + assumptions.WARM_RESTORE).total_seconds()
     to_usd, from_usd = float(there.price_usd_per_hour), float(here.price_usd_per_hour)
     return (to_usd * changeover(facts.state) + (to_usd + from_usd) * handover_s) / SECONDS_PER_HOUR
 
 
 def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
-    """Return a trial only from the best known kind: from another, a move to the best comes first, or none pays."""
+    """
+    Return a trial only from the best known kind: from another kind, a move to the best comes first, or no move pays.
+    """
     left_h = _work_until_lost_h(facts, here)
     if best_known(facts, work) != kind_of(facts, here) or left_h is None:
         return None
@@ -117,7 +125,10 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
-    """Return the USD of the same work where it trains, at today's price. Its pool may be one that rests now."""
+    """
+    Return the USD of an hour's work of the first kind in the current pool, at today's price, even if that pool rests
+    now.
+    """
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:
         return work[offered]

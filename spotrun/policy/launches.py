@@ -11,7 +11,7 @@ from spotrun.run.state import Launch, RunState
 from spotrun.spec.model import RunSpec
 
 STILLBORN_MAX = 3
-"""Number of instances in a row that ended by themselves before an attempt; the next one would too."""
+"""Number of instances in a row that ended by themselves before an attempt; one more is expected to do the same."""
 NO_CAPACITY = "no capacity"
 CANNOT_START = "the cloud cannot start an instance"
 
@@ -23,7 +23,7 @@ def why_needed(state: RunState) -> str:
 
 
 def is_standby(state: RunState, launch: Launch) -> bool:
-    """Return whether the run requested it while an attempt went on."""
+    """Return whether the run requested this launch while an attempt went on."""
     beside = launch.intent.beside
     if beside is None or launch.intent.standby_for is not None:
         return beside is not None
@@ -44,15 +44,15 @@ def refused(launch: Launch) -> bool:
 
 def rejected(launch: Launch) -> bool:
     """
-    Return whether the cloud finds fault with the request itself, at once or when it starts the instance: the same one
-    would fail again.
+    Return whether the cloud rejects the request itself, at once or when it starts the instance: the same request would
+    fail again.
     """
     refused = launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
     return refused or launch.failed_to_start
 
 
 def never_asked(launch: Launch) -> bool:
-    """Return whether no runner could send the request while it was valid, which says nothing about the market."""
+    """Return whether no runner could send the request while it was valid. That says nothing about the market."""
     closed_at = launch.closed_at
     if launch.closed is None or launch.closed.refused or closed_at is None:
         return False
@@ -83,7 +83,8 @@ def words_of_refusal(launch: Launch) -> str:
 
 def stillborn(launch: Launch) -> bool:
     """
-    Return whether it ended before an attempt, or was rejected as a request: neither for the market nor for a quota.
+    Return whether a launch ended before an attempt for another reason than the market or a quota, or its request was
+    rejected.
     """
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL
@@ -93,13 +94,13 @@ def stillborn(launch: Launch) -> bool:
 
 
 def _never_began(launch: Launch) -> bool:
-    """Return whether all of a gang stood ready, and were released because no lead began an attempt."""
+    """Return whether all members of a gang stood ready, and were released because no lead began an attempt."""
     stood = all(member.ready is not None and member.released is not None for member in launch.members)
     return stood and launch.attempt is None and launch.intent.beside is None
 
 
 def rejected_in_a_row(launches: Iterable[Launch]) -> Iterator[Launch]:
-    """Yield the rejected ones of `launches`, newest first, up to the newest that got an instance."""
+    """Yield the rejected launches, newest first, up to the newest that got an instance."""
     for launch in launches:
         if rejected(launch):
             yield launch

@@ -1,4 +1,4 @@
-"""Lives of instances, and when a standby replaces one because its life ends."""
+"""Lives of instances, and when a standby replaces one whose life ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotrun.policy.facts import Facts
 from spotrun.run.state import Attempt, RunState
 
 BLIND_FOR = timedelta(hours=24)
-"""Maximum time for which a runner may see nothing (expired credentials, machine off) without any instance ending."""
+"""Maximum time that a runner may be blind (expired credentials, machine off) without any instance ending."""
 HANDOVER_BEFORE_END = timedelta(minutes=15)
 """Minimum time before the end of an instance's time-to-live at which its standby is launched."""
 REPLACED_AFTER = timedelta(hours=24) - HANDOVER_BEFORE_END
@@ -25,7 +25,7 @@ def lives_until(state: RunState, attempt: Attempt) -> datetime:
 
 
 def _lives(state: RunState, attempt: Attempt) -> Iterator[tuple[datetime, timedelta]]:
-    """Yield, for each instance of the attempt, when its life ends and how long it is in all."""
+    """Yield, for each instance of the attempt, when its life ends and the life's whole length."""
     for name in attempt.names:
         recorded, ready = state.member(name).recorded, state.member(name).ready
         booted_at = attempt.booted_at if ready is None else ready.booted_at
@@ -39,8 +39,8 @@ def life_left(facts: Facts, current: Attempt) -> timedelta:
 
 def nearly_over(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether it is time for a standby, because the time-to-live of what trains will soon end. A bench has none: on
-    another instance it would begin again.
+    Return whether it is time for a standby, because the time-to-live of the running instance will soon end. A bench has
+    no standby: on another instance it would begin again.
     """
     if facts.state.created.is_bench:
         return False
@@ -50,8 +50,8 @@ def nearly_over(facts: Facts, current: Attempt) -> bool:
 
 def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     """
-    Return the part of a time-to-live in which a standby takes over: at least the time of its start, or half of a short
-    life. It is a day, if there is that much, in case no runner is there.
+    Return the part of a time-to-live that is reserved for a standby to take over: at least the time of its start, or
+    half of a short life. It is a day if the life is long enough, in case no runner is there.
     """
     start = timedelta(seconds=changeover(state)) + LAST_MINUTES
     return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

@@ -31,21 +31,24 @@ from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.units import bounded
 
 WARN_AT = Decimal("0.8")
-"""Share of a budget at which to warn, if the job names none."""
+"""Share of a budget at which to warn, if the job does not name one."""
 INTENT_LIFETIME = timedelta(minutes=10)
 """Maximum age at which any runner may execute a LaunchIntended; an older one may only be looked up (protocol 8)."""
 TIME_TO_LIVE_MIN = timedelta(minutes=10)
 """Minimum life of an instance: a shorter one does not pay for its boot, unless this run's starts were faster."""
 STARTS_IN_A_LIFE = 2
-"""Minimum length of the shortest life, in starts."""
+"""Minimum length of an instance's life, as a multiple of a start."""
 AMPLE = 1.5
-"""Minimum multiple of the expected cost of the rest of the run that makes a budget ample."""
+"""Minimum multiple of the expected cost of the remaining work at which a budget is ample."""
 LIVES_IN_A_BUDGET = 3
-"""An instance that gets half of the money next to its predecessor gets a third of all that is not spent."""
+"""
+Divisor of the unspent money for one life: an instance that gets half of the money left next to its predecessor gets a
+third.
+"""
 NEEDED_TIMES = 2
-"""Maximum life by a budget, as a multiple of the time that the rest of the work may take."""
+"""Maximum life that a budget allows, as a multiple of the time that the remaining work may take."""
 WORTH_PLACES = Decimal("0.0001")
-"""Digits of the guess, by speeds, of what an hour at home would cost in the cloud."""
+"""Rounding of the estimate, from speeds, of what an hour at home would cost in the cloud, in USD."""
 STORAGE_SHARE = Decimal("0.01")
 """Minimum share of a budget that stays reserved for storage and requests; more once they are known to take more."""
 
@@ -55,7 +58,7 @@ OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
 
 def intend(facts: Facts, offering: Offering, reason: str, count: int | None = None) -> Iterator[Action]:
     """
-    Request `offering`, unless the budget or failed standbys speak against it: for all that train together, or for
+    Request `offering`, unless the budget or failed standbys forbid it: for all instances that train together, or for
     `count` members that their gang lacks.
     """
     failed = failed_standbys(facts.state, offering.capacity_type)
@@ -86,7 +89,7 @@ def intend(facts: Facts, offering: Offering, reason: str, count: int | None = No
 
 
 def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> ev.LaunchIntended:
-    """Return the intent for `count` members that the newest gang lacks; without `count`, for a whole gang."""
+    """Return the intent for `count` members that the newest gang lacks; for a whole gang if `count` is None."""
     newest = state.attempts.values()[-1].number if state.attempts else None
     if count is None:
         return replace(intent, standby_for=None, for_gang=state.current_attempt, count=state.created.size)
@@ -94,14 +97,14 @@ def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> e
 
 
 def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
-    """Return the event that `warn_at` of the budget is spent; None before, and once it was written."""
+    """Return the event that `warn_at` of the budget is spent; None before that, and once the event was written."""
     state, now = facts.state, facts.now
     budget = state.created.budget_usd
     if budget is None or state.budget_warning is not None:
         return None
     limit = budget * (facts.spec.budget.warn_at or WARN_AT)
     if state.reserved_usd() + storage_reserve(facts) + spent_usd(state) < limit:
-        return None  # not even all that is reserved comes to it
+        return None  # even all reservations together do not reach the limit
     found = forecast_spending(summarise(state, now), budget, now, facts.world.epochs_total)
     if found.spent_usd < limit:
         return None
@@ -119,7 +122,7 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
     """
     Return how long new instances may live; None if the budget allows too little to be worth a boot.
 
-    Those of a bench are not replaced and save nothing, so they live hardly longer than it lasts: if its process is
+    A bench's instances are not replaced and save nothing, so they live hardly longer than the bench: if its process is
     killed, only their own timer ends them.
     """
     state, spec = facts.state, facts.spec
@@ -141,15 +144,15 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
 
 def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta, count: int | None) -> timedelta:
     """
-    Return how long an instance may live by the budget; zero if it has to wait for money that will come back.
+    Return how long an instance may live according to the budget; zero if it has to wait for money that will come back.
 
-    As long as the budget is ample, an instance gets half of what is neither spent nor reserved. The other half is for
-    its standby, which may be needed at any moment, and gets half of that. Where an instance's life ends before its work
-    is done, it is replaced; an ample budget pays for that.
+    As long as the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other
+    half is for its standby, which may be needed at any moment, and gets half of that. An instance whose life ends
+    before its work is done is replaced; an ample budget pays for that.
 
     Each change of instances costs money. So if the budget is not ample, the half has to be enough for all the work that
     is left, or for a useful time on demand until spot is back; else the instance gets everything. If not even that pays
-    for the work, the run requests the instance only when the one before it is gone, and its reservation with it:
+    for the work, the run requests the instance only once the previous one is gone, and its reservation with it:
     standing still costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
@@ -168,7 +171,10 @@ def _shortest(facts: Facts) -> timedelta:
 
 
 def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
-    """Return whether the unspent money pays for the rest by halves, and half as much again, at today's price."""
+    """
+    Return whether the unspent money, spent by halves, pays for the remaining work and half as much again, at today's
+    price.
+    """
     work, price, state = workload(facts), offering.price_usd_per_hour, facts.state
     if work is None or price <= 0:
         return True
@@ -183,13 +189,13 @@ def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
 
 
 def _unspent_usd(facts: Facts, launch: Launch) -> Decimal:
-    """Return the part of its reservation that a launch has not cost yet."""
+    """Return the part of a launch's reservation that it has not cost yet."""
     rule = facts.state.created.billing
     return launch.reserved_usd(rule) - launch.cost_until(facts.now, rule)
 
 
 def _egress_reserve(facts: Facts, offering: Offering, life: timedelta) -> Decimal:
-    """Return what a budget keeps for the bytes of an instance that cross regions in its life."""
+    """Return the cost that a budget reserves for an instance's traffic between regions in its life."""
     if facts.state.created.budget_usd is None:
         return ZERO
     return to_nano(transfer_limit(facts, offering.region).over(life))
@@ -201,7 +207,9 @@ def _ceiling(facts: Facts, offering: Offering) -> Decimal:
 
 
 def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
-    """Return the price to compare with. At home that is the cloud's on-demand price for the work of an hour."""
+    """
+    Return the price to compare `offering` with. At home this is the cloud's on-demand price for the same hour's work.
+    """
     offerings = facts.world.offerings
     rented = [each.price_usd_per_hour for each in offerings if each.capacity_type is CapacityType.ON_DEMAND]
     if offering.capacity_type is not CapacityType.OWN or not rented:
@@ -219,8 +227,10 @@ def affordable_life(
     facts: Facts, ceiling: Decimal, region: str, freed_usd: Decimal = ZERO, count: int | None = None
 ) -> timedelta:
     """
-    Return how long the part of the budget that is neither spent nor reserved lasts at that price, with `freed_usd`
-    added, for all that train together or for `count`. Storage, requests and traffic between regions come off first.
+    Return how long the part of the budget that is neither spent nor reserved lasts at the price `ceiling`.
+
+    `freed_usd` is added to that part. The price is paid for all instances that train together, or for `count`. Storage,
+    requests and traffic between regions are subtracted first.
     """
     state, crossing = facts.state, transfer_limit(facts, region)
     budget = state.created.budget_usd
@@ -234,7 +244,10 @@ def affordable_life(
 
 
 def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
-    """Return how long one instance would live to do the work left, from its start to its end; None while unknown."""
+    """
+    Return how long one instance would live to do the work left, from its start to its end; None while the work is
+    unknown.
+    """
     work = workload(facts)
     if work is None:
         return None
@@ -243,7 +256,10 @@ def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
 
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:
-    """Return whether the budget allows all the work left to be done there; if either is unknown, it does."""
+    """
+    Return whether the budget pays for all the work left on `offering`; True if the run lacks a budget or the work is
+    unknown.
+    """
     needed, price = life_needed(facts, offering), offering.price_usd_per_hour
     if facts.state.created.budget_usd is None or needed is None or price <= 0:
         return True
@@ -252,8 +268,9 @@ def pays_for_all(facts: Facts, offering: Offering) -> bool:
 
 def _money_comes_back(state: RunState, offering: Offering) -> bool:
     """
-    Return whether more will be left soon: an instance that has trained is not gone yet. The money does not come back
-    soon if that instance trains on demand and the run will leave it for spot.
+    Return whether more money will be left soon: an instance that has trained is not gone yet.
+
+    The money does not come back soon if that instance trains on demand and the run will leave it for spot.
     """
     current, spot = state.current, offering.capacity_type is CapacityType.SPOT
     if spot and current is not None and not current.leaving and _on_demand(state, current):
@@ -266,7 +283,10 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
-    """Drain spot to make way if the deadline wants on-demand, and that pays for all the work; else stop or wait."""
+    """
+    Drain spot to make way if the deadline needs on-demand, and the budget then pays for all the work; else stop or
+    wait.
+    """
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):
         yield Append(event=ev.DrainRequested(attempt=current.number, reason=ONE_AT_A_TIME))

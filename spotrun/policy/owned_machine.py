@@ -1,13 +1,13 @@
 """
 Decides when a run trains on the user's own machine, and when in the cloud.
 
-The machine's cost is paid whether it computes or not. So it comes before the cloud, whatever the cloud charges, as long
-as it is free and can keep the deadline:
+The machine's cost is paid whether it computes or not. So it is preferred to the cloud, whatever the cloud charges, as
+long as it is free and can meet the deadline:
 
-    time left >= start + work left at home + what that may be wrong by + the rework of one fault
+    time left >= start + work left at home + possible error of that work + the rework of one fault
 
-If it cannot, the strategy of the deadline rents in the cloud until it can. While the strategy waits for spot, the
-machine trains all the same: slow progress is more than none.
+If it cannot, the deadline's strategy rents in the cloud until it can. While the strategy waits for spot, the machine
+trains anyway: slow progress is better than none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HANDOVER = timedelta(minutes=2)
 
 
 def stays_at_home(facts: Facts) -> bool:
-    """Return whether what trains is at home, and should go on there."""
+    """Return whether the run trains at home, and should go on there."""
     current = facts.state.current
     at_home = current is not None and not current.leaving and is_at_home(facts.state, current)
     return at_home and holds(facts, there=True)
@@ -39,8 +39,8 @@ def stays_at_home(facts: Facts) -> bool:
 
 def starts_again_at_home(facts: Facts) -> bool:
     """
-    Return whether what trains is at home and leaves for no other reason than its time-to-live. The machine has room for
-    one, so its replacement waits until it is gone.
+    Return whether the attempt that trains is at home and leaves only because its time-to-live ends. The machine has
+    room for one instance, so the replacement waits until it is gone.
     """
     current = facts.state.current
     leaves = current is not None and current.leaving and is_at_home(facts.state, current)
@@ -48,7 +48,7 @@ def starts_again_at_home(facts: Facts) -> bool:
 
 
 def way_home(facts: Facts) -> Offering | None:
-    """Return the user's own machine, if the run should go there now: it has no instance, or one in the cloud."""
+    """Return the user's own machine, if the run should move there now from the cloud, or start there; else None."""
     current, offering = facts.state.current, at_home_now(facts)
     if offering is None or not holds(facts, there=False):
         return None
@@ -67,7 +67,7 @@ def at_home_now(facts: Facts) -> Offering | None:
 
 @once
 def work_at_home(facts: Facts) -> Workload | None:
-    """Return the work left, in seconds of training there; None while that is unknown."""
+    """Return the work left, in seconds of training at home; None while it is unknown."""
     work, measured = workload(facts), pace_at_home(facts)
     if work is None:
         return None
@@ -78,14 +78,16 @@ def work_at_home(facts: Facts) -> Workload | None:
 
 
 def holds(facts: Facts, *, there: bool) -> bool:
-    """Return whether the machine at home alone can keep the deadline; `there`: the run trains there already."""
+    """
+    Return whether the machine at home alone can meet the deadline. `there` means that the run trains there already.
+    """
     spare = spare_s(facts, there=there)
     return spare is not None and spare >= 0
 
 
 def spare_s(facts: Facts, *, there: bool) -> float | None:
     """
-    Return the seconds until the deadline that a training at home does not need; less than 0 if it cannot keep the
+    Return the seconds until the deadline that training at home does not need; less than 0 if it cannot meet the
     deadline. Infinite without a deadline; None while the work is unknown.
     """
     deadline_at = facts.state.created.deadline_at
@@ -101,7 +103,7 @@ def spare_s(facts: Facts, *, there: bool) -> float | None:
 
 
 def why_home(facts: Facts, offering: Offering) -> str:
-    """Return why the run requests it, in the words of the ledger."""
+    """Return why the run requests the user's machine, in the words of the ledger."""
     spare = spare_s(facts, there=False)
     kept = ""
     if spare is not None and spare != float("inf"):
@@ -110,7 +112,9 @@ def why_home(facts: Facts, offering: Offering) -> str:
 
 
 def _pays_to_return(facts: Facts, current: Attempt) -> bool:
-    """Return whether a return pays: the start costs nothing at home, but has to end well before the training does."""
+    """
+    Return whether a return home pays: the start costs nothing there, but has to end well before the training does.
+    """
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False
     work = workload(facts)

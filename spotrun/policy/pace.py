@@ -1,5 +1,5 @@
 """
-Measures how fast a run's steps went, by the reports of its agents.
+Measures how fast a run's steps went, from the reports of its agents.
 
 A *stretch* lies between two moments at which the step of one trainer is known: its first new step, each of its
 snapshots, and the last report of its agent. So the pace includes validation, checkpoints and slow spells.
@@ -20,7 +20,7 @@ from spotrun.run.state import Attempt, RunState
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """Seconds per step, their possible error as a share, and the number of `steps` that they were measured from."""
+    """Seconds per step, their possible error as a share, and the number of `steps` from which they were measured."""
 
     step_s: float
     doubt: float
@@ -34,8 +34,9 @@ def any_attempt(attempt: Attempt) -> bool:
 
 def measured_pace(state: RunState, world: World, counts: Callable[[Attempt], bool] = any_attempt) -> Pace | None:
     """
-    Return the mean over all stretches of the attempts that count; None if there are too few steps. Its doubt is twice
-    the standard error of the mean, within the assumed bounds.
+    Return the mean pace over all stretches of the attempts that `counts` selects; None if there are too few steps.
+
+    Its doubt is twice the standard error of the mean, within the assumed bounds.
     """
     stretches = list(_stretches(state, world, counts))
     steps, seconds = sum(n for n, _ in stretches), sum(s for _, s in stretches)
@@ -50,7 +51,7 @@ def measured_pace(state: RunState, world: World, counts: Callable[[Attempt], boo
 
 
 def _stretches(state: RunState, world: World, counts: Callable[[Attempt], bool]) -> Iterator[tuple[int, float]]:
-    """Yield steps and seconds of each."""
+    """Yield the steps and seconds of each stretch."""
     for marks in _marks(state, world, counts).values():
         for (step, at), (next_step, next_at) in pairwise(sorted(marks)):
             if next_step > step:

@@ -8,23 +8,28 @@ from spotrun.policy.facts import Facts
 from spotrun.run.state import Launch, RunState
 
 CLOCKS_APART = timedelta(minutes=10)
-"""Maximum difference between the clocks of two machines. A later moment, by the runner's clock, was made up."""
+"""
+Maximum difference between the clocks of two machines. A moment that is further ahead of the runner's clock was made up.
+"""
 REAL_PATIENCE = timedelta(seconds=90)
 """Minimum patience in system time: a slow disk is no evidence, however fast run time passes."""
 
 NO_ANSWER_MAX = timedelta(seconds=90)
-"""Maximum time for which the cloud may leave a launch unanswered and show no instance of it; then it is given up."""
+"""Maximum time for which the cloud may leave a launch unanswered and list no instance for it; then it is given up."""
 
 TICK_S = 2.0
-"""Run time in seconds between two ticks: each second that a notice is found late is one less to boot a standby in."""
+"""Run time in seconds between two ticks: each second of delay in finding a notice is one less to boot a standby."""
 TICK_SYSTEM_MIN_S = 0.1
 """Minimum system time in seconds between two ticks: however fast run time passes, a tick costs something."""
 
 TICKS_TO_LAUNCH = 3
-"""Ticks until a refusal is known: the launch is intended, requested, and given up."""
+"""Ticks until a refusal is known: one each to intend the launch, to request it, and to give it up."""
 
 LOOK_S = 0.5
-"""Run time in seconds between two reads of the ledger, between two ticks: a notice need not wait for the next tick."""
+"""
+Run time in seconds between two reads of the ledger, which happen between ticks: a notice need not wait for the next
+tick.
+"""
 LOOK_SYSTEM_MIN_S = 0.05
 """Minimum system time in seconds between two reads of the ledger."""
 
@@ -35,29 +40,30 @@ def tick(state: RunState) -> timedelta:
 
 
 def tick_s(time_scale: float) -> float:
-    """Return the same in seconds, for a clock of that scale."""
+    """Return the seconds of run time between two decisions, for a clock of scale `time_scale`."""
     return max(TICK_S, TICK_SYSTEM_MIN_S * time_scale)
 
 
 def look_s(time_scale: float) -> float:
-    """Return the run time in seconds between two reads of the ledger, for a clock of that scale."""
+    """Return the seconds of run time between two reads of the ledger, for a clock of scale `time_scale`."""
     return max(LOOK_S, LOOK_SYSTEM_MIN_S * time_scale)
 
 
 def at_least_real(patience: timedelta, state: RunState) -> timedelta:
-    """Return a patience in run time that is at least `REAL_PATIENCE` on the wall, however fast run time passes."""
+    """Return `patience` in run time, but at least `REAL_PATIENCE` in system time, however fast run time passes."""
     return max(patience, REAL_PATIENCE * state.created.time_scale)
 
 
 def unanswered_for_too_long(state: RunState, launch: int, now: datetime) -> bool:
-    """Return whether to give up a launch that was not answered yet: another pool may answer."""
+    """Return whether to give up a launch that the cloud has not answered yet: another pool may answer."""
     return now - state.launches[launch].intended_at >= at_least_real(NO_ANSWER_MAX, state)
 
 
 def age(facts: Facts) -> timedelta:
     """
-    Return how long the run has been open; while it was stopped or failed its clock stood still. A pause that ends in
-    the future does not count: in a run without a key anyone may have written it.
+    Return how long the run has been open. While it was stopped or failed, its clock stood still.
+
+    A pause that ends in the future does not count: in a run without a key anyone may have written it.
     """
     over = [pause for pause in facts.state.pauses if pause.until <= facts.now + CLOCKS_APART]
     pauses = (pause.until - pause.since for pause in over)

@@ -1,10 +1,10 @@
 """
 Finds which pools rest after a refusal, until when, and why.
 
-A pool without capacity may have some in minutes, and a right that was taken away may be back. A quota, and a fault that
-the cloud finds with a request, last until the user does something. The cloud may find the fault only when it starts the
-instance. So the runner tries such a pool again after ever longer rests, and never gives it up. It repeats a rejected
-request at once if that would be another one now (there is a new subnet, image or template).
+A pool without capacity may have some in minutes, and a right that was taken away may be back. A full quota, or a
+request that the cloud rejects, stays so until the user changes something. The cloud may reject the request only when it
+starts the instance. So the runner tries such a pool again after ever longer rests, and never gives it up. It repeats a
+rejected request at once if it would be a different one now (with a new subnet, image or template).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from spotrun.run.reasons import in_brief
 from spotrun.run.state import Launch, RunState
 
 POOL_REST = timedelta(minutes=2)
-"""Time for which the run leaves alone a pool that had no capacity, or was denied."""
+"""Time for which the run does not request a pool that lacked capacity or denied access."""
 LASTING_REST, LASTING_REST_MAX = timedelta(minutes=10), timedelta(hours=1)
 """First and maximum rest of a pool after a full quota or a rejected request; each rest is twice the one before."""
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """The time for which a pool is left alone, because of the newest launch that it refused."""
+    """The time for which a pool is not requested, because of the newest launch that it refused."""
 
     launch: Launch
     began_at: datetime
@@ -50,8 +50,8 @@ class Rest(msgspec.Struct, frozen=True):
 
 def within_price(facts: Facts) -> list[Offering]:
     """
-    Return what the job allows: no dearer than max_price, and of the kind that exact bits bind it to. The price limit
-    does not apply to the user's own machine.
+    Return the offerings that the job allows: no dearer than max_price and, if the job wants exact bits, of the kind of
+    its first checkpoint. The price limit does not apply to the user's own machine.
     """
     bound = bound_kind(facts)
     allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
@@ -61,8 +61,10 @@ def within_price(facts: Facts) -> list[Offering]:
 
 def rests(facts: Facts, offering: Offering) -> bool:
     """
-    Return whether its pool rests now. If all pools of a kind reject the request, none is left to try instead: so the
-    run tries them a few times at once, as a cloud may be wrong for a moment.
+    Return whether the pool of `offering` rests now.
+
+    If all pools of a kind reject the request, there is no other to try. Then the run tries them a few times at once,
+    because a cloud may be wrong for a moment.
     """
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
@@ -71,7 +73,7 @@ def rests(facts: Facts, offering: Offering) -> bool:
 
 
 def rest_of(facts: Facts, offering: Offering) -> Rest | None:
-    """Return the rest that keeps the run from its pool; None if there is none."""
+    """Return the rest that keeps the run from requesting the pool of `offering`; None if the pool does not rest."""
     rest = _resting(facts).get(offering.pool)
     if rest is None or (rejected(rest.launch) and _would_be_another(facts, rest.launch, offering)):
         return None
@@ -85,24 +87,27 @@ def enough_rejections(facts: Facts) -> bool:
 
 
 def all_reject(facts: Facts, types: Collection[CapacityType]) -> bool:
-    """Return whether every pool of these types finds fault with the request that would be made now."""
+    """Return whether every pool of these types would reject the request that would be made now."""
     wanted = [found for found in within_price(facts) if found.capacity_type in types]
     found = [rest_of(facts, each) for each in wanted]
     return bool(wanted) and all(rest is not None and rejected(rest.launch) for rest in found)
 
 
 def no_spot_accepts(facts: Facts) -> bool:
-    """Return whether every spot pool has rejected the request, and enough did so in a row: patience brings no spot."""
+    """Return whether every spot pool has rejected the request, and enough in a row did: waiting does not help."""
     return enough_rejections(facts) and all_reject(facts, (CapacityType.SPOT,))
 
 
 def zones_at_fault(facts: Facts) -> set[str]:
-    """Return the zones that rejected a request: what is wrong there may be wrong for their other types too."""
+    """Return the zones that rejected a request: the fault may affect their other types too."""
     return {pool.zone for pool, rest in _resting(facts).items() if rejected(rest.launch)}
 
 
 def why_none(facts: Facts, capacity_type: CapacityType) -> str:
-    """Say why none of its pools may be requested now, and when the first that does not lack capacity is tried again."""
+    """
+    Explain why no pool of this type may be requested now, and when the first one that failed for another reason than
+    capacity is tried again.
+    """
     kind, scale = capacity_type.replace("_", "-"), facts.state.created.time_scale
     wanted = (found for found in within_price(facts) if found.capacity_type is capacity_type)
     found = [rest for rest in (rest_of(facts, each) for each in wanted) if rest is not None]
@@ -116,7 +121,7 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
 
 
 def full_quota(state: RunState, now: datetime) -> str:
-    """Name the quota that is full by the newest pool that said so, and when that pool is tried again; "" if none is."""
+    """Name the full quota that the newest pool reported, and when that pool is tried again; "" if no quota is full."""
     full = [rest for rest in _refusals(state, now).values() if rest.launch.over_quota]
     return _refusal(max(full, key=lambda rest: rest.began_at), state.created.time_scale) if full else ""
 
@@ -134,7 +139,10 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
 
 
 def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
-    """Return the pools that have just refused. A pool that has given an instance since then does not rest."""
+    """
+    Return the pools that have just refused, each with its rest. A pool that has given an instance since then does not
+    rest.
+    """
     found: dict[Pool, Rest] = {}
     for launch in since_opened(state):
         pool = launch.intent.offering.pool
@@ -154,7 +162,7 @@ def _lasts(launch: Launch) -> bool:
 
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
-    """Double the rest before, if the pool was left alone in that one and answers the same again."""
+    """Double the previous rest, if the pool was left alone during it and refuses again."""
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)
     lasted = before.until - before.began_at
@@ -171,6 +179,6 @@ def _rest(launch: Launch, lasts: timedelta) -> Rest:
 
 
 def _would_be_another(facts: Facts, launch: Launch, offering: Offering) -> bool:
-    """Return whether the instance would now have another image, subnet or template than the rejected one."""
+    """Return whether a request now would have another image, subnet or template than the rejected one."""
     before, now = launch.intent.offering, surrounded(facts.state, offering)
     return (before.image, before.subnet, before.launch_template) != (now.image, now.subnet, now.launch_template)

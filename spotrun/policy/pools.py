@@ -12,17 +12,17 @@ from spotrun.policy.interruption_rates import relative_hazard
 from spotrun.strategies.history import MarketHistory, Past
 
 TROUBLE_LASTS = timedelta(minutes=10)
-"""Time after a loss or a refusal for which a pool counts as empty. It has capacity then with p = 0.23."""
+"""Time after a loss or a refusal for which a pool counts as empty. At its end the pool has capacity with p = 0.23."""
 
 
 def name_of(pool: Pool) -> str:
-    """Return a strategy's name of a spot pool: its zones are our pools."""
+    """Return the name under which strategies know a spot pool: our pools are their zones."""
     return f"{pool.zone}/{pool.instance_type}"
 
 
 @once
 def just_lost(facts: Facts) -> dict[Pool, Observation]:
-    """Return the pools that refused an instance, took one or gave it notice lately, of this run or another."""
+    """Return the pools that lately refused an instance, took one or gave it notice, in this run or another."""
     return pools_in_trouble([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
 
 
@@ -39,7 +39,7 @@ def at_risk(facts: Facts) -> set[Pool]:
 @once
 def market_history(facts: Facts) -> MarketHistory:
     """
-    Return how the spot pools have treated this run and others, as of now in seconds since the run's creation.
+    Return how the spot pools have treated this run and others until now, in seconds since the run's creation.
 
     A pool counts as having spot unless it interrupted or refused an instance lately.
     """

@@ -3,11 +3,13 @@ Ranks the offerings that may be requested now: the least dollars per hour of pro
 
     price per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
 
-The last two are what crosses regions, in dollars: an hour's commits, and the data and checkpoint that a start reads.
-The price is that of all instances that train together; what crosses regions does so once.
-The life is expected from what this run and others have seen of the pool. What has just refused this run rests; what was
-just lost, refused any run, was said to be in danger, or is where a request was rejected or an instance was stillborn,
-comes last whatever it costs.
+The last two are the cost of traffic between regions, in dollars: an hour's commits, and the data and checkpoint that a
+start reads. The price is that of all instances that train together; the traffic cost counts once.
+
+The life is estimated from what this run and others have observed of the pool. A pool that has just refused this run
+rests. A pool comes last, whatever it costs, if it was just lost, refused any run, or was reported to be in danger; or
+if a request was rejected or an instance was stillborn in its zone.
+
 The speed is 1, unless the job names a choice of kinds: then an hour of progress is one of the first kind's, and so
 dollars per sample decide.
 """
@@ -54,8 +56,10 @@ def on_demand_now(facts: Facts) -> list[Offering]:
 @once
 def spot_now(facts: Facts) -> list[Offering]:
     """
-    Return the spot offerings worth a request now, best first. Where there is a choice, those of a kind on trial come
-    first, then those of the best kind and of kinds that cost about the same.
+    Return the spot offerings worth a request now, best first.
+
+    If the job names a choice of kinds, offerings of a kind on trial come first, then those of the best kind and of
+    kinds that cost about the same.
     """
     asked, last = spot_work(facts), _asked_last(facts, {*just_lost(facts), *at_risk(facts)})
     tier = _tiers(facts, all_spot_work(facts), asked) if choice(facts) else _no_tiers
@@ -63,7 +67,10 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 
 def spot_of_first_kinds(facts: Facts) -> list[Offering]:
-    """Return the spot to request first, of a choice: one tier of it, and of a dearer kind what beats on-demand."""
+    """
+    Return the spot to request first, if the job names a choice of kinds: one tier, and of dearer kinds only what beats
+    on-demand.
+    """
     spot, tier = spot_now(facts), _tiers(facts, all_spot_work(facts), spot_work(facts))
     first = [found for found in spot if tier(found) == tier(spot[0])]
     if first and tier(first[0]) == DEARER and on_demand_now(facts):
@@ -80,7 +87,7 @@ def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
 TRIED, PREFERRED, DEARER = 0, 1, 2
 """The tiers of kinds."""
 ABOUT = 1.1
-"""Maximum cost, as a multiple of the best kind's, of a kind that is no worse than a wait for the best."""
+"""Maximum cost of a kind, as a multiple of the best kind's, at which it is as good as waiting for the best."""
 
 
 def _no_tiers(_: Offering) -> int:
@@ -88,7 +95,9 @@ def _no_tiers(_: Offering) -> int:
 
 
 def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
-    """Return the tier of each offering of a choice that may be `asked`. `work` also has those whose pools rest."""
+    """
+    Return a function that gives the tier of each offering in `asked`. `work` also contains offerings whose pools rest.
+    """
     trial = worth_a_trial(facts, work, asked)
     known = best_known(facts, work)
     best, cheapest = known or begun_with(facts, work), cheapest_of_kinds(facts, work)
@@ -106,7 +115,7 @@ def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
 
 
 def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
-    """Return the trial for which this spot offering comes first; None if there is none."""
+    """Return the trial because of which this spot offering comes first; None if the offering is not on trial."""
     if not choice(facts):
         return None
     trial = worth_a_trial(facts, all_spot_work(facts), spot_work(facts))
@@ -116,7 +125,7 @@ def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
 @once
 def worthwhile_spot(facts: Facts) -> list[Offering]:
     """
-    Return the spot with cheaper progress per hour than on-demand. On-demand that trains already needs no start.
+    Return the spot whose progress costs less per hour than on-demand. On-demand that trains already needs no start.
     """
     stays, all_work = facts.state.current is not None and not facts.state.current.leaving, horizon_s(facts)
     on_demand = [_price_of_progress(facts, found, all_work, starts=not stays) for found in on_demand_now(facts)]
@@ -127,7 +136,7 @@ def worthwhile_spot(facts: Facts) -> list[Offering]:
 
 @once
 def spot_work(facts: Facts) -> dict[Offering, float]:
-    """Return the spot that may be requested now, each with its price of progress."""
+    """Return the spot offerings that may be requested now, each with its price of progress."""
     asked = _may_be_asked(facts, CapacityType.SPOT)
     lives = expected_lives(facts, asked)
     return {found: _price_of_progress(facts, found, lives[found.pool]) for found in asked}
@@ -135,7 +144,7 @@ def spot_work(facts: Facts) -> dict[Offering, float]:
 
 @once
 def all_spot_work(facts: Facts) -> dict[Offering, float]:
-    """Return the same of all spot that the job allows, also of pools that rest."""
+    """Return all spot offerings that the job allows, even in pools that rest, each with its price of progress."""
     in_time = (found for found in spot_offerings(facts) if kind_of(facts, found) not in too_slow(facts))
     allowed = [found for found in in_time if reservable(facts, found)]
     lives = expected_lives(facts, allowed)
@@ -144,14 +153,16 @@ def all_spot_work(facts: Facts) -> dict[Offering, float]:
 
 @once
 def on_demand_work(facts: Facts) -> dict[Offering, float]:
-    """Return the same of on-demand."""
+    """Return the on-demand offerings that may be requested now, each with its price of progress."""
     all_work = horizon_s(facts)
     asked = _may_be_asked(facts, CapacityType.ON_DEMAND)
     return {found: _price_of_progress(facts, found, all_work) for found in asked}
 
 
 def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:
-    """Tell of an offering whether it comes last whatever it costs: its pool is in trouble, or its zone is at fault."""
+    """
+    Return a check whether an offering comes last whatever it costs: its pool is in trouble, or its zone is at fault.
+    """
     at_fault = zones_at_fault(facts) | failing_zones(facts)
     return lambda found: found.pool in trouble or found.zone in at_fault
 
@@ -166,7 +177,9 @@ def _may_be_asked(facts: Facts, capacity_type: CapacityType) -> list[Offering]:
 
 
 def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:
-    """Return USD per hour of progress. A changeover is paid once in a life; not if the instance has started already."""
+    """
+    Return USD per hour of progress. A changeover is paid once in a life, but not if the instance has started already.
+    """
     there = transfer(facts, offering.region)
     changeover_s, start_usd = (_changeover_s(facts), there.start_usd) if starts else (0.0, 0.0)
     by_the_hour = facts.size * float(offering.price_usd_per_hour) * (1 + changeover_s / life_s) + there.usd_per_hour
@@ -180,9 +193,10 @@ def _changeover_s(facts: Facts) -> float:
 
 def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
     """
-    Return the seconds that each spot pool is expected to last from now on, at most as long as there is work. A gang
-    lasts as long as the first of its members: as an instance would that is lost as many times as often as it has
-    members.
+    Return the seconds that each spot pool is expected to last from now on, at most as long as there is work.
+
+    A gang lasts only until its first member is lost. So it lasts as long as a single instance that is lost `size` times
+    as often.
     """
     history, now_s, all_work = market_history(facts), facts.now_s, facts.size * horizon_s(facts)
     return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) / facts.size for found in spot}

@@ -1,17 +1,17 @@
 """
 Decides whether to replace an instance when its cloud warns that it might take it (EC2's rebalance recommendation).
 
-A loss that follows costs training time: what a changeover takes beyond the notice; or, without a notice, all of the
-changeover and rework. A move in time saves that. If no loss follows, the move was paid for in vain. The move is worth
-it when
+A loss that follows costs training time: the part of a changeover that exceeds the notice; or, without a notice, all of
+the changeover and rework. A move in time saves that. If no loss follows, the move was paid for in vain. The move is
+worth it when
 
     q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time + what it is dearer
                                              + what crosses regions at its start)
 
 The price of time is that of an hour on demand, because time can be bought for that. q is the probability that a loss
-follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. No figure is published for
-EC2 (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the
-notice, or along with it); so the prior is an assumption, and a weak one.
+follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. No figure is published for EC2
+(docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the notice, or
+along with it); so the prior is an assumption, and a weak one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REASON = "standby: the cloud may take the instance"
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A move to `offering` before the loss: its expected saving and cost, in USD."""
+    """A move to `offering` before the loss, with its expected saving and cost in USD."""
 
     offering: Offering
     followed: float
@@ -87,7 +87,10 @@ def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
 
 
 def _acted_on(state: RunState, current: Attempt) -> bool:
-    """Return whether a standby was started for it. A refused one cost nothing, and another pool may be tried."""
+    """
+    Return whether a standby was started for the recommendation. A refused one cost nothing, and another pool may be
+    tried.
+    """
     assert current.rebalance_at is not None
     return any(
         launch.intent.beside == current.number
@@ -98,7 +101,7 @@ def _acted_on(state: RunState, current: Attempt) -> bool:
 
 
 def _elsewhere(facts: Facts) -> Offering | None:
-    """Return the best spot pool that is not in danger itself, and was not tried for this instance before; else None."""
+    """Return the best spot pool that is not in danger and was not tried for this instance before; else None."""
     state = facts.state
     if facts.spec.resources.spot_policy == "on-demand":
         return None
@@ -145,7 +148,10 @@ def priced(facts: Facts, found: Offering) -> Move | None:
 
 
 def _saved_s(facts: Facts, starts: list[float]) -> float:
-    """Return how much longer than a handover a loss stops training: a start's time beyond the notice, or all of it."""
+    """
+    Return how many seconds longer a loss stops training than a handover: the part of a start beyond the notice, or all
+    of it.
+    """
     state, spec = facts.state, facts.spec
     hazard, rework_s = observed_hazard(state, facts.now), rework_max_s(facts) / 2
     noticed = hazard.saved + hazard.growth * assumptions.NOTICED
@@ -156,7 +162,7 @@ def _saved_s(facts: Facts, starts: list[float]) -> float:
 
 def _starts_s(state: RunState) -> list[float]:
     """
-    Return the seconds from the request for each instance to its first new step, and an assumed one.
+    Return the seconds from the request for each instance to its first new step, after an assumed value.
 
     A standby that was ready in time waited for its predecessor: it took no longer than the notice, which is all that
     matters here.
@@ -170,7 +176,9 @@ def _starts_s(state: RunState) -> list[float]:
 
 
 def _handover_s(state: RunState) -> float:
-    """Return the seconds that training stops when a ready standby takes over: the last commit, and a warm restore."""
+    """
+    Return the seconds that training stops while a ready standby takes over: for the last commit, and a warm restore.
+    """
     return _commit_s(state) + assumptions.WARM_RESTORE.total_seconds()
 
 

@@ -1,4 +1,4 @@
-"""Describes a run with a deadline to its strategy: the same Situation that simulated jobs are decided in."""
+"""Describes a run with a deadline to its strategy, in the same Situation that strategies get for simulated jobs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
     """
     Return these facts for a strategy. `running` trains or is about to, None after a loss; `spot` may be requested.
 
-    While the work left is unknown, it counts as all that could still be done in time. So no time is spared for a wait
-    or for spot. Of a choice, seconds are those of the kind that keeps the promise, and the price of another kind is
-    that of an hour's work there. If no kind is offered on demand, they are those of the first.
+    While the work left is unknown, it counts as all that could still be done in time. So no time is left to wait, or to
+    try spot.
+
+    If the job names a choice of kinds, seconds are those of the kind that keeps the promise, and the price of another
+    kind is the price of the same work there. If no kind is offered on demand, seconds are those of the first kind.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)
@@ -54,7 +56,10 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
 
 
 def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: Iterable[Offering]) -> Workload:
-    """Return the work on the keeper's kind. A tick on a slower one uses slack; the loss of a faster one undoes more."""
+    """
+    Return the work on the keeper's kind. A tick on a slower kind uses slack; the loss of a faster kind undoes more
+    work.
+    """
     work = workload(facts)
     assert work is not None
     if kept is None:
@@ -67,9 +72,11 @@ def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: It
 
 def on_demand_usd_per_hour(facts: Facts) -> float:
     """
-    Return the price of the cheapest on-demand offering, its commits included; without any, the price that spot is
-    compared with. Of a choice, the price of an hour's work on the first kind: on the kind that keeps the promise, if
-    there is one.
+    Return the price of the cheapest on-demand offering, its commits included; if there is none, the price that spot is
+    compared with.
+
+    If the job names a choice of kinds, return the price of an hour's work of the first kind, on the kind that keeps the
+    promise if there is one.
     """
     kept = keeper(facts)
     if kept is not None:
@@ -84,7 +91,7 @@ def on_demand_usd_per_hour(facts: Facts) -> float:
 
 
 def choice_of(launch: Launch) -> Choice:
-    """Return where an instance of it runs, in a strategy's words."""
+    """Return the place of an instance of this launch, under the name that strategies use."""
     offering = launch.intent.offering
     return ON_DEMAND if offering.capacity_type is CapacityType.ON_DEMAND else name_of(offering.pool)
 

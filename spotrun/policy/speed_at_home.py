@@ -1,8 +1,8 @@
 """
 Measures how fast a run trains on its user's own machine, and in the cloud.
 
-Each has its own measurement. Until both were measured, the job's own figure (`hardware.NAME.speed`) says how many times
-as fast as the cloud the machine is.
+Each has its own measurement. Until both were measured, the job's own figure (`hardware.NAME.speed`) is the machine's
+speed as a multiple of the cloud's.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ def is_at_home(state: RunState, attempt: Attempt) -> bool:
 
 @once
 def pace_at_home(facts: Facts) -> Pace | None:
-    """Return the pace measured there; None if it was not."""
+    """Return the pace measured at home; None if it was not measured."""
     return measured_pace(facts.state, facts.world, lambda attempt: is_at_home(facts.state, attempt))
 
 
 @once
 def pace_in_cloud(facts: Facts) -> Pace | None:
-    """Return the pace measured there; else by that at home, with the doubt of the job's own figure."""
+    """
+    Return the pace measured in the cloud; if there is none, an estimate from the pace at home, with the doubt of the
+    job's own figure.
+    """
     measured = measured_pace(facts.state, facts.world, lambda attempt: not is_at_home(facts.state, attempt))
     at_home = pace_at_home(facts)
     if measured is not None or at_home is None:

@@ -24,11 +24,14 @@ from spotrun.run.state import Attempt, Launch, RunState
 FIRST_PAUSE = timedelta(minutes=10)
 """Pause after the third failure in a row."""
 DOUBLINGS_MAX = 8
-"""Maximum doublings of the pause, which is then as long as a life. An earlier version's ledger may hold hundreds."""
+"""
+Maximum doublings of the pause, which is then as long as a life. An earlier version's ledger may hold hundreds of
+failures.
+"""
 
 
 class FailedStandbys(msgspec.Struct, frozen=True):
-    """The number of standbys that failed in a row, `why` the newest failed, and when the run requests the next."""
+    """The number of standbys that failed in a row, the newest one's reason, and when the run requests the next."""
 
     count: int
     why: str
@@ -49,9 +52,9 @@ class FailedStandbys(msgspec.Struct, frozen=True):
 
 def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStandbys | None:
     """
-    Return the standbys of one capacity type that failed while the current attempt trained; None for less than three.
+    Return the standbys of one capacity type that failed while the current attempt trained; None for fewer than three.
 
-    Those that the market refused or took are left out: they say nothing about the next boot. A notice opens a new
+    Standbys that the market refused or took are left out: they say nothing about the next boot. A notice resets the
     count. Then a standby is worth a try in any case, because without one training stands still once the instance is
     lost.
     """
@@ -71,13 +74,13 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
 
 
 def failing_standbys(state: RunState) -> FailedStandbys | None:
-    """Return those of the capacity type that has to wait longer; None if none has to."""
+    """Return the failed standbys of the capacity type that has to wait longest; None if no type has to wait."""
     found = (failed_standbys(state, capacity_type) for capacity_type in CapacityType)
     return max((each for each in found if each is not None), key=lambda each: each.again_at, default=None)
 
 
 def _failed(launch: Launch) -> bool:
-    """Return whether it ended before it took over for a lasting reason: neither the market nor a quota."""
+    """Return whether a launch ended before it took over, for a lasting reason: neither the market nor a quota."""
     denied = launch.closed is not None and launch.closed.cause is Cause.ACCESS
     return denied or stillborn(launch)
 
@@ -90,7 +93,9 @@ def _why(launch: Launch) -> str:
 
 
 def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
-    """Return when the pause is over, with time for one more try before the time-to-live of what trains ends."""
+    """
+    Return when the pause is over, early enough for one more try before the time-to-live of the running instance ends.
+    """
     newest = failed[0]
     failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)
     after_pause = failed_at + FIRST_PAUSE * (1 << min(len(failed) - STILLBORN_MAX, DOUBLINGS_MAX))

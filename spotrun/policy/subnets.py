@@ -1,8 +1,8 @@
 """
 Chooses the subnet to start in: the best of its zone, until an instance there has ended before its agent took over.
 
-A subnet may lead nowhere, so that no instance in it installs what its agent needs. Then each launch there would pay for
-a machine that never trains. So another subnet of the zone comes next, and then another zone.
+A subnet may lack a route, so that no instance in it can install what its agent needs. Then each launch there would pay
+for a machine that never trains. So another subnet of the zone comes next, and then another zone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spotrun.policy.launches import rejected, stillborn
 from spotrun.run.state import Launch, RunState
 
 AVOIDED_FOR = timedelta(hours=1)
-"""Run time for which a zone without another subnet comes last after its newest instance was stillborn."""
+"""Run time for which a zone comes last after its newest instance was stillborn, if it lacks another subnet."""
 
 
 def surrounded(state: RunState, offering: Offering) -> Offering:
-    """Return `offering` with the image and the subnet that a launch of it would have now."""
+    """Return `offering` with the image and the subnet that a launch would use now."""
     found = with_good_image(state, offering)
     failed = _failed_subnets(state)
     subnet = next((each for each in found.subnets if each not in failed), found.subnet)
@@ -46,15 +46,15 @@ def _just_failed(facts: Facts, launch: Launch) -> bool:
 
 
 def _failed_subnets(state: RunState) -> set[str]:
-    """Return those in which the newest instance that tells something was stillborn."""
+    """Return the subnets whose newest conclusive instance was stillborn."""
     newest = {launch.intent.offering.subnet: launch for launch in _telling(state)}
     return {subnet for subnet, launch in newest.items() if not launch.came_up}
 
 
 def _telling(state: RunState) -> Iterator[Launch]:
     """
-    Yield the launches that tell something about where they were, oldest first: their agent came up, or they ran and
-    were stillborn. A failure before the run was resumed is forgiven.
+    Yield the launches whose outcome is evidence about their zone and subnet, oldest first: their agent came up, or they
+    ran and were stillborn. A failure before the run was resumed is ignored.
     """
     for launch in state.launches.values():
         failed = launch.intended_at >= state.opened_at and stillborn(launch) and not rejected(launch)

@@ -1,9 +1,10 @@
 """
-Speed of each kind of a choice: by published figures at first, then by the measurements of this run.
+Speed of each kind of a choice: from published figures at first, then from the measurements of this run.
 
-Only ratios of published figures count. Each figure may be wrong by up to PUBLISHED_DOUBT either way, by any such factor
-as likely as by any other: that is the spread of the logarithm of each speed. Once one kind was measured, its steps per
-second show what the published figures of the others are worth here. Of a measured kind only its own steps count.
+Only ratios of published figures count. Each figure may be wrong by a factor of up to PUBLISHED_DOUBT either way, and
+all such factors are equally likely: this gives the spread of the logarithm of each speed. Once one kind was measured,
+its steps per second show what the published figures of the others amount to here. For a measured kind, only its own
+steps count.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from spotrun.run.state import Attempt, RunState
 from spotrun.spec.kinds import Kind
 
 PUBLISHED_DOUBT = 3.0
-"""Maximum error of a published speed, as a factor: a V100 was .86 to 3.1 times a 1080 Ti, by training."""
+"""
+Maximum error of a published speed, as a factor: a V100 was .86 to 3.1 times as fast as a 1080 Ti, depending on the
+training.
+"""
 PRIOR_SPREAD = log(PUBLISHED_DOUBT) / sqrt(3)
-"""Spread of a value that is evenly distributed over twice that width."""
+"""Standard deviation of a value that is evenly distributed within that factor either way, as a logarithm."""
 BENCH_DOUBT = 0.1
-"""Possible error of a bench, minutes of one instance, as a share of a step, in 19 of 20 cases."""
+"""Possible error of a bench, which lasts minutes on one instance, as a share of a step, in 19 of 20 cases."""
 UNPUBLISHED = 1.0
-"""Published speed that a kind without one gets: that of a V100."""
+"""Speed assumed for a kind without a published one: that of a V100."""
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -65,7 +69,9 @@ def kind_of(facts: Facts, offering: Offering) -> Kind | None:
 
 @once
 def bound_kind(facts: Facts) -> Kind | None:
-    """Return the kind of the first checkpoint, if the job wants the same bits to the end; else None: any may train."""
+    """
+    Return the kind of the first checkpoint, if the job wants the same bits to the end; None if any kind may train.
+    """
     if facts.spec.checkpoint.exact != "bits" or not choice(facts):
         return None
     state = facts.state
@@ -89,20 +95,26 @@ def speeds(facts: Facts) -> Mapping[Kind, Speed]:
 
 
 def times_first(facts: Facts, offering: Offering) -> float:
-    """Return how many times as fast as the first kind of the choice it should train; 1 where there is no choice."""
+    """
+    Return the expected speed of `offering` as a multiple of the first kind's; 1 if the job does not name a choice.
+    """
     kind = kind_of(facts, offering)
     return 1.0 if kind is None else speeds(facts)[kind].times
 
 
 def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
-    """Return USD for what an hour of the first kind trains, by the price alone; empty where there is no choice."""
+    """
+    Return the USD on each offering for an hour's work of the first kind, from the price alone; empty without a choice.
+    """
     if not choice(facts):
         return {}
     return {each: each.price_usd_per_hour / Decimal(times_first(facts, each)) for each in offerings}
 
 
 def of_first_choice(facts: Facts, first: Offering) -> tuple[Sequence[Offering], float]:
-    """Return the offerings of the kind that comes first, and its expected speed as a multiple of the first kind's."""
+    """
+    Return the offerings of the same kind as `first`, and that kind's expected speed as a multiple of the first kind's.
+    """
     kind, offerings = kind_of(facts, first), facts.world.offerings
     if kind is None:
         return offerings, 1.0
@@ -110,7 +122,7 @@ def of_first_choice(facts: Facts, first: Offering) -> tuple[Sequence[Offering], 
 
 
 def another_kind(facts: Facts, offering: Offering) -> str:
-    """Return a remark on an instance of another kind than the one that made the newest checkpoint; else ""."""
+    """Return a remark if `offering` is of another kind than the instance of the newest checkpoint; else ""."""
     latest, kind = facts.state.latest_commit(), kind_of(facts, offering)
     if latest is None or kind is None:
         return ""
@@ -119,7 +131,7 @@ def another_kind(facts: Facts, offering: Offering) -> str:
 
 
 def pace_on(facts: Facts, kind: Kind) -> Pace | None:
-    """Return the pace by the run's own steps, else by the figure of `spotrun bench`; None until there is either."""
+    """Return the pace of `kind` from the run's own steps, else from `spotrun bench`; None until there is either."""
     state = facts.state
     own = measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))
     step_s = None if state.created.benched is UNSET else state.created.benched.get(str(kind))
@@ -127,7 +139,9 @@ def pace_on(facts: Facts, kind: Kind) -> Pace | None:
 
 
 def pace_on_first(facts: Facts) -> Pace | None:
-    """Return the pace of the first kind of the choice, by the kind that is known best; None if none was measured."""
+    """
+    Return the pace of the first kind of the choice, computed from the best-known kind; None if no kind was measured.
+    """
     known = [(speed.measured, speed) for speed in speeds(facts).values() if speed.measured is not None]
     if not known:
         return None
@@ -146,7 +160,7 @@ def _steps(attempt: Attempt) -> bool:
 
 
 def _believed(offerings: Sequence[Offering], kind: Kind) -> float:
-    """Return the published speed of the cheapest instance of it."""
+    """Return the published speed of the cheapest offering of `kind`, or the default."""
     of_kind = min((each for each in offerings if is_of(each, kind)), key=_price, default=None)
     return UNPUBLISHED if of_kind is None else published_speed(of_kind) or UNPUBLISHED
 

@@ -1,28 +1,30 @@
 """
-Chooses the kind to try although another kind is known, or believed, to be cheaper.
+Chooses a kind to try although another kind is known, or believed, to be cheaper.
 
 Only a kind that was tried has a known speed. A trial of kind j while kind i is the best known may save
 
     E[max(0, c_i - c_j)] * work left            c = dollars for the work of an hour on the first kind
 
-where the logarithm of c_j has the spread of what is believed of its speed; if their intervals do not overlap, that is
-next to nothing. Where there is a deadline, a speed that would be late saves nothing. If j turns out to be dearer, the
-trial and the way back were paid for in vain. At an interruption the changeover to j is paid anyway. While an instance
-trains it is not, and the trial could wait for the next interruption: so the saving until then has to pay for the start
-that the wait would spare. On demand the next start will be on spot, where the same trial costs far less: there, the
-saving until then has to pay for all of it.
-The expected loss of a trial counts: its start, the way back if it is dearer, and the share of the cost between the two
-that makes no progress worth it.
+where the logarithm of c_j has the spread of the belief about j's speed; if the two kinds' intervals do not overlap,
+that is next to nothing. If there is a deadline, a speed that would be late saves nothing. If j turns out to be dearer,
+the trial and the way back were paid for in vain.
 
-Of several kinds, the first to try is the one whose reserve is least: the cost of a known kind at which its trial would
-not pay any more. To search in that order and to stop when the best known is below all reserves is optimal
-(Weitzman 1979, Optimal search for the best alternative).
+At an interruption the changeover to j is paid anyway. While an instance trains it is not, and the trial could wait for
+the next interruption. So the saving until then has to pay for the start that waiting would spare. On demand, the next
+start will be on spot, where the same trial costs far less. There, the saving until then has to pay for the whole trial.
+
+The expected loss of a trial counts: its start, the way back if j is dearer, and the share of the cost in between that
+does not buy progress.
+
+Among several kinds, the first to try has the lowest reserve: the cost of a known kind at which the trial would not pay
+any more. To search in that order and to stop when the best known is below all reserves is optimal (Weitzman 1979,
+Optimal search for the best alternative).
 
 All trials together are expected to lose no more than EXPLORED of the run's cost, way back included. The first kind of
-the list is what a job would have requested without a choice. So a trial of it is never too dear; if it is the best
-known, no trial may lose more than that share even if it makes no progress at all; and the run does not begin with a
-kind that costs more an hour than it does, unless it is cheaper by any belief, or its possible loss is within that
-share. Where there is a deadline, a trial also has to leave time to finish, whatever comes of it.
+the list is what a job would have requested without a choice. So a trial of it is never too dear. If it is the best
+known, no trial may lose more than that share even without any progress. And the run does not begin with a kind that
+costs more an hour than the first kind, unless that kind is almost certainly cheaper, or its possible loss is within
+that share. If there is a deadline, a trial also has to leave time to finish, whatever its outcome.
 """
 
 from __future__ import annotations
@@ -49,13 +51,14 @@ EXPLORED = 0.02
 HALVINGS = 40
 
 Work = Mapping[Offering, float]
-"""USD for the work of an hour on the first kind, of each offering that may be requested."""
+"""USD for the work of an hour on the first kind, for each offering that may be requested."""
 
 
 class KindTrial(msgspec.Struct, frozen=True):
     """
-    One kind that is worth a try: its expected saving, and its loss if it is the dearer one. If the best known kind cost
-    no more than `reserve_usd`, the trial would not pay.
+    A kind that is worth a try, with the expected saving, and the loss if it turns out dearer.
+
+    If the best known kind cost no more than `reserve_usd`, the trial would not pay.
     """
 
     kind: Kind
@@ -70,7 +73,7 @@ class KindTrial(msgspec.Struct, frozen=True):
 
 
 def begun_with(facts: Facts, work: Work) -> Kind | None:
-    """Return the kind to begin with, before any was measured: the cheapest by belief that may not lose too much."""
+    """Return the kind to begin with before any was measured: the one believed cheapest that cannot lose too much."""
     cheapest, first = cheapest_of_kinds(facts, work), choice(facts)[0]
     if first not in cheapest:
         return None
@@ -85,7 +88,7 @@ def begun_with(facts: Facts, work: Work) -> Kind | None:
 
 
 class Until(msgspec.Struct, frozen=True):
-    """The work until the next start, in hours of the first kind; and whether a trial may wait for that start."""
+    """The work until the next start, in hours of the first kind, and whether a trial may wait for that start."""
 
     work_h: float
     could_wait: bool
@@ -93,21 +96,21 @@ class Until(msgspec.Struct, frozen=True):
 
 def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = None) -> KindTrial | None:
     """
-    Return the trial of the unknown kind among those `asked` that comes first; None if no trial pays, or nothing is
-    known of the work left. None for `until` means that an instance starts anyway.
+    Return the first trial to make of an unknown kind among those in `asked`; None if no trial pays, or the work left is
+    unknown. `until` is None if an instance starts anyway.
     """
     return min(_trials(facts, work, asked, until), key=lambda trial: trial.reserve_usd, default=None)
 
 
 def best_known(facts: Facts, work: Work) -> Kind | None:
-    """Return the cheapest of the kinds that were measured and may be requested; None if there is none."""
+    """Return the cheapest measured kind that may be requested; None if no such kind was measured."""
     cheapest = cheapest_of_kinds(facts, work)
     known = (kind for kind in cheapest if speeds(facts)[kind].measured is not None)
     return min(known, key=lambda kind: work[cheapest[kind]], default=None)
 
 
 def cheapest_of_kinds(facts: Facts, work: Work) -> dict[Kind, Offering]:
-    """Return the offering of each kind that is cheapest by its work."""
+    """Return, for each kind, the offering that costs least for the same work."""
     found: dict[Kind, Offering] = {}
     for offering in sorted(work, key=work.__getitem__, reverse=True):
         if (kind := kind_of(facts, offering)) is not None:
@@ -142,14 +145,14 @@ def _trials(facts: Facts, work: Work, asked: Work, until: Until | None) -> Itera
 
 
 def _spread(facts: Facts, one: Kind, other: Kind) -> float:
-    """Return the spread of the logarithm of the ratio of their speeds."""
+    """Return the spread of the logarithm of the ratio of the two kinds' speeds."""
     return sqrt(speeds(facts)[one].spread ** 2 + speeds(facts)[other].spread ** 2)
 
 
 def expected_gain(known: float, believed: float, spread: float, most: float = inf) -> float:
     """
-    Return E[max(0, known - x)] of an x whose logarithm is normal, with its median at `believed`; an x above `most` is
-    of no use.
+    Return E[max(0, known - x)] for an x whose logarithm is normal with median `believed`. An x above `most` counts as
+    no gain.
     """
     if min(known, believed, most) <= 0:
         return 0.0
@@ -158,7 +161,7 @@ def expected_gain(known: float, believed: float, spread: float, most: float = in
 
 
 def reserve_usd(believed: float, spread: float, cost: float) -> float:
-    """Return the known x of which `expected_gain` is just `cost`."""
+    """Return the known cost x at which `expected_gain` equals `cost`."""
     low, high = 0.0, believed * exp(6 * spread) + cost
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -177,7 +180,7 @@ def _trial_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> f
 
 
 def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, dearer: float, spread: float) -> float:
-    """Return the expected loss, if the work is believed to cost `dearer` times what it costs where it is known."""
+    """Return the expected loss, if the work on `tried` is believed to cost `dearer` times as much as on `known`."""
     in_vain = expected_gain(1.0, 1 / dearer, spread)
     worse = _phi(log(dearer) / spread)
     back_usd = worse * _start_usd(facts, known)
@@ -185,13 +188,16 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
-    """Return the cost of the start there; at an interruption, the cost beyond the start that is paid for anyway."""
+    """
+    Return the cost of the start of `tried`; at an interruption, only what it costs beyond the start that is paid for
+    anyway.
+    """
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)
 
 
 def _stay_usd(facts: Facts, tried: Offering) -> float:
-    """Return the cost until its speed is known, and what takes over again has started."""
+    """Return the cost until the speed of `tried` is known and its replacement has started."""
     return float(tried.price_usd_per_hour) * _hours(assumptions.TRIAL.total_seconds() + changeover(facts.state))
 
 
@@ -204,13 +210,13 @@ def _hours(seconds: float) -> float:
 
 
 def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
-    """Return what trials have cost beyond the same work on the best kind; the first kind to train was no trial."""
+    """Return what trials have cost beyond the same work on the best kind. The first kind to train was not a trial."""
     tried = [kind for kind in trained_kinds(facts.state, choice(facts))[1:] if kind != best]
     return sum(max(0.0, _paid_usd(facts, kind) - usd * _made_h(facts, kind)) for kind in tried)
 
 
 def _paid_usd(facts: Facts, kind: Kind | None = None) -> float:
-    """Return USD for instances so far: all of them, or those of one kind."""
+    """Return the USD spent on instances so far: on all, or on those of `kind`."""
     rule, kinds = facts.state.created.billing, choice(facts)
     launches = facts.state.launches.values()
     counted = (each for each in launches if kind is None or kind_among(each.intent.offering, kinds) == kind)
@@ -218,6 +224,6 @@ def _paid_usd(facts: Facts, kind: Kind | None = None) -> float:
 
 
 def _made_h(facts: Facts, kind: Kind) -> float:
-    """Return the hours of the first kind that a kind has done."""
+    """Return how much work `kind` has done, in hours of the first kind."""
     made, first = speeds(facts)[kind].measured, pace(facts)
     return 0.0 if made is None or first is None else _hours(made.steps * first.step_s)

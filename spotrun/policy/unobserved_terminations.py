@@ -1,12 +1,14 @@
 """
-Estimates the end of an instance that the cloud no longer lists, and whose end no runner saw.
+Estimates the end of an instance that the cloud no longer lists, if no runner observed its end.
 
 A cloud forgets an instance about an hour after its end. A runner that was away for longer takes the earliest moment by
-which it may have been over, and the entry names that moment: `spotrun bill --correct` has the cloud's own later.
+which the instance may have been over. The entry names that moment's source; `spotrun bill --correct` enters the cloud's
+own figure later.
 
-The last heartbeat is such a moment if something ended the instance: its agent, which says so, or the cloud, which takes
-spot. An on-demand instance that falls silent in the middle of its training is not known to be over: a machine that
-hangs is billed until its time-to-live. So is spot that hangs, but no observer can tell it from spot that was taken.
+The last heartbeat is such a moment if something ended the instance: its agent, which reports that, or the cloud, which
+takes spot. An on-demand instance that falls silent in the middle of its training is not known to be over: a machine
+that hangs is billed until its time-to-live. So is spot that hangs, but no observer can tell it from spot that was
+taken.
 """
 
 from __future__ import annotations
@@ -22,13 +24,15 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 
 POWER_OFF_GRACE = timedelta(minutes=3)
-"""Time that an instance whose attempt is over has to power itself off; then a runner ends it."""
+"""Time that an instance whose attempt is over has to power itself off; after that a runner ends it."""
 HEARTBEATS_APART = timedelta(seconds=30)
-"""Upper bound of the time between two heartbeats: an agent heard this shortly before a moment lived until then."""
+"""
+Upper bound of the time between two heartbeats: an agent heard this shortly before a moment still ran at that moment.
+"""
 
 
 def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
-    """Return the end of a recorded instance, as far as it is known."""
+    """Return the event for the end of a recorded instance, as far as it is known."""
     recorded = facts.state.member(name).recorded
     assert recorded is not None
     ended_at, bound = min(_bounds(facts, name))
@@ -49,8 +53,8 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
 
 def over_by(state: RunState, name: MemberName) -> datetime | None:
     """
-    Return by when an instance had time to power off by itself, or to be taken by the cloud that gave it notice
-    (protocol 15). None while its attempt goes on, and if it waits for the next one.
+    Return the moment by which an instance had time to power off by itself, or to be taken by a cloud that gave it
+    notice (protocol 15). None while its attempt goes on, and while it waits for the next attempt.
     """
     if not has_left(state, name):
         return None
@@ -62,7 +66,10 @@ def over_by(state: RunState, name: MemberName) -> datetime | None:
 
 
 def has_left(state: RunState, name: MemberName) -> bool:
-    """Return whether its attempt is over, and no other will name it. Once the run has ended, no member waits."""
+    """
+    Return whether the member's attempt is over, and no other attempt will name it. Once the run has ended, no member
+    waits.
+    """
     if state.of_gangs and state.terminal is not None:
         return True
     attempt = state.attempt_of(name)
@@ -84,7 +91,9 @@ def _bounds(facts: Facts, name: MemberName) -> Iterator[tuple[datetime, str]]:
 
 
 def _may_hang(facts: Facts, name: MemberName) -> bool:
-    """Return whether it was training, and only its user would have ended it."""
+    """
+    Return whether the instance was training on demand when it fell silent, so that it may hang instead of having ended.
+    """
     state = facts.state
     spot = state.launches[name.launch].intent.offering.capacity_type is CapacityType.SPOT
     if spot or state.member(name).condemned is not None:
@@ -95,8 +104,9 @@ def _may_hang(facts: Facts, name: MemberName) -> bool:
 
 def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
     """
-    Return its agent's last sign of life; None if there was none. An entry is one too, if no heartbeat got through after
-    it. Entries of a gang's attempt are its lead's.
+    Return the last sign of life of the member's agent; None if there was none.
+
+    An entry counts too, if no heartbeat got through after it. The entries of a gang's attempt are its lead's.
     """
     heard_at, attempt = facts.world.heard.get(name), facts.state.attempt_of(name)
     if heard_at is None or attempt is None or name != attempt.names[0]:
@@ -106,7 +116,7 @@ def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
 
 
 def _was_taken(facts: Facts, name: MemberName) -> bool:
-    """Return whether the cloud had announced when it would take it, and it lived until then."""
+    """Return whether the cloud had announced when it would take the instance, and the instance ran until then."""
     attempt = facts.state.attempt_of(name)
     notice = None if attempt is None or not attempt.lets_go(name) else attempt.notice
     heard_at = _heard_at(facts, name)

@@ -1,4 +1,4 @@
-"""Estimates the work left, by measurements: the pace of the steps so far, and the steps that remain."""
+"""Estimates the work left from measurements: the pace of the steps so far, and the number of steps that remain."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from spotrun.units import Steps, bounded
 
 class Workload(msgspec.Struct, frozen=True):
     """
-    Training that is left, in seconds of training on one instance; `doubt_s` more at worst. None is beyond ten years.
-    Where the run may choose between kinds of instances, the instance is of the first kind. If the user has a machine,
-    it is one in the cloud.
+    The training that is left, in seconds on one instance; at worst it takes `doubt_s` more. No value exceeds ten years.
+
+    If the run may choose between kinds of instances, the instance is of the first kind. If the user has a machine, it
+    is one in the cloud.
 
     `done_s` is the work done already, `rework_s` the most that one loss without notice undoes.
     """
@@ -34,7 +35,9 @@ class Workload(msgspec.Struct, frozen=True):
 
 @once
 def workload(facts: Facts) -> Workload | None:
-    """Return the work left; None while unknown: no step was measured, or the training does not say when it ends."""
+    """
+    Return the work left; None while no step was measured, or while the training does not report its number of steps.
+    """
     measured, total, expected = pace(facts), facts.world.steps_total, facts.spec.policy.expected_work
     rework_s = rework_max_s(facts)
     if measured is not None and total is not None:
@@ -53,7 +56,7 @@ def _bounded_s(seconds: float) -> float:
 
 
 def step_reached(facts: Facts) -> int:
-    """Return the step of the trainer that runs; if none does, that of the checkpoint to go on from."""
+    """Return the step of the running trainer; if none runs, the step of the checkpoint to resume from."""
     latest = facts.state.latest_commit()
     committed = 0 if latest is None else latest.event.step
     current, seen = facts.state.current, facts.world.step_seen
@@ -71,9 +74,11 @@ def pace(facts: Facts) -> Pace | None:
 
 
 def _trained_s(facts: Facts) -> float:
-    """Return the kept seconds of training: up to the newest checkpoint, and since then by the trainer that runs now."""
+    """
+    Return the seconds of training that are kept: up to the newest checkpoint, and since then by the running trainer.
+    """
     kept = [commit for commit in facts.state.commits if commit.usable]
-    if kept and not kept[-1].event.has_image:  # of a command, whose work is measured by time
+    if kept and not kept[-1].event.has_image:  # a command, whose work is measured by time
         return _productive_s(facts)
     measured = pace(facts)
     committed_s = kept[-1].event.step * measured.step_s if kept and measured is not None else 0.0
@@ -86,7 +91,7 @@ def _trained_s(facts: Facts) -> float:
 
 
 def _productive_s(facts: Facts) -> float:
-    """Return the productive seconds of a command: time at home counts as its worth in the cloud."""
+    """Return the productive seconds of a command. Time at home counts as the equivalent time in the cloud."""
     spans = [span for span in timeline(facts.state, facts.now) if span.kind is Activity.PRODUCTIVE]
     worth = [1.0 if span.attempt is None else times_of(facts, facts.state.attempts[span.attempt]) for span in spans]
     return sum((span.end - span.start).total_seconds() * each for span, each in zip(spans, worth, strict=True))
@@ -101,7 +106,7 @@ def rework_max_s(facts: Facts) -> float:
 
 @once
 def commit_interval_s(facts: Facts) -> float:
-    """Return the seconds from one commit to the next, by the job and by measurements."""
+    """Return the seconds from one commit to the next, according to the job and to measurements."""
     every = facts.spec.checkpoint.every
     if isinstance(every, Steps):
         measured = pace(facts)
@@ -111,7 +116,7 @@ def commit_interval_s(facts: Facts) -> float:
     else:
         hazard = observed_hazard(facts.state, facts.now)
         stalls = (commit.event.stall_s for commit in facts.state.commits if commit.event.has_image)
-        stall_s = max(stalls, default=0.0)  # a command does not stand still, but for its end
+        stall_s = max(stalls, default=0.0)  # a command stands still only at its end
         stall = max(assumptions.STALL, timedelta(seconds=stall_s))
         interval = auto_interval(stall, hazard.mean_time_between, hazard.saved)
     return max(interval, COMMIT_GAP).total_seconds()

@@ -3,8 +3,8 @@ Dollars in tables: the amounts shown add up to the sums shown, in each row and i
 
 Each amount is rounded up or down to the same decimals, and zero stays zero. Statistical offices choose where to round
 up by the same method (B. D. Causey, L. H. Cox, L. R. Ernst, "Applications of Transportation Theory to Statistical
-Problems", JASA 80, 1985): amounts that still have a rest form a cycle through rows and columns, along which the rests
-are shifted, once up and once down, until one is gone. So all sums stay.
+Problems", JASA 80, 1985): amounts that still have a remainder form a cycle through rows and columns. Along the cycle
+the remainders are shifted, alternately up and down, until one of them is gone. So all sums stay.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ Place = tuple[int, int]
 
 class Money(NamedTuple):
     """
-    The dollars of an account as tables show them. `kept` is for storage, requests and egress together, `waiting` the
-    part of spot and on demand for members that waited.
+    The dollars of an account as tables show them.
+
+    `kept` is for storage, requests and egress together. `waiting` is the part of spot and on demand that paid for
+    waiting members.
     """
 
     cost: str
@@ -40,7 +42,7 @@ class Money(NamedTuple):
 
 
 def money(summary: RunSummary) -> list[Money]:
-    """Return the dollars of each epoch, of the rest, and of the total, to which those before it add up."""
+    """Return the dollars of each epoch, of the rest, and of the total, which is the sum of all before it."""
     accounts = [*summary.epochs, summary.rest]
     places, compared_places = decimals(summary.total.cost_usd), decimals(summary.total.counterfactual_usd)
     paid = with_sums(rounded([_parts(account) for account in accounts], places))
@@ -74,7 +76,7 @@ def _money(account: Account, parts: Sequence[Decimal], places: int, compared: st
 
 
 def as_text(shown: Decimal, exact: Decimal, places: int) -> str:
-    """Return `$0.0123`; a dash for exactly nothing, and `<$0.0001` for an amount that rounds to nothing."""
+    """Return `$0.0123`; a dash for exactly zero, and `<$0.0001` for an amount that rounds to zero."""
     if not exact:
         return NOTHING
     sign = "-" if (shown or exact) < 0 else ""
@@ -88,13 +90,14 @@ def with_sums(rows: Sequence[Sequence[Decimal]]) -> list[list[Decimal]]:
 
 def rounded(rows: Sequence[Sequence[Decimal]], places: int) -> list[list[Decimal]]:
     """
-    Round each amount up or down to `places` decimals. So are the sums of the rows and of the columns; the sum of all is
-    the nearest such amount.
+    Round each amount up or down to `places` decimals.
+
+    The sums of rows and columns are rounded up or down too; the sum of all is rounded to the nearest such amount.
     """
     digits = max([places, *(-_exponent(amount) for row in rows for amount in row)])
     unit = 10 ** (digits - places)
     exact = [[int(amount.scaleb(digits)) for amount in row] for row in rows]
-    # With the sums, negative, each row and each column adds up to zero: shifts along cycles are enough.
+    # With the negated sums, each row and each column adds up to zero, so shifts along cycles are enough.
     table = [[*row, -sum(row)] for row in exact]
     table.append([-sum(column) for column in zip(*table, strict=True)])
     _shift_rests(table, unit)
@@ -108,7 +111,7 @@ def _exponent(amount: Decimal) -> int:
 
 
 def _shift_rests(table: list[list[int]], unit: int) -> None:
-    """Shift the rests (amounts that are no multiple of `unit`) along cycles, until there are none."""
+    """Shift the remainders (amounts that are not a multiple of `unit`) along cycles, until there are none."""
     corner = (len(table) - 1, len(table[0]) - 1)
     nearest = _nearest(table[-1][-1], unit)
     graph: dict[int, set[int]] = {}
@@ -133,14 +136,16 @@ def _shift_rests(table: list[list[int]], unit: int) -> None:
 
 
 def _nearest(amount: int, unit: int) -> int:
-    """Return the nearest multiple; of two, the even one, as Decimal does."""
+    """Return the nearest multiple of `unit`; the even one of two, as Decimal does."""
     return round(Fraction(amount, unit)) * unit
 
 
 def _cycle(graph: dict[int, set[int]]) -> list[Place]:
     """
-    Find places of which each has the row or the column of the one before, in turn. A row is a node `i` of the graph, a
-    column `~j`. No node has only one neighbour, because a row or column that adds up to zero has no rest or several.
+    Find a cycle of places, in which each place shares its row or its column, in turn, with the one before.
+
+    In the graph, a row is a node `i`, a column `~j`. Every node has at least two neighbours, because a row or column
+    that adds up to zero has either no remainder or several.
     """
     path = [next(iter(graph))]
     at = {path[0]: 0}

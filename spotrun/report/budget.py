@@ -22,8 +22,8 @@ def budget_forecast(
 
 def budget_line(found: BudgetForecast) -> str:
     """
-    Return `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`; without a forecast if there is
-    none.
+    Return `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`; without the forecast if nothing
+    is forecast.
     """
     spent = dollars(found.spent_usd) if found.spent_usd else "$0"
     clock = f" {zone(found.time_scale)}"
@@ -34,7 +34,7 @@ def budget_line(found: BudgetForecast) -> str:
 
 
 def passing(at: datetime | None, epoch: int | None, what: str, clock: str = "") -> str:
-    """Return `: passes it in epoch 37 at 11-22 02:10 UTC`; empty if it does not. `clock` follows the moment."""
+    """Return `: passes it in epoch 37 at 11-22 02:10 UTC`; "" if `at` is None. `clock` follows the moment."""
     if at is None:
         return ""
     where = "" if epoch is None else f" in epoch {epoch + 1}"

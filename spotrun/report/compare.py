@@ -37,8 +37,10 @@ _SIGNS = re.compile(r"[\\`*_{}\[\]()<>#+!|~&]")
 @dataclass(frozen=True)
 class ComparedRun:
     """
-    One run of several. `ratio_to_first` is its cost over that of the first run; None if that one paid nothing.
-    `unlike_first` names the ways in which its work differs from that of the first.
+    One of the compared runs.
+
+    `ratio_to_first` is its cost divided by the first run's; None if the first run cost nothing. `unlike_first` names
+    the differences between its work and the first run's.
     """
 
     summary: RunSummary
@@ -47,12 +49,12 @@ class ComparedRun:
 
     @property
     def title(self) -> str:
-        """Its name, marked where its time passed faster than the wall clock."""
+        """The run's name, marked if its time passed faster than the wall clock."""
         return plain(self.summary.run, NAME_MAX) + scale_mark(self.summary.time_scale)
 
     @cached_property
     def money(self) -> Money:
-        """Its dollars, as in its own report."""
+        """The run's dollars, as in its own report."""
         return money(self.summary)[-1]
 
 
@@ -70,7 +72,8 @@ def _ratio(summary: RunSummary, first: RunSummary) -> float | None:
 
 def warnings(runs: Sequence[ComparedRun]) -> list[str]:
     """
-    Return a sentence for the runs that differ in the same way from the first: their bills do not pay for the same.
+    Return a sentence for each group of runs that differ from the first in the same way: their bills pay for different
+    work.
     """
     by_difference: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
@@ -95,7 +98,8 @@ def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
 
 def trend(summaries: Sequence[RunSummary]) -> str:
     """
-    Return how key figures changed over the runs of one name, oldest first: a line each, with the change from the first.
+    Return how key figures changed over the runs of one name, oldest first: one line for each, with the change since the
+    first run.
     """
     alike = len({run.time_scale for run in summaries}) == 1
 
@@ -117,7 +121,7 @@ def trend(summaries: Sequence[RunSummary]) -> str:
 def _price_of_work(
     summaries: Sequence[RunSummary], mark: Callable[[RunSummary], str]
 ) -> dict[str, list[tuple[Decimal | float | None, str]]]:
-    """Return the price of an epoch or of an hour: commands have no epochs, and their kept work is measured by time."""
+    """Return the price of an epoch, or of an hour if all runs are commands, which have no epochs."""
     if all(run.plain for run in summaries):
         hours = [(run.total.usd_per_productive_hour, mark(run)) for run in summaries]
         return {"cost per kept hour": [(usd, dollars(usd) + marked) for usd, marked in hours]}
@@ -132,12 +136,12 @@ def _change(series: Sequence[tuple[Decimal | float | None, str]]) -> str:
 
 
 def csv(summaries: Sequence[RunSummary]) -> str:
-    """Return one row for each run."""
+    """Return the comparison as CSV, one row for each run."""
     return csv_text([_figures(run) for run in comparison(summaries)], last="assumptions")
 
 
 def markdown(summaries: Sequence[RunSummary], *, with_trend: bool = False) -> str:
-    """Return the table of `show` as Markdown, for a pull request or a wiki; below it how key figures changed."""
+    """Return the table of `show` as Markdown, for a pull request or a wiki; below it, how key figures changed."""
     runs = comparison(summaries)
     rows = [["", *(run.title for run in runs)], ["---", *("---:" for _ in runs)]]
     rows += [
@@ -156,7 +160,7 @@ def _cell(text: str) -> str:
 
 
 def assumptions(summaries: Sequence[RunSummary]) -> str:
-    """Return the assumptions behind the figures, each once, with the names of its runs if it is not that of all."""
+    """Return the assumptions behind the figures, each once. An assumption that not all runs share names its runs."""
     holders: dict[str, list[str]] = {}
     for summary in summaries:
         for part in plain(summary.assumptions).split("; "):
@@ -216,7 +220,7 @@ def _ratio_text(run: ComparedRun) -> str:
 
 
 def _sections(runs: Sequence[ComparedRun]) -> Sequence[Section]:
-    """Return the sections of the table; they leave out gangs if all runs train on one instance."""
+    """Return the sections of the table. They leave out `num_nodes` if all runs train on one instance."""
     first, paid, *others = _SECTIONS
     if any(run.summary.total.at_home for run in runs):
         at = [label for label, _ in paid].index("  on-demand") + 1

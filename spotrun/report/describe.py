@@ -1,4 +1,4 @@
-"""Each event as a sentence for people. Control characters in text from outside are made visible here."""
+"""Describes each event in a sentence for people. Control characters in text from outside are made visible here."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from spotrun.units import count_of
 
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 SENTENCE_MAX = 3000
-"""Maximum characters of a sentence; a failure's reason is shown whole."""
+"""Maximum length of a sentence, in characters; a failure's reason is shown whole."""
 
 
 def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
     """
-    Return the event as a sentence without time and entry number. `ordinals` are the numbers of the attempts for people
-    (`RunState.ordinals`).
+    Return the event as a sentence, without its time and entry number. `ordinals` are the attempts' numbers as people
+    see them (`RunState.ordinals`).
     """
     event = entry.event
     sentence = " ".join(SENTENCES[type(event)](event).split())
@@ -37,17 +37,20 @@ def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
 
 
 def timestamp(at: datetime) -> str:
-    """Return a moment as it begins a line about a run: `11-22 02:10:05`. A run may last for days."""
+    """
+    Return the moment in the form that begins a line about a run: `11-22 02:10:05`. The date matters, because a run may
+    last for days.
+    """
     return f"{at:%m-%d %H:%M:%S}"
 
 
 def dated(what: str, time_scale: float) -> str:
-    """Return a head of a column of moments: `started (UTC)`, `started (run time)`."""
+    """Return the head of a column of moments: `started (UTC)`, `started (run time)`."""
     return f"{what} ({zone(time_scale).removeprefix('of ')})"
 
 
 def about_times(time_scale: float) -> str:
-    """Return a line below the events of a run whose times are not the wall clock's; empty for others."""
+    """Return the line below the events of a run whose times are not wall-clock times; "" for other runs."""
     return "" if time_scale == 1 else f"Times are run time, {time_scale:g} times as fast as the wall clock."
 
 
@@ -91,7 +94,7 @@ def _intended(event: ev.LaunchIntended) -> str:
 
 
 def _whose(event: ev.OfMember) -> str:
-    """Return the launch whose instance it is about, or the member of a gang: `launch 17`, `member 17.1`."""
+    """Return the launch, or the member of a gang, that the event is about: `launch 17`, `member 17.1`."""
     return f"launch {event.launch}" if event.member is UNSET else f"member {ev.name_of(event)}"
 
 
@@ -138,7 +141,9 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
 
 
 def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
-    """Return the sentence of that event; `clock` follows its moment, where no other moment stands next to it."""
+    """
+    Return the sentence of the event. `clock` follows its moment, for places where no other moment stands next to it.
+    """
     return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 
 
@@ -250,7 +255,7 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
 
 def printable(text: str) -> str:
     """
-    Return text of several lines without characters that could move a cursor or change a colour; tabs and line ends
-    stay.
+    Return text of several lines without characters that could move a cursor or change a colour; tabs and line ends are
+    kept.
     """
     return _UNPRINTABLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -1,4 +1,4 @@
-"""The output of `spotrun fetch` about the files of a script."""
+"""Formats the output of `spotrun fetch` about the files of a script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spotrun.units import count_of
 
 SHOWN_MAX = 50
 NONE_STORED = "no files are stored"
-"""The message for a script that has written no files, or none that `outputs` of its job names."""
+"""The message for a script that has written no files, or no files that the job's `outputs` names."""
 
 
 class Bytes:
@@ -39,7 +39,7 @@ class Bytes:
 
 
 def kept_back(files: Sequence[OutputFile]) -> list[Fetched]:
-    """Return the files that a fetch leaves in the store for their names, wherever it writes."""
+    """Return the files that a fetch leaves in the store because of their names, whichever folder it writes to."""
     reasons = [(file, unfetched(file.path)) for file in files]
     return [
         Fetched(file, Outcome.REFUSED if reason.is_refused else Outcome.LEFT, reason)
@@ -49,7 +49,7 @@ def kept_back(files: Sequence[OutputFile]) -> list[Fetched]:
 
 
 def show(outputs: Outputs, listing: Listing, chosen: Sequence[OutputFile], patterns: Sequence[str] = ()) -> None:
-    """Print the files. `patterns` are those that the user gave; only files that they fit are named as not stored."""
+    """Print the files. With the user's `patterns`, only files that match one are listed as not stored."""
     kept = kept_back(chosen)
     marked = {each.file.path for each in kept}
     for file in chosen:
@@ -74,8 +74,8 @@ def text(
     patterns: Sequence[str] = (),
 ) -> str:
     """
-    Return the fetched files, one by one; the files of `patterns` that were not fetched; and in a sentence what is here
-    now. Times are the wall clock's, as those of files are.
+    Return lines on the fetched files, one by one; on the files of `patterns` that were not fetched; and a sentence on
+    the files that are here now. Times are wall-clock times, like those of files.
     """
     fetched, same, changed = (
         [each.file for each in found if each.outcome is outcome]
@@ -109,7 +109,7 @@ def text(
 
 
 def _not_fetched(found: Sequence[Fetched]) -> list[str]:
-    """Files with names that tools obey."""
+    """Return lines on files that were not fetched, because tools would obey files of such names."""
     lines = [f"not fetched: {plain(each.file.path)}: {each.problem}" for each in found[:SHOWN_MAX]]
     return [*lines, f"not fetched: {len(found) - SHOWN_MAX:,} more"] if len(found) > SHOWN_MAX else lines
 
@@ -119,7 +119,9 @@ def _amount(files: Sequence[OutputFile]) -> str:
 
 
 def _left_out(outputs: Outputs, listing: Listing, patterns: Sequence[str]) -> list[str]:
-    """Return lines about files that were left out. The list names some of them; with patterns, only those that fit."""
+    """
+    Return lines on files that were left out. The listing names some of them; with patterns, only matching ones count.
+    """
     asked = chooser(patterns or ["**"])
     found = [left for left in listing.left_out if asked(left.path)]
     shown = [
@@ -140,8 +142,8 @@ def as_json(
     found: Sequence[Fetched] = (),
 ) -> dict[str, Any]:
     """
-    Return the files. `outcome`, `problem` and `kept_as` of one are there if `found` has it. Times are the wall
-    clock's, as those of files are.
+    Return the files for programs. A file in `found` also has `outcome`, `problem` and `kept_as`. Times are wall-clock
+    times, like those of files.
     """
     became = {
         each.file.path: {"outcome": each.outcome, "problem": each.problem or None, "kept_as": each.kept_as or None}

@@ -1,4 +1,4 @@
-"""Folds lines to the width of the terminal that shows them, and leaves them whole without one: programs read lines."""
+"""Folds lines to the terminal's width; without a terminal they stay whole, because programs read lines."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def terminal_width() -> int | None:
 
 def say(text: str, indent: int = 0) -> None:
     """
-    Print lines that are safe to show. On a terminal each is folded between words; further lines are indented by
-    `indent` columns.
+    Print lines that are safe to show. On a terminal, each line is folded between words, and its further lines are
+    indented by `indent` columns.
     """
     width, lines = terminal_width(), shown_lines(text).split("\n")
     print("\n".join(folded for line in lines for folded in fold(line, width, indent)), flush=True)
@@ -39,9 +39,9 @@ def say(text: str, indent: int = 0) -> None:
 
 def fold(line: str, width: int | None, indent: int = 0) -> list[str]:
     """
-    Return one line as several of at most `width` columns, folded between words; None for no limit.
+    Return one line as several of at most `width` columns, folded between words; unchanged if `width` is None.
 
-    A word that is wider is folded inside. Wide characters count two columns.
+    A word that is wider than that is folded inside. Wide characters count two columns.
     """
     return [line] if width is None or cell_len(line) <= width else list(_folded(line, width, min(indent, width // 2)))
 
@@ -62,7 +62,7 @@ def _folded(text: str, width: int, indent: int) -> Iterator[str]:
 
 
 def _end(line: str, width: int) -> int:
-    """Return how many characters fit in `width` columns; at least one that is no space."""
+    """Return how many characters fit in `width` columns; at least enough for one that is not a space."""
     end = len(line) - len(line.lstrip()) + 1
     while end < len(line) and cell_len(line[: end + 1]) <= width:
         end += 1

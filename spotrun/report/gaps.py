@@ -1,4 +1,4 @@
-"""Changes that no checkpoint of a run holds: for programs, and in words."""
+"""Changes that no checkpoint of a run holds, for programs and in words."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def in_words(gap: Told) -> str:
 
 
 def briefly(gaps: Sequence[Told]) -> list[str]:
-    """Return a line for each of the first, and one for the others."""
+    """Return a line for each of the first `SHOWN` gaps, and one that counts the others."""
     more = len(gaps) - SHOWN
     return [*map(in_words, gaps[:SHOWN]), *([f"{more} more in `spotrun why`"] if more > 0 else [])]

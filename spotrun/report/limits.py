@@ -13,14 +13,14 @@ from spotrun.units import Unreadable
 
 
 def figures(summary: RunSummary) -> dict[str, Decimal | None]:
-    """Return the value of each figure that a condition may name; None if this run does not have it (yet)."""
+    """Return the value of each figure that a condition may name; None for a figure that this run lacks (so far)."""
     of_run = {"epochs": len(summary.epochs), "usd_per_epoch": summary.usd_per_epoch}
     of_total = {name: getattr(summary.total, name.removesuffix("_s")) for name in FIGURE_NAMES if name not in of_run}
     return {name: _number(figure) for name, figure in (of_run | of_total).items()}
 
 
 def _number(figure: Decimal | timedelta | float | None) -> Decimal | None:
-    """Return a figure as a number; times are in seconds."""
+    """Return the figure as a number; times are in seconds."""
     if figure is None or isinstance(figure, Decimal):
         return figure
     return Decimal(str(figure.total_seconds() if isinstance(figure, timedelta) else figure))
@@ -28,8 +28,10 @@ def _number(figure: Decimal | timedelta | float | None) -> Decimal | None:
 
 def check(condition: Condition, summary: RunSummary) -> None:
     """
+    Check that the condition does not hold for the run.
+
     Raises:
-        LimitExceeded: the condition holds.
+        LimitExceeded: it holds.
     """
     found = figures(summary)
     if met := condition.met_by(found):
@@ -38,10 +40,10 @@ def check(condition: Condition, summary: RunSummary) -> None:
 
 def parse(text: str) -> Condition:
     """
-    Return the condition of the flag `--fail-if`.
+    Return the condition in the flag `--fail-if`.
 
     Raises:
-        SpecInvalid: the message names the place in the text.
+        SpecInvalid: the text is not a condition; the message names the place in the text.
     """
     try:
         return condition.parse(text)

@@ -40,7 +40,7 @@ BAR_WIDTH, BAR_WIDTH_MIN = 40, 10
 PLAIN_EVERY_S = 10.0
 """Seconds of system time between two progress lines if nothing else happens."""
 NEWS_EVERY_S = 1.0
-"""The same while something new holds the run up."""
+"""Seconds of system time between two progress lines while something new holds up the run."""
 
 
 def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Tick]:
@@ -58,9 +58,7 @@ class _Watching:
 
 
 class PlainView(_Watching, View[Tick]):
-    """
-    Prints a line for each event, and now and then one for the progress: at once if something new holds the run up.
-    """
+    """Prints a line for each event, and a progress line now and then: soon if something new holds up the run."""
 
     _printed = 0
     _progress_at = 0.0
@@ -88,7 +86,7 @@ class PlainView(_Watching, View[Tick]):
 
 
 class LiveView(_Watching, Screen[Tick]):
-    """One screen that is redrawn: progress, where the run trains, the bill so far, and the newest events."""
+    """One screen that is redrawn: progress, the place of training, the bill so far, and the newest events."""
 
     def __init__(self, ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> None:
         _Watching.__init__(self, ledger, clock, spec, run_id)
@@ -150,7 +148,7 @@ class LiveView(_Watching, Screen[Tick]):
         return f"{what}, {span(max(0.0, age))} ago"
 
     def _events(self, state: RunState, room: int) -> RenderableType:
-        """Return the newest events, each whole, together on at most `room` lines and at most `EVENTS_SHOWN`."""
+        """Return the newest events, each with all its lines, in at most `room` and at most `EVENTS_SHOWN` lines."""
         latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])
         lines: list[str] = []
         for entry in reversed(latest):
@@ -162,9 +160,7 @@ class LiveView(_Watching, Screen[Tick]):
 
 
 def _fraction(status: AgentStatus) -> float:
-    """
-    Return the part of the whole training that is done; the part of this epoch, if the number of epochs is unknown.
-    """
+    """Return the share of the whole training that is done, or of this epoch if the number of epochs is unknown."""
     within = status.batch / status.batches if status.batches else 0.0
     return min(1.0, (status.epoch + within) / status.epochs if status.epochs else within)
 
@@ -178,7 +174,7 @@ def _position(status: AgentStatus | None) -> str:
 
 
 def _uses(status: AgentStatus | None) -> str:
-    """Return how busy its machine and its GPUs are, and how long it waits for data."""
+    """Return how busy the machine and its GPUs are, and how long the training waits for data."""
     if status is None or status.attempt is None:
         return ""
     parts = []
@@ -193,7 +189,7 @@ def _uses(status: AgentStatus | None) -> str:
 
 def _gpus(usage: Usage) -> list[str]:
     """
-    Return the figures of the GPUs; nothing if there is none, and without memory where they have none of their own.
+    Return the figures of the GPUs; [] if there are none. GPU memory is left out if the GPUs lack their own memory.
     """
     if not usage.gpus:
         return []
@@ -206,7 +202,7 @@ def _gpus(usage: Usage) -> list[str]:
 
 
 def _where(state: RunState) -> str:
-    """Return where the run trains, and where an instance is starting, if one is."""
+    """Return where the run trains, and where an instance is starting, if any is."""
     places = [] if state.current is None else [_place(state, state.current.names)]
     if state.pending_launch is not None:
         places.append(f"starting {_place(state, state.pending_launch.names)}")
@@ -214,7 +210,7 @@ def _where(state: RunState) -> str:
 
 
 def _place(state: RunState, names: Sequence[MemberName]) -> str:
-    """Return where these instances are, and the hourly price of all of them."""
+    """Return where these members' instances are, and the hourly price of all of them."""
     launches = [state.launches[name.launch] for name in names]
     offering = launches[0].intent.offering
     how_many = f"{len(names)} x " if len(names) > 1 else ""

@@ -1,6 +1,6 @@
 """
 A run's account for programs: JSON and CSV. Dollars are decimal strings, times are seconds, epochs count from 1. An
-attempt is named by the number of its entry in the ledger; people see it as attempt 1, 2, 3.
+attempt is identified by the number of its entry in the ledger; people see it as attempt 1, 2, 3.
 
 The keys do not change: other programs read them.
 """
@@ -29,8 +29,9 @@ from spotrun.run.events import SetUp
 
 def report(summary: RunSummary) -> dict[str, Any]:
     """
-    Return the part of `spotrun report --json` that comes from the ledger, as plain values. The rest is under
-    `unfinished`, of a completed run too: there it is the end of the run.
+    Return the part of `spotrun report --json` that comes from the ledger, as plain values.
+
+    The rest is under `unfinished`, even for a completed run: there it is the end of the run.
     """
     return json_object(
         run=summary.run,
@@ -48,8 +49,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
 
 def figures(account: Account) -> dict[str, Any]:
     """
-    Return one part of a run under the keys of the report. `epoch` is None for the rest and for the total. A run on one
-    instance has no members that wait.
+    Return one part of a run under the keys of the report. `epoch` is None for the rest and for the total. Only a run of
+    several instances has `waiting_members_usd`.
     """
     return {
         "epoch": None if account.epoch is None else account.epoch + 1,
@@ -75,7 +76,10 @@ def figures(account: Account) -> dict[str, Any]:
 
 
 def _interruption(found: Interruption) -> dict[str, Any]:
-    """Return the figures. One is None if there was no notice, no checkpoint to resume from, or no new step yet."""
+    """
+    Return the figures of an interruption. A figure is None without a notice, a checkpoint to resume from, or a new step
+    yet.
+    """
     return {
         "attempt": found.attempt,
         "members": max(1, len(found.members)),
@@ -91,7 +95,7 @@ def _interruption(found: Interruption) -> dict[str, Any]:
 
 
 def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
-    """Return the time of a set-up. `how`: the command was "run", or its kept files were "unpacked"."""
+    """Return the figures of a set-up. `how` is "run" if the command ran, "unpacked" if its kept files were unpacked."""
     how, size_bytes = plain(setup.how), setup.packed_bytes
     return {"attempt": attempt, "how": how, "seconds": round(setup.seconds, 3), "packed_bytes": size_bytes}
 
@@ -111,8 +115,10 @@ def usd_text(amount_usd: Decimal) -> str:
 
 def json_object(usd: Callable[[Decimal], str] = usd_text, /, **fields: object) -> dict[str, Any]:
     """
-    Return the plain values of JSON for what a report says. A Struct, a dataclass and a named tuple become an object of
-    their fields, amounts are written by `usd`, durations are seconds, and moments are in ISO 8601.
+    Return the fields of a report as plain values for JSON.
+
+    A Struct, a dataclass and a named tuple become an object of their fields; `usd` formats amounts, durations are
+    seconds, and moments are in ISO 8601.
     """
     return {name: _plain_value(value, usd) for name, value in fields.items()}
 
@@ -143,13 +149,13 @@ def rounded(share: float | None) -> float | None:
 
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures with each kind of downtime under a key of its own."""
+    """Return the figures with each kind of downtime under its own key."""
     flat = {key: value for key, value in figures.items() if key != "downtime_s"}
     return flat | {f"{cause}_s": seconds for cause, seconds in figures["downtime_s"].items()}
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]], last: str) -> str:
-    """Comma-separated values with a header line; the column `last` comes last."""
+    """Return comma-separated values with a header line, in which the column `last` comes last."""
     rows = [_flat(row) for row in rows]
     columns = [column for column in (rows[0] if rows else {}) if column != last] + [last]
     return csv_table(columns, ({column: _cell(value) for column, value in row.items()} for row in rows))
@@ -164,7 +170,7 @@ def csv_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return the value as a cell that a spreadsheet does not take for a formula."""
+    """Return the value as a cell that a spreadsheet does not read as a formula."""
     if not isinstance(value, str):
         return value
     text = plain(value)

@@ -1,4 +1,4 @@
-"""Load of the machines of a run, in its report and for programs."""
+"""The load of a run's machines, for its report and for programs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def whole_report(summary: RunSummary, machines: Iterable[TypeUse], calls: Runner
 
 def for_programs(found: Iterable[TypeUse]) -> list[dict[str, Any]]:
     """
-    Return the shares for programs. A share is None if it is unknown: of a machine without a GPU, or a command that has
-    no loaders.
+    Return the shares for programs. A share is None if it is unknown, for example for a machine without a GPU, or for a
+    command, which has no loaders.
     """
     return [
         {

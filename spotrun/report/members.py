@@ -15,8 +15,10 @@ StatusOf = Callable[[MemberName], AgentStatus | None]
 
 class MemberNow(NamedTuple):
     """
-    `does` is its current activity, in words. `rank` is that of its first process in the attempt that trains; None if it
-    is in none. `where` is its offering, and `instance_id` is empty before the cloud has given it one.
+    A member of a gang as it is now.
+
+    `does` is its current activity, in words. `rank` is the rank of its first process in the attempt that trains; None
+    if it is not in that attempt. `where` is its offering. `instance_id` is empty until the cloud has assigned one.
     """
 
     name: MemberName

@@ -1,4 +1,4 @@
-"""The next step of a run, and why: a sentence from its ledger, its specification and the time."""
+"""The next step of a run, and why: a sentence computed from its ledger, its specification and the time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from spotrun.spec.model import RunSpec
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
     """
-    Return the sentence, with a quota that is full; empty once the run has ended. `no_room` says why its store has no
-    room, if it has none.
+    Return the sentence, followed by a quota that is full; "" once the run has ended. `no_room` is why its store lacks
+    room, "" if it does not.
     """
     coming = _coming(state, spec, now, no_room)
     full = "" if state.stop_requested or not coming else full_quota(state, now)
@@ -34,7 +34,7 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
 
 
 def left_undone(coming: str, run: str, created: RunCreated) -> str:
-    """Return the same for a run that has no runner. Commands find the run by `run`."""
+    """Return the sentence for a run that lacks a runner; `coming` is its next step. Commands find the run by `run`."""
     if created.is_bench:
         return f"has no runner, and the bench that it measured for is over: `spotrun down {run}` ends it"
     command = f"`spotrun resume {run}`"
@@ -91,14 +91,17 @@ def _without_an_instance(state: RunState, spec: RunSpec) -> str:
 
 
 def _with_some(there: int, size: int) -> str:
-    """Return the sentence for a gang that is not whole, or not yet ready."""
+    """Return the sentence for a gang that lacks members, or whose members are not all ready."""
     if there >= size:
         return f"trains once all of its {size} members are ready"
     return f"asks for what it lacks: of {size} members {there} wait as long as a start takes, and are released then"
 
 
 def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
-    """Without a deadline, the cool-down ends at a time; with one, spot has to save more than the changeover costs."""
+    """
+    Return when the run returns to spot: without a deadline, at a time; with one, when spot saves more than the
+    changeover costs.
+    """
     sums = _sums(state, state.launch_of(current))
     if spec.policy.deadline is None:
         at, clock = kept_since(state, current) + spec.policy.return_cooldown, zone(state.created.time_scale)
@@ -110,8 +113,8 @@ def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
 
 def _sums(state: RunState, running: Launch) -> str | None:
     """
-    Return the hourly saving on spot at the newest spot price in the ledger, and after how long that pays for a
-    changeover.
+    Return the hourly saving on spot at the newest spot price in the ledger, and how long it takes to pay for a
+    changeover; None without a known spot price.
     """
     known = spot_launches(state)
     if not known:

@@ -1,4 +1,7 @@
-"""The offerings considered, with the chosen one ticked, on one screen: a launch shows them and waits for an answer."""
+"""
+The offerings that were considered, with the chosen one ticked, on one screen: a launch shows them and waits for an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def show(
     console: Console | None = None,
     work: Mapping[Offering, Decimal] = NO_CHOICE,
 ) -> None:
-    """Print them; it needs no terminal."""
+    """Print the table; works without a terminal."""
     print_figures(offerings_table(offerings, chosen, work), console)
 
 
@@ -31,8 +34,11 @@ def offerings_table(
     offerings: Sequence[Offering], chosen: Offering, work: Mapping[Offering, Decimal] = NO_CHOICE
 ) -> RenderableType:
     """
-    Return a table of the first `ROWS_MAX` in their order, and the chosen one; the last line counts the rest. `work` has
-    the expected price, on each offering, of the training that an hour brings on the first kind of a choice.
+    Return a table of the first `ROWS_MAX` offerings in their order, and the chosen one; the last line counts the
+    others.
+
+    If the job names a choice of kinds, `work` has the expected price on each offering of an hour's training on the
+    first kind.
     """
     first = offerings[:ROWS_MAX]
     shown = first if chosen in first else [*first[:-1], chosen]

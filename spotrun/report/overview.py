@@ -33,7 +33,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def notes(rows: Rows) -> list[str]:
-    """Notes below the table: simulated costs, what went wrong, and what comes next."""
+    """Return the notes below the table: simulated costs, problems, and each run's next step."""
     simulated = any(row.get("simulated") for row in rows)
     said = ["Costs of runs on the local cloud are simulated. `lost`: interruptions."] if simulated else []
     said += [f"{row['run']}: {plain(row['detail'])}" for row in rows if row.get("detail")]
@@ -45,7 +45,7 @@ def notes(rows: Rows) -> list[str]:
 
 
 def _members(found: Rows) -> list[str]:
-    """Return a line for each member of a gang; a list of several runs has no room for them."""
+    """Return a line for each member of a gang, if the list has only one run."""
     ranks = ["" if each["rank"] is None else f" (rank {each['rank']})" for each in found]
     return [
         plain(f"member {each['name']}{rank} on {each['where']} {each['does']}")
@@ -54,7 +54,7 @@ def _members(found: Rows) -> list[str]:
 
 
 def _of_command(row: dict[str, Any]) -> Iterator[str]:
-    """Yield notes on a command: it has no epochs, so its price is by the hour; and it may keep nothing."""
+    """Yield notes on a command: its price is by the hour, because it has no epochs; and it may keep nothing."""
     if row.get("usd_per_kept_hour"):
         yield f"a kept hour cost {dollars(Decimal(row['usd_per_kept_hour']))}"
     if row.get("unprotected"):
@@ -64,7 +64,7 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
 
 
 def prices(rows: Rows) -> list[str]:
-    """Return the hourly price so far of each run that goes on, as a line of bars."""
+    """Return a line of bars for each run that goes on: its hourly price so far."""
     by_run = {row["run"]: row.get("prices_usd_per_hour", []) for row in rows if row.get("next")}
     drawn = {
         run: sparkline([None if each is None else Decimal(each) for each in found]) for run, found in by_run.items()

@@ -1,4 +1,4 @@
-"""`spotrun offers` as text and as JSON: the offers of a cloud."""
+"""`spotrun offers` as text and as JSON: the offerings of a cloud, with their prices."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FIGURES = [
 
 
 def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
-    """Cheapest first, by the hour or by the compute of an hour; quotes without such a price last."""
+    """Return the quotes, cheapest first, by the hour or by an hour's compute; quotes without such a price come last."""
 
     def by(quote: Quote) -> tuple[bool, Decimal, str, str]:
         hourly = quote.offering.price_usd_per_hour
@@ -54,13 +54,13 @@ def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
 
 
 def show(found: Quotes, order: Order, console: Console | None = None) -> None:
-    """Print the table, and below it the notes and the meaning of the marks."""
+    """Print the table, and below it the notes and the explanation of the marks."""
     print_figures(quotes_table(found, order), console)
     say("\n".join(["", "✓ the cheapest zone of its type; means are weighted by time", *legend(found)]))
 
 
 def legend(found: Quotes) -> list[str]:
-    """Return the sources of the on-demand prices, and the notes on what could not be read."""
+    """Return the sources of the on-demand prices, and notes on anything that could not be read."""
     lists = sorted({quote.offering.price_list for quote in found.quotes} - {""})
     simulated = any(quote.offering.simulated for quote in found.quotes)
     return [
@@ -89,7 +89,7 @@ def quotes_table(found: Quotes, order: Order) -> FiguresTable:
 
 
 def _alike(quotes: Sequence[Quote]) -> list[list[Quote]]:
-    """Groups for one row each: on demand, the zones of a region cost the same."""
+    """Return groups of quotes that share a row: on demand, the zones of a region cost the same."""
     groups: dict[object, list[Quote]] = {}
     for quote in quotes:
         offering = quote.offering

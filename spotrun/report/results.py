@@ -1,4 +1,4 @@
-"""Commands that get the results of an ended run: its weights, the files of its script, its report."""
+"""Commands that fetch the results of an ended run: its weights, the files of its script, its report."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 def how_to_get(program: str, name: str, reference: str, *, weights: bool, files: int) -> list[str]:
     """
-    Return a line for each result, with the command that gets it. A shell here starts spotrun by `program`, and spotrun
-    finds the run by `reference`. `name` is the run's name; `weights` says whether it has any, and `files` is the number
-    of its stored files.
+    Return a line for each result, with the command that fetches it.
+
+    `program` is how a shell here starts spotrun, and `reference` is how spotrun finds the run. `name` is the run's
+    name, `weights` is whether it has any, and `files` is the number of its stored files.
     """
     return [f"{what:8} {program} {command}" for what, command in _results(name, reference, weights, files)]
 

@@ -1,4 +1,4 @@
-"""The cost of calling a run's runner, if it is a function in the cloud: in words, and for programs."""
+"""The cost of calling a run's runner, if the runner is a function in the cloud: in words, and for programs."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(prices: Sequence[Decimal | None]) -> str:
-    """Return a bar for each price, a space where there is none, and the range of prices next to them."""
+    """Return a bar for each price, a space for each unknown price, and the range of prices next to them."""
     known = [price for price in prices if price is not None]
     if not known:
         return ""

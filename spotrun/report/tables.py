@@ -1,4 +1,7 @@
-"""Formats figures for people, and sets the look of all tables. No colour carries meaning, and no markup is read."""
+"""
+Formats figures for people, and defines the look of all tables. Colour never carries meaning, and markup is not
+interpreted.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 FOLDED_MIN = 12
-"""Minimum width of a text column, while another column can be narrowed."""
+"""Width below which a text column is not narrowed while another column can be."""
 
 
 def plain(text: str, limit: int = 2000) -> str:
@@ -27,7 +30,8 @@ def plain(text: str, limit: int = 2000) -> str:
 
 def dollars(amount_usd: Decimal | None) -> str:
     """
-    Return `$0.0123`, `$12.35`; a dash for none. Amounts that are parts of one another are written by `report.amounts`.
+    Return `$0.0123`, `$12.35`; a dash for zero or None. For amounts that are parts of one another, use
+    `report.amounts`.
     """
     if not amount_usd:
         return NOTHING
@@ -43,7 +47,7 @@ def decimals(amount_usd: Decimal) -> int:
 
 
 def short_duration(duration: timedelta) -> str:
-    """Return at most six characters up to ten years: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`."""
+    """Return the duration in at most six characters, up to ten years: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`."""
     seconds = duration.total_seconds()
     if seconds < 0.05:
         return NOTHING
@@ -61,7 +65,7 @@ def short_duration(duration: timedelta) -> str:
 
 
 def optional_duration(duration: timedelta | None, otherwise: str) -> str:
-    """Return the same, or `otherwise` for None. A duration of zero is `0s`."""
+    """Return the duration in the same form, or `otherwise` for None. A duration of zero is `0s`."""
     if duration is None:
         return otherwise
     return short_duration(duration) if duration >= timedelta(seconds=0.05) else "0s"
@@ -69,15 +73,16 @@ def optional_duration(duration: timedelta | None, otherwise: str) -> str:
 
 def percent(share: float | None) -> str:
     """
-    Return a share in percent; a dash for None, and for a loss of ten times what there was to save: such a figure
-    compares nothing.
+    Return a share in percent; a dash for None, and for a loss of more than ten times the amount to compare with,
+    because such a figure means nothing.
     """
     return NOTHING if share is None or share < -10 else f"{round(share * 100)}%"
 
 
 def scale_mark(time_scale: float) -> str:
     """
-    Return ` (20×)` where run time passed 20 times as fast as the wall clock: such figures may stand next to others.
+    Return ` (20×)` if run time passed 20 times as fast as the wall clock, because the figure may stand next to others;
+    "" for wall-clock time.
     """
     return "" if time_scale == 1 else f" ({time_scale:g}×)"
 
@@ -87,7 +92,9 @@ def count(number: int) -> str:
 
 
 class Row(NamedTuple):
-    """`style` is one of rich. `ends`: an empty line follows, if another row does."""
+    """
+    A row of a table. `style` is a rich style. `ends` means that an empty line follows, unless the row is the last.
+    """
 
     cells: tuple[str, ...]
     style: str = ""
@@ -95,7 +102,7 @@ class Row(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Columns that stand side by side, each with its width."""
+    """Columns that are shown side by side, each with its width."""
 
     widths: dict[int, int]
     gap: int
@@ -103,11 +110,11 @@ class Block(NamedTuple):
 
 class FiguresTable:
     """
-    Texts in columns, none of which is ever cut off.
+    A table of texts that are never cut off.
 
-    The columns in `texts` are aligned left, the others right. On a terminal that is too narrow, those texts fold. If
-    that is not enough, further columns follow below, each time after the first `repeated` ones. A head may have several
-    lines.
+    Columns in `texts` are aligned left, the others right. On a terminal that is too narrow, the columns in `texts` are
+    folded. If that is not enough, the other columns follow below, each time after the first `repeated` ones. A head may
+    have several lines.
     """
 
     def __init__(
@@ -136,7 +143,7 @@ class FiguresTable:
 
     def lines(self, width: int | None, rule: str = "─") -> Iterator[tuple[str, str]]:
         """
-        Yield each line with its style, none wider than `width`; None for no limit. `rule` is drawn below the heads.
+        Yield each line with its style, none wider than `width` (None for no limit). `rule` is drawn below the heads.
         """
         if self.title:
             yield from ((line, "bold") for line in fold(self.title, width))
@@ -170,9 +177,7 @@ class FiguresTable:
         return [Block(self._narrowed(natural, least, group, width), 1) for group in self._groups(least, width)]
 
     def _groups(self, least: Sequence[int], width: int) -> list[list[int]]:
-        """
-        Return groups of columns: as many side by side as there is room for, at least one next to the repeated ones.
-        """
+        """Return groups of columns: as many side by side as fit, but at least one next to the repeated ones."""
         leading = list(range(self._repeated))
         groups = [leading]
         for column in range(self._repeated, len(least)):
@@ -184,7 +189,7 @@ class FiguresTable:
         return groups
 
     def _narrowed(self, natural: Sequence[int], least: Sequence[int], group: list[int], width: int) -> dict[int, int]:
-        """Return the widths of these columns: texts give way first, and the widest first."""
+        """Return the widths of these columns: texts are narrowed first, the widest before the others."""
         widths = {column: natural[column] for column in group}
         while _total(widths.values(), 1) > width:
             giving = [column for column in group if widths[column] > least[column]] or group
@@ -192,7 +197,7 @@ class FiguresTable:
         return widths
 
     def _lines_of(self, texts: Sequence[str], block: Block, *, bottom: bool = False) -> Iterator[str]:
-        """Yield the lines of a row; with `bottom`, its texts stand on the last one."""
+        """Yield the lines of a row; with `bottom`, its texts are aligned with the last line."""
         cells = {
             column: [line for part in texts[column].split("\n") for line in fold(part, width)]
             for column, width in block.widths.items()
@@ -216,8 +221,8 @@ def _total(widths: Collection[int], gap: int) -> int:
 
 def print_figures(what: RenderableType, console: Console | None = None) -> None:
     """
-    Print it as it is, without reading markup and without cropping lines. It is folded on a terminal, and left whole for
-    programs.
+    Print `what` as it is, without reading markup and without cropping lines. It is folded on a terminal, and left whole
+    for programs.
     """
     from rich.console import Console
 
@@ -239,7 +244,7 @@ def figures_table(
     texts: Collection[int] = (0,),
     repeated: int = 1,
 ) -> FiguresTable:
-    """Return an empty table as narrow as its contents."""
+    """Return an empty table, which is as narrow as its contents."""
     return FiguresTable(title, [first, *others], texts=texts, repeated=repeated)
 
 

@@ -36,7 +36,7 @@ from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
 
 INTERRUPTIONS_SHOWN = 20
-"""Maximum rows on the terminal; the other formats show all."""
+"""Maximum rows of interruptions on the terminal; the other formats show all."""
 
 
 def show(
@@ -45,7 +45,7 @@ def show(
     machines: Sequence[TypeUse] = (),
     calls: RunnerCalls | None = None,
 ) -> None:
-    """Print the report; it needs no terminal."""
+    """Print the report; works without a terminal."""
     print_figures(report(summary, machines, calls), console)
 
 
@@ -78,8 +78,8 @@ def headline(summary: RunSummary) -> str:
 
 def cost_table(summary: RunSummary) -> FiguresTable:
     """
-    Return the dollars of each epoch. One column is for all costs of keeping and moving checkpoints; of a gang the last
-    one is the part of its instances' cost that paid for waiting alone.
+    Return the dollars of each epoch. One column has all costs of keeping and moving checkpoints. For a gang, the last
+    column has the part of its instances' cost that paid only for waiting.
     """
     kept = "storage,\nrequests,\negress"
     own = ["own\nmachine"] if summary.total.at_home else []
@@ -108,7 +108,7 @@ def _cost_cells(account: Account, shown: Money) -> list[str]:
 
 
 def time_table(summary: RunSummary) -> FiguresTable:
-    """Wall time of each epoch, and its downtime by cause."""
+    """Return the wall time of each epoch, and its downtime by cause."""
     headers = ["wall", "training", *(str(kind) for kind in DOWNTIME)]
     cells = [_time_cells(account) for account in (*summary.epochs, summary.rest, summary.total)]
     return _filled(figures_table("Where the time went", "epoch", headers), summary, cells)
@@ -123,7 +123,7 @@ INTERRUPTION_FIGURES = ("notice", "noticed\nafter", "commit\nage", "steps\nlost"
 
 
 def interruption_table(summary: RunSummary) -> FiguresTable:
-    """Return the cost of each interruption; the newest `INTERRUPTIONS_SHOWN`."""
+    """Return the cost of each of the newest `INTERRUPTIONS_SHOWN` interruptions."""
     found = summary.interruptions
     shown = found[-INTERRUPTIONS_SHOWN:]
     left_out = f" (the last {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
@@ -140,7 +140,9 @@ def lost_where(found: Interruption) -> str:
 
 
 def interruption_cells(found: Interruption, summary: RunSummary) -> list[str]:
-    """Return the figures named in `INTERRUPTION_FIGURES`. A command without checkpoints has none of its steps."""
+    """
+    Return the figures named in `INTERRUPTION_FIGURES`. The step figures are empty for a command without checkpoints.
+    """
     no_step = NOTHING if summary.plain else "not yet" if summary.state == "running" else "none"
     return [
         optional_duration(found.notice_lead, "none"),
@@ -161,7 +163,7 @@ def goodput(summary: RunSummary) -> str:
 
 
 def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]) -> FiguresTable:
-    """Return `cells` of each epoch, of the rest and of the total."""
+    """Fill the table with `cells` of each epoch, of the rest and of the total; return it."""
     for epoch, figures in zip(summary.epochs, cells, strict=False):
         assert epoch.epoch is not None
         add_row(table, [str(epoch.epoch + 1), *figures])
@@ -194,13 +196,13 @@ def _no_comparison(summary: RunSummary) -> str:
 
 
 def _without_price(total: Account) -> str:
-    """Return the hours that were used of nodes without a price."""
+    """Return the node-hours that were used on nodes without a price."""
     hours = f"{total.paid / timedelta(hours=1):.2f} node-hours at no price"
     return f"{hours}, and {dollars(total.cost_usd)} for what is stored." if total.cost_usd else f"{hours}."
 
 
 def at_home(summary: RunSummary) -> str:
-    """Return the wear and power of the user's own machine, on a line of its own: no bill has it."""
+    """Return the wear and power of the user's own machine, on their own line because they are not on any bill."""
     total = summary.total
     hours = f"{total.own_paid / timedelta(hours=1):.2f} h"
     share = percent(float(total.own_paid / total.paid))

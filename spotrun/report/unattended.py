@@ -1,4 +1,4 @@
-"""Describes a run without a runner, and what to type: nothing that bills is left unsaid."""
+"""Describes a run without a runner, and the commands to type. Everything that may be billed is mentioned."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
 
 
 def blind(why: str, since: datetime, now: datetime, clock: str) -> str:
-    """Return one line about a runner that gets no answer from the cloud; the way out is in `why`."""
+    """Return one line about a runner that gets no answer from the cloud; `why` includes the remedy."""
     lasts = span(max(0.0, (now - since).total_seconds()))
     return f"its runner sees nothing of the cloud since {since:%a %H:%M:%S} {clock}, {lasts} ago: {why}"
 
 
 def left_alone(run: str, state: RunState) -> str:
-    """Return in one line the fate of the run, its running instances, and what to type."""
+    """Return one line on the run's outcome, its running instances, and what to type."""
     if state.terminal is not None:
         what, advice = f"{run} has ended ({state.terminal.outcome})", f"`spotrun down {run}` makes sure of it"
     elif state.stop_requested:
@@ -42,7 +42,7 @@ def left_alone(run: str, state: RunState) -> str:
 
 
 def _carried_on(run: str, created: RunCreated) -> str:
-    """Return the command that carries it on, with the words that join it to the other way out."""
+    """Return the command that carries the run on, with the words that join it to the alternative."""
     if created.is_bench:
         return "The bench that it measured for is over: "
     if created.sweep:

@@ -13,7 +13,7 @@ Update = TypeVar("Update")
 
 
 class View(AbstractContextManager["View[Update]"], Generic[Update]):
-    """Enter it before the work begins, show updates during it, and leave it afterwards."""
+    """Shows updates of some work: enter it before the work begins, show updates during it, and leave it afterwards."""
 
     @abstractmethod
     def show(self, update: Update) -> None: ...
@@ -23,7 +23,7 @@ class View(AbstractContextManager["View[Update]"], Generic[Update]):
 
 
 class Screen(View[Update]):
-    """A view that redraws one screen. `transient`: the exit wipes it."""
+    """A view that redraws one screen. If `transient`, its exit clears the screen."""
 
     def __init__(self, console: Console, *, refresh_per_second: float, transient: bool) -> None:
         self._console = console
@@ -38,12 +38,12 @@ class Screen(View[Update]):
 
     @property
     def width(self) -> int:
-        """The columns of the terminal, which may change meanwhile."""
+        """The columns of the terminal, which may change at any time."""
         return self._console.width
 
     @property
     def height(self) -> int:
-        """The lines of the terminal, likewise; lines beyond them are not shown."""
+        """The lines of the terminal, which may change at any time; lines beyond them are not shown."""
         return self._console.height
 
     def show(self, update: Update) -> None:

@@ -1,4 +1,4 @@
-"""Events as people who watch a run read them: a refusal once, in a few words. `events` and `why` have it in full."""
+"""Events for people who watch a run: a refusal is shown once, in a few words. `events` and `why` show it in full."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def worth_watching(entries: list[Entry]) -> list[Entry]:
 
 
 def watched_line(entry: Entry, state: RunState) -> str:
-    """Return one line for an event, as `event_line` has it; but an earlier message of a cloud is not repeated."""
+    """Return one line for an event, like `event_line`; but a cloud's message that came before is not repeated."""
     event = entry.event
     if isinstance(event, LaunchClosed) and (launch := state.launches.get(event.launch)) and launch.closed == event:
         return line_of(entry, plain(f"launch {launch.number} given up ({event.cause}){_why(launch, state)}"))
@@ -34,7 +34,7 @@ def _why(launch: Launch, state: RunState) -> str:
 
 
 def _words(launch: Launch) -> str:
-    """Return why the launch was given up, without the names of its place."""
+    """Return why the launch was given up, without the names of its offering and zone."""
     offering = launch.intent.offering
     return "" if launch.closed is None else in_brief(launch.closed.detail, str(offering), offering.zone)
 

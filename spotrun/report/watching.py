@@ -1,4 +1,4 @@
-"""All runs, kept up to date while a person watches: a screen on a terminal, plain lines elsewhere."""
+"""Shows all runs and keeps them up to date while a person watches: a screen on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Table(Screen[Rows]):
 
 
 class _Changes(View[Rows]):
-    """A line for each run that changed."""
+    """Prints a line for each run that changed."""
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """
-Each decision of a run as a sentence with its reason, only from the facts in its ledger.
+Explains each decision of a run in a sentence with its reason, from the facts in its ledger alone.
 
-The ledger holds why a launch was chosen (`LaunchIntended.reason`). The reason for a wait and the effect of a notice
-follow from the entries around them. If the ledger does not say why, the sentence says so.
+The ledger records why a launch was chosen (`LaunchIntended.reason`). The reason for a wait and the effect of a notice
+follow from the entries around them. If the ledger does not record why, the sentence says so.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from spotrun.spec.model import RunSpec
 from spotrun.units import count_of, to_the_second
 
 TICKS_WAITED = 5
-"""A runner decides again after each tick; only a gap of more ticks counts as a wait."""
+"""Minimum length of a wait, in ticks: a runner decides again after each tick, so a shorter gap is not a wait."""
 PAIRS_MAX = 3
-"""Maximum refusals in a row that are each shown to people; more are shortened."""
+"""Maximum refusals in a row that are shown to people one by one; more are summarised."""
 REFUSED = "refused"
-"""The kind of decision for a launch that the cloud refused."""
+"""The kind of a decision in which the cloud refused a launch."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """`number` is the ledger entry of the decision, or of its cause. `kind` is a word for programs."""
+    """A decision. `number` is the ledger entry of the decision, or of its cause. `kind` is a word for programs."""
 
     number: int
     at: datetime
@@ -53,7 +53,7 @@ class Decision:
 
 def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
     """Return the decisions, in the order of the ledger."""
-    last = deque(replay(entries), maxlen=1)  # keeping all states would take memory quadratic in the entries
+    last = deque(replay(entries), maxlen=1)  # keeping all states would take memory quadratic in the number of entries
     if not last:
         return []
     narrator = _Narrator(spec, end=last[0][2])
@@ -66,7 +66,7 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
 
 
 def briefly(made: list[Decision]) -> list[Decision]:
-    """Return the same decisions, but with one line for all refused requests in a row except the first and the last."""
+    """Return the decisions, with one line for all refused requests in a row except the first and the last."""
     shortened: list[Decision] = []
     rest = made
     while rest:
@@ -83,7 +83,7 @@ def briefly(made: list[Decision]) -> list[Decision]:
 
 
 def _refused_in_a_row(made: list[Decision]) -> int:
-    """Return how many requests at the beginning were each followed by their refusal."""
+    """Return how many requests at the start of the list were each followed by their refusal."""
     pairs = 0
     while [each.kind for each in made[2 * pairs : 2 * pairs + 2]][1:] == [REFUSED]:
         pairs += 1
@@ -98,13 +98,13 @@ def offering_text(offering: Offering) -> str:
 
 
 def _where(state: RunState, name: MemberName) -> str:
-    """Return an instance in words, with its name where there are several."""
+    """Return an instance in words, with the member's name if there are several."""
     where = offering_text(state.launches[name.launch].intent.offering)
     return f"member {name} on {where}" if state.of_gangs else where
 
 
 def _noticed(attempt: Attempt, notice: ev.NoticeSeen) -> MemberName:
-    """Return the member that the cloud takes."""
+    """Return the member that the cloud takes according to the notice."""
     return attempt.names[0] if notice.member is UNSET else notice.member
 
 
@@ -117,7 +117,7 @@ Narrated = tuple[str, str]
 
 
 class _Narrator:
-    """Reads a ledger from its beginning. `end` is the state after its last entry: it shows what each entry led to."""
+    """Reads a ledger from its beginning. `end` is the state after its last entry, and shows what each entry led to."""
 
     def __init__(self, spec: RunSpec, end: RunState) -> None:
         self._spec = spec
@@ -212,7 +212,7 @@ class _Narrator:
         return "give-up", f"{what} {how} before it took over ({event.evidence}){self._pause(before)}"
 
     def _pause(self, before: RunState) -> str:
-        """Return the consequence of one more standby that has failed."""
+        """Return the pause that one more failed standby causes, in words; "" if it causes none."""
         failing = failing_standbys(self._after)
         if failing is None or failing == failing_standbys(before):
             return ""
@@ -297,7 +297,7 @@ def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:
 
 
 def _what_followed(end: RunState, attempt: Attempt) -> str:
-    """Return the steps done again, and which instance took over, as far as the ledger says (yet)."""
+    """Return the steps that were done again, and which instance took over, as far as the ledger has them."""
     successor = next((later for number, later in end.attempts.items() if number > attempt.number), None)
     if attempt.end is None or successor is None:
         return "; nothing has taken over yet" if end.terminal is None else ""
@@ -321,7 +321,8 @@ def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
     """
-    Return the lost time of a command, which has no steps: all that ran after the copy that the next one begins with.
+    Return the lost time of a command, which has no steps: everything that ran after the copy that its successor begins
+    with.
     """
     commit = None if number is None else end.commit(number)
     if commit is None:

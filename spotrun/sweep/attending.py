@@ -1,7 +1,8 @@
 """
-Attends to a sweep: a runner for each of its runs, in threads of this process, and a loop that begins and stops them.
+Attends to a sweep: a runner for each of its runs, in threads of this process, and a loop that begins and stops the
+runs.
 
-All state of a trial comes from its ledger, so a sweep that is attended again goes on where it was.
+All state of a trial comes from its ledger. So when another process attends to the sweep again, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -53,21 +54,19 @@ from spotrun.sweep.rungs import Begin, CarryOn, Over, Stop, SweepPlan, Trial, Un
 LOOK_S = 0.5
 """System seconds between two rounds over the ledgers that the runners read."""
 RECORD_EVERY_S = 10.0
-"""System seconds between two reads of whether another command has asked the sweep to stop."""
+"""System seconds between two reads of the sweep's record, to find whether another command has stopped the sweep."""
 END_WITHIN_S = 60.0
-"""
-Maximum system seconds for a runner whose run has nothing left: it sends the last news, and removes the run's role.
-"""
+"""Maximum system seconds for a runner whose run is over: it sends the last news, and removes the run's role."""
 LEAVE_WITHIN_S = 30.0
-"""Maximum system seconds for the runners' last tick."""
+"""Maximum system seconds for the runners' last ticks."""
 
 
 class _Left(Exception):
-    """Raised when this process attends to the run no longer."""
+    """Raised when this process stops attending to the run."""
 
 
 class Attendant:
-    """The runner of a trial's run, in a thread of its own, and the state of the trial."""
+    """The runner of a trial's run, in its own thread, and the state of the trial."""
 
     def __init__(self, run: OpenRun, sweep_name: str, number: int, params: Mapping[str, str]) -> None:
         assert run.created.budget_usd is not None, "each trial has one"
@@ -89,7 +88,7 @@ class Attendant:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Attend to the run, unless nothing of it is left to attend to."""
+        """Attend to the run, unless nothing is left to attend to."""
         if self.seen().settled or self.attends:
             return
         self._thread = threading.Thread(target=self._attend, name=self.run.id, daemon=True)
@@ -130,7 +129,9 @@ class Attendant:
             self.failure = error
 
     def seen(self) -> Trial:
-        """Return the trial by its ledger. A run that this process cannot attend to may cost all that it may spend."""
+        """
+        Return the trial from its ledger. If this process cannot attend to the run, it counts with its whole budget.
+        """
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
         if changed:
@@ -163,12 +164,12 @@ class Attendant:
 
 
 def decided(sweep_name: str, reason: str) -> str:
-    """Return the name that the sweep signs with when it stops a run for that reason."""
+    """Return the name under which the sweep stops a run for `reason`."""
     return f"sweep {sweep_name}: {reason}"
 
 
 class Wanted(NamedTuple):
-    """A sweep as the user requests it: the job without any parameter, the parameters of each trial, and the limits."""
+    """A sweep as the user requests it: the job without any parameters, the parameters of each trial, and the limits."""
 
     spec: RunSpec
     params: Sequence[Mapping[str, str]]
@@ -179,7 +180,7 @@ class Sweeping:
     """One process's attendance to a sweep."""
 
     def __init__(self, sweep: NamedSweep, wanted: Wanted, runs: Sequence[OpenRun]) -> None:
-        """`runs` are those that have begun, in the order of their trials."""
+        """`runs` are the runs that have begun, in the order of their trials."""
         seconds = sweep.record.deadline_s
         time_s = None if seconds is None else timedelta(seconds=seconds)
         self._sweep, self._wanted = sweep, wanted._replace(plan=replace(wanted.plan, time=time_s))
@@ -187,7 +188,7 @@ class Sweeping:
         self._attendants = [Attendant(run, name, number, params[number - 1]) for number, run in enumerate(runs, 1)]
         self._told = {each.number: each.seen() for each in self._attendants}
         self._new: NewRun | None = None
-        """The run of the next trial, once a try to create it has begun."""
+        """The run of the next trial, once an attempt to create it was made."""
         self._stopping = False
         self._failed: SpecInvalid | None = None
         self._over: Over | None = None
@@ -204,7 +205,7 @@ class Sweeping:
         return [each.seen() for each in self._attendants]
 
     def time_left(self) -> timedelta | None:
-        """Return the run time until the deadline; None without one."""
+        """Return the run time until the deadline; None if the sweep lacks a deadline."""
         record = self._sweep.record
         if record.deadline_s is None:
             return None
@@ -221,13 +222,13 @@ class Sweeping:
 
     def attend(self, *, background: bool) -> bool:
         """
-        Attend until the sweep is over. Return False if it is to be left to another process.
+        Attend until the sweep is over. Return False if another process is to attend to it from now on.
 
         Raises:
             SpecInvalid: no trial logs the metric.
             RunEnded: the sweep was stopped, or no trial is complete.
-            LedgerDamaged, SpotrunError: see `_begin`; this process attends to it no longer.
-            KeyboardInterrupt, Signalled: this process attends to it no longer.
+            LedgerDamaged, SpotrunError: see `_begin`; this process stops attending to the sweep.
+            KeyboardInterrupt, Signalled: this process stops attending to the sweep.
         """
         stopped_by_signal: Interrupt | None = None
         try:
@@ -296,10 +297,10 @@ class Sweeping:
 
     def _begin(self, begin: Begin, left: timedelta | None) -> bool:
         """
-        Begin a trial. Return False if that cannot be done just now.
+        Begin a trial. Return False if that is impossible just now.
 
         Raises:
-            LedgerDamaged: another process has put a run where this one belongs.
+            LedgerDamaged: another process has put a run in this one's place.
             SpotrunError: another process has begun this trial.
         """
         params, record = self._wanted.params[begin.number - 1], self._sweep.record
@@ -325,10 +326,10 @@ class Sweeping:
 
     def _record(self, run: OpenRun, number: int) -> None:
         """
-        Record the run of a trial. If another process was first, nothing is left of this one.
+        Record the run of a trial. If another process recorded this trial first, take the run down.
 
         Raises:
-            SpotrunError: it was.
+            SpotrunError: another process was first.
         """
         try:
             self._sweep.begin(run, number)
@@ -339,10 +340,10 @@ class Sweeping:
             raise
 
     def _share_setup(self, run: OpenRun) -> None:
-        """Give the run what `setup` has made for an earlier trial; a bucket copies that by itself."""
+        """Give the run the stored set-up of an earlier trial; a bucket copies it by itself."""
         if self._wanted.spec.setup is None:
             return
-        with contextlib.suppress(StoreError):  # its instance then runs the setup itself
+        with contextlib.suppress(StoreError):  # without it the instance runs the setup itself
             for each in self._attendants:
                 if setup_cache.copy_all(each.run.store, run.store):
                     return
@@ -359,7 +360,7 @@ class Sweeping:
         attendant.start()
 
     def _refuse(self, unknown: Unknown) -> None:
-        """Stop everything: nothing can be judged."""
+        """Stop everything, because no trial can be judged."""
         said = f"has logged {', '.join(unknown.known)}" if unknown.known else "has logged no metric"
         meant = f"--metric {unknown.meant or (unknown.known or ('NAME',))[0]}"
         what = f"the metric {unknown.metric!r}" if unknown.metric else "a loss"
@@ -397,7 +398,9 @@ class Sweeping:
             request_stop(run, self._sweep.with_all)
 
     def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
-        """Return True if another command has asked the sweep to stop. The record is read now and then, or `at_once`."""
+        """
+        Return True if another command has stopped the sweep. The record is read now and then, or at once if `at_once`.
+        """
         if self._stopping or (not at_once and time.monotonic() - self._looked_s < RECORD_EVERY_S):
             return False
         self._looked_s = time.monotonic()
@@ -436,6 +439,8 @@ class Sweeping:
 
     def _report_end(self) -> None:
         """
+        Raise the error with which the sweep ended, if there is one.
+
         Raises:
             SpecInvalid, RunEnded: see `attend`.
         """
@@ -454,7 +459,7 @@ class Sweeping:
 
 
 def _answer(caught: Interrupt, background: bool) -> str:
-    """Return `stop`, `detach` or `on`."""
+    """Return the reaction to the signal: `stop`, `detach` or `on`."""
     number = caught.signal if isinstance(caught, Signalled) else signal.SIGINT
     if number == signal.SIGHUP:
         return "on" if background else "detach"

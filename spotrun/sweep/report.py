@@ -1,4 +1,4 @@
-"""Reports a sweep: dollars by trial, what each has reached for them, and what was stopped and why."""
+"""Reports a sweep: the dollars of each trial, the result that they bought, and which trials were stopped and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spotrun.sweep.rungs import SweepPlan, Trial, best_of, held_usd, metric_of
 
 
 class TrialShown(msgspec.Struct, frozen=True):
-    """A trial with its parameters. `why` says how it ended, if it is not complete."""
+    """A trial with its parameters. `why` is how it ended, if it is not complete."""
 
     trial: Trial
     run: str
@@ -29,10 +29,7 @@ class TrialShown(msgspec.Struct, frozen=True):
 
 
 class SweepShown(msgspec.Struct, frozen=True):
-    """
-    A sweep as it is now. `ended` says why no more trials begin, None while some do; `command` carries it on, or shows
-    it again.
-    """
+    """A sweep as it is now. `ended` is why no more trials begin; None while more may."""
 
     name: str
     plan: SweepPlan
@@ -50,13 +47,15 @@ class SweepShown(msgspec.Struct, frozen=True):
         return sum((each.trial.spent_usd for each in self.trials), Decimal(0))
 
     def value(self, shown: TrialShown) -> float | None:
-        """Return the best value of a trial; None if it has none."""
+        """Return the best value of a trial; None if the trial has not logged any."""
         metric = self.metric
         found = None if metric is None else best_of(shown.trial, metric, maximize=self.plan.maximize)
         return None if found is None or metric is None else found.metrics[metric]
 
     def gain_per_usd(self, shown: TrialShown) -> float | None:
-        """Return by how much the best value of a trial is better than its first one, for each dollar of its cost."""
+        """
+        Return the improvement from a trial's first value to its best one, per dollar of its cost; None if unknown.
+        """
         value, metric = self.value(shown), self.metric
         first = next((each.metrics[metric] for each in shown.trial.epochs if metric in each.metrics), None)
         if value is None or first is None or not shown.trial.spent_usd:
@@ -99,7 +98,7 @@ def show(sweep: SweepShown) -> None:
 
 
 def notes(sweep: SweepShown) -> list[str]:
-    """Return the lines below the table: why trials were stopped, the sum, and the best."""
+    """Return the lines below the table: why trials were stopped, the total cost, and the best trial."""
     lines = [f"{each.run} {each.state}: {plain(each.why)}" for each in sweep.ranked if each.why]
     simulated = " (simulated)" if sweep.simulated else ""
     held = held_usd([each.trial for each in sweep.trials]) - sweep.spent_usd

@@ -1,18 +1,20 @@
 """
-Decides what a sweep does next: which trial begins with which budget, which one stops, and why none begins any more.
+Decides the next steps of a sweep: which trial begins with which budget, which one stops, and why none begins any more.
 
     held = what each settled trial has cost + the whole budget of each other one
     left = the sweep's budget - held             no trial begins with more than that
 
 A run never passes its own budget, so a sweep never passes its own. Optuna chooses the trials, and which of them are the
-worst so far (`ask`, `report`, `should_prune`); each decision begins with a new study, made from the
-ledgers of the runs, so there is no other state.
+worst so far (`ask`, `report`, `should_prune`). Each decision begins with a new study, made from the ledgers of the
+runs, so there is no other state.
 
-Once all have begun, what is left of the budget may go to those that were stopped, the most promising first.
+Once all trials have begun, the rest of the budget may go to trials that were stopped, the most promising first.
 
-Halving is asynchronous: a trial that has logged the metric after its first `grace_epochs` epochs, `keep_one_in` times
-as many, and so on, goes on if it is among the best one in `keep_one_in` of those that have come as far; no trial waits.
-Moments are those of the wall clock, which trials of any clock share.
+Halving is asynchronous: trials are compared when they have logged the metric after their first `grace_epochs` epochs,
+after `keep_one_in` times as many, and so on. At each comparison a trial goes on if it is among the best one in
+`keep_one_in` of the trials that have come as far; no trial waits.
+
+Moments are wall-clock times, which trials of any clock share.
 """
 
 from __future__ import annotations
@@ -38,44 +40,51 @@ from spotrun.units import count_of
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 AMPLE = Decimal(2)
-"""Share of a trial: this many times its expected cost on demand. Its instances are reserved before they cost."""
+"""
+Share of a trial, as a multiple of its expected cost on demand. Its instances are reserved before they cost anything.
+"""
 GENEROUS = Decimal(4)
 """
-Maximum share, in expected costs, if there is enough for all trials that are to begin: a start may be slower than those
-so far.
+Maximum share, as a multiple of the expected cost, if the money is enough for all trials that are to begin: a start may
+be slower than those so far.
 """
 LEAST = Decimal("1.3")
-"""Minimum share of a trial, in expected costs: with less, none begins."""
+"""Minimum share of a trial, as a multiple of its expected cost: with less, it does not begin."""
 SPARE = 1.3
-"""A trial begins only if the time to the deadline is at least this many times its expected time."""
+"""Minimum time to the deadline, as a multiple of a trial's expected time, at which another trial begins."""
 START = timedelta(minutes=5)
 """Expected time from the request for an instance to its first step, before one was measured."""
 ALONE = timedelta(minutes=30)
 """
-Maximum time for which the first trial runs alone, until it shows what one needs: a job that fails then does so once,
-and later trials keep only what one really needs. If its first epoch takes longer, the others begin without its figures.
+Maximum time for which the first trial runs alone, until its need is known. If the job fails, it then fails only once,
+and later trials reserve only what they really need. If its first epoch takes longer, the others begin without its
+figures.
 """
 PILOT_IN = 2
-"""The first trial gets one in this many parts of the budget: its need is unknown, and its budget cannot grow later."""
+"""Divisor of the budget for the first trial's share: its need is unknown, and its budget cannot grow later."""
 MORE = 1.2
-"""A sweep takes this many times what halving alone would: trials begin without waiting, prices and losses differ."""
+"""
+Ratio of a sweep's time and cost to those of halving alone: trials begin without waiting, and prices and losses differ.
+"""
 FAILED_MAX = 3
-"""From this many failures before any epoch has ended anywhere, the parameters are not the cause."""
+"""
+Minimum number of failed trials, before any epoch has ended in any trial, at which the parameters are not the cause.
+"""
 ALIKE = 0.8
-"""Minimum similarity at which a metric that no trial logs is a misspelling of another: val_los for val_loss."""
+"""Minimum similarity at which a metric that no trial logs counts as misspelled: val_los for val_loss."""
 CENT = Decimal("0.01")
 _STARTING = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
 
 class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The limits of the user, and what is known before any trial.
+    The limits that the user sets, and what is known before any trial.
 
-    `keep_one_in`: 2 stops the worst half; None stops none. Trials are compared first after `grace_epochs` epochs; None
-    means as late as the budget allows, and `time`, the time from the sweep's beginning to its deadline. What is left of
-    the budget in the end goes to trials that were stopped, if `resume_stopped`. `metric` None means the one that looks
+    `keep_one_in`: 2 stops the worst half; None stops none. Trials are first compared after `grace_epochs` epochs; None
+    means as late as budget and `time` allow. `time` is the time from the sweep's beginning to its deadline. If
+    `resume_stopped`, the rest of the budget goes to trials that were stopped. `metric` None means the one that looks
     most like a loss. `most_usd` is the job's own budget for one run. With less than `least_usd` no run begins. `work`
-    is how long a trial takes, if the job says so; `usd_per_hour` the most that its instances may cost.
+    is how long a trial takes, if the job specifies it; `usd_per_hour` is the maximum price of its instances.
     """
 
     trials: int
@@ -106,9 +115,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     A trial that has begun; trials are numbered from 1.
 
     `settled`: it has ended, and costs nothing more. `asked_to_stop`: its ledger has a stop request; `judged`: the
-    newest one is the sweep's own. The trial was carried on after epoch `spared`, and is no more judged by epochs up to
-    that one. `epoch_s` is the training time of an epoch, and `start_s` the time from launch to first step, once an
-    epoch has ended. `usd_per_hour` is the most that its instances may cost, `price_usd_per_hour` the price of its
+    newest such request is the sweep's own. `spared`: the trial was carried on after this epoch, and is no longer judged
+    by epochs up to it. `epoch_s` is the training time of an epoch, and `start_s` the time from launch to first step,
+    once an epoch has ended. `usd_per_hour` is the maximum price of its instances, `price_usd_per_hour` the price of its
     cheapest launch. `age` is run time since its launch.
     """
 
@@ -130,7 +139,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held_usd(self) -> Decimal:
-        """The part of the sweep's budget that is kept for this trial."""
+        """The part of the sweep's budget that is reserved for this trial."""
         return self.spent_usd if self.settled else max(self.budget_usd, self.spent_usd)
 
     @property
@@ -148,8 +157,8 @@ class Need(msgspec.Struct, frozen=True):
 
 class Begin(msgspec.Struct, frozen=True):
     """
-    Begin this trial, whose run may spend `budget_usd`. `work` is the expected training time, by the trials before it;
-    None if it is unknown.
+    Begin this trial, whose run may spend `budget_usd`. `work` is the expected training time, measured on earlier
+    trials; None if it is unknown.
     """
 
     number: int
@@ -176,8 +185,8 @@ class Over(msgspec.Struct, frozen=True):
 
 class Unknown(msgspec.Struct, frozen=True):
     """
-    No trial logs the metric, so nothing can be judged by it; "" stands for any that looks like a loss. `known` are the
-    metrics that are logged.
+    No trial logs the metric, so trials cannot be judged. `metric` is "" if any metric that looks like a loss would do.
+    `known` are the metrics that are logged.
     """
 
     metric: str
@@ -197,7 +206,7 @@ Action = Begin | Stop | CarryOn | Over | Unknown
 
 def trials_of(grid: Mapping[str, Sequence[str]], count: int, seed: int) -> list[dict[str, str]]:
     """
-    Return the parameters of `count` trials, no two alike; of all combinations if there are no more. The same seed gives
+    Return the parameters of `count` different trials; of all combinations if there are not more. The same seed gives
     the same trials in the same order.
     """
     study = optuna.create_study(sampler=optuna.samplers.GridSampler(grid, seed))
@@ -216,8 +225,8 @@ def trial_of(
     judged: bool = False,
 ) -> Trial:
     """
-    Return a trial as the ledger of its run shows it at run time `now`. `epochs_total` comes from its agent, if that
-    knows it. `judged`: see `Trial`.
+    Return a trial, computed from the ledger of its run at run time `now`. `epochs_total` comes from its agent; None if
+    the agent does not know it. `judged`: see `Trial`.
     """
     created = state.created
 
@@ -257,7 +266,7 @@ def _start_s(epochs: Sequence[Account]) -> float:
 
 
 def need_of(plan: SweepPlan, trials: Iterable[Trial]) -> Need | None:
-    """Return the need by the most expensive measured trial, else by the job; None while it is unknown."""
+    """Return a trial's need: from the most expensive measured trial, else from the job; None while it is unknown."""
     measured = [each for each in trials if each.epoch_s is not None and each.epochs_total]
     if measured:
         work_s = max((each.epoch_s or 0) * (each.epochs_total or 0) for each in measured)
@@ -275,10 +284,10 @@ def need_of(plan: SweepPlan, trials: Iterable[Trial]) -> Need | None:
 
 def next_actions(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None = None) -> list[Action]:
     """
-    Return what to do now. `trials` are those that have begun; `time_left` is run time until the deadline, None without
-    one.
+    Return the actions to do now. `trials` are those that have begun; `time_left` is run time until the deadline, None
+    without a deadline.
 
-    The deadline ends all that runs. If nothing is left to do, the last action is `Over`.
+    The deadline ends all trials that run. If nothing is left to do, the last action is `Over`.
     """
     running = [each for each in trials if each.outcome == "running"]
     if time_left is not None and time_left <= timedelta():
@@ -299,7 +308,7 @@ def _over(plan: SweepPlan, trials: Sequence[Trial], reason: str) -> Over:
 
 
 def _begins(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None) -> tuple[list[Begin], str]:
-    """Return the trials that begin now, and why no more do."""
+    """Return the trials that begin now, and the reason why no more do, "" if there is none."""
     if (reason := _all_fail(trials)) is not None:
         return [], reason
     need, begun, found = need_of(plan, trials), list(trials), list[Begin]()
@@ -327,15 +336,16 @@ def _left(plan: SweepPlan, trials: Iterable[Trial]) -> Decimal:
 
 
 def held_usd(trials: Iterable[Trial]) -> Decimal:
-    """Return the cost of these trials so far, and what those that have not ended may still cost."""
+    """Return the cost of these trials so far, and the maximum further cost of those that have not ended."""
     return sum((each.held_usd for each in trials), ZERO)
 
 
 def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to_begin: int) -> Decimal | None:
     """
-    Return the budget of the next trial; None if what is left is too little. The next `wanted_by` trials get equal
-    shares, or as many of them as `left` pays for. If the need is known, no trial gets more than an ample share, unless
-    there is more for all that are still `to_begin`.
+    Return the budget of the next trial; None if `left` is too little.
+
+    The next `wanted_by` trials get equal shares; if `left` is too little for all, fewer do. If the need is known, no
+    trial gets more than an ample share, unless `left` has more for all that are still `to_begin`.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -360,8 +370,10 @@ def _all_fail(trials: Sequence[Trial]) -> str | None:
 
 def metric_of(plan: SweepPlan, trials: Iterable[Trial]) -> str | None:
     """
-    Return the metric that trials are judged by. If the user names none, it is `val_loss`, or what looks most like it,
-    of those that the first judged epoch of a trial has logged; None while none does.
+    Return the metric that trials are judged by.
+
+    If the user names none, it is `val_loss`, or the most similar loss among the metrics of trials' first judged epochs;
+    None while no loss was logged there.
     """
     if plan.metric is not None:
         return plan.metric
@@ -372,9 +384,10 @@ def metric_of(plan: SweepPlan, trials: Iterable[Trial]) -> str | None:
 
 def unknown_metric(plan: SweepPlan, trials: Sequence[Trial]) -> Unknown | None:
     """
-    Return the metric that the user names, if trials have come far enough and none has logged it. One trial may have
-    lost it to NaN, unless it logs one that is spelled alike. If the user names none, and trials are to be compared, it
-    is any loss ("").
+    Return the metric that the user names, if trials have come far enough and none has logged it; else None.
+
+    One trial alone is not enough, because it may have lost the metric to NaN, unless it logs one that is spelled alike.
+    If the user does not name a metric, and trials are to be compared, any loss would do ("").
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
     if plan.metric is None:
@@ -394,13 +407,13 @@ def _all_over(plan: SweepPlan, trials: Sequence[Trial]) -> bool:
 
 
 def best_of(trial: Trial, metric: str, *, maximize: bool) -> EndedEpoch | None:
-    """Return the epoch with the trial's best value; None if it has logged none."""
+    """Return the epoch with the trial's best value; None if the trial has not logged any."""
     logged = [each for each in trial.epochs if metric in each.metrics]
     return (max if maximize else min)(logged, key=lambda each: each.metrics[metric], default=None)
 
 
 def worst(plan: SweepPlan, trials: Sequence[Trial]) -> list[Stop]:
-    """Return the trials that are not worth going on with, each with the reason."""
+    """Return a stop, with its reason, for each trial that is not worth continuing."""
     metric = metric_of(plan, trials)
     if metric is None or plan.keep_one_in is None:
         return []
@@ -416,8 +429,10 @@ def worst(plan: SweepPlan, trials: Sequence[Trial]) -> list[Stop]:
 
 def grace_epochs(plan: SweepPlan, trials: Sequence[Trial]) -> int:
     """
-    Return after how many epochs trials are compared first: the later, the less a slow start counts. If the user does
-    not say it, that is as late as budget and time allow, by the cost and time of the first trial that was measured.
+    Return after how many epochs trials are first compared: the later, the less a slow start counts.
+
+    If the user does not set it, that is as late as budget and time allow, estimated from the first trial that was
+    measured.
     """
     if plan.grace_epochs is not None or plan.keep_one_in is None:
         return plan.grace_epochs or 1
@@ -426,7 +441,7 @@ def grace_epochs(plan: SweepPlan, trials: Sequence[Trial]) -> int:
         return 1
     epochs, epoch_s = measured.epochs_total or 1, measured.epoch_s or 0.0
     prices = [each.price_usd_per_hour for each in trials if each.price_usd_per_hour]
-    usd_per_s = float(min(prices, default=ZERO)) / 3600  # a first trial with a deadline begins on demand
+    usd_per_s = float(min(prices, default=ZERO)) / 3600  # the first trial of a sweep with a deadline begins on demand
     found = 1
     for first in range(2, epochs // plan.keep_one_in + 1):
         work_s = plan.trials * measured.start_s + epoch_s * _epochs_trained(
@@ -440,7 +455,7 @@ def grace_epochs(plan: SweepPlan, trials: Sequence[Trial]) -> int:
 
 
 def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> float:
-    """Return how many epochs halving trains in all, if each comparison leaves exactly one in `keep_one_in`."""
+    """Return how many epochs halving trains in total, if each comparison leaves exactly one in `keep_one_in`."""
     left, at, total, upto = float(trials), 0, 0.0, first
     while at < epochs:
         total += left * (min(upto, epochs) - at)
@@ -449,9 +464,7 @@ def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> f
 
 
 def _is_done(trial: Trial) -> bool:
-    """
-    Return True if all epochs of the trial have ended: what follows costs little, and its weights are the last ones.
-    """
+    """Return True if all epochs of the trial have ended: the remaining time costs little, and its weights are final."""
     return trial.epochs_total is not None and trial.last_epoch >= trial.epochs_total
 
 
@@ -460,8 +473,8 @@ def _pruned(
     logged: tuple[tuple[int, int, float], ...], keep_one_in: int, grace_epochs: int, maximize: bool
 ) -> dict[int, tuple[int, ...]]:
     """
-    Return the trials that Optuna prunes, and after which epochs, if these values (number, epoch, value) were reported
-    in this order. A trial that is carried on is compared again further on.
+    Return which trials Optuna prunes, and after which epochs, if these values (number, epoch, value) are reported in
+    this order. A trial that is carried on is compared again later.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)
     study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)
@@ -476,8 +489,10 @@ def _pruned(
 
 def second_chances(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None) -> list[CarryOn]:
     """
-    Return the trials that the sweep has stopped and that can be carried on within its budget and deadline: those that
-    have come furthest first, then those that were better than more of the trials that had come as far.
+    Return the stopped trials that can be carried on within the sweep's budget and deadline, the most promising first.
+
+    Trials that have come furthest come first; among those, trials that were better than more of the others at that
+    epoch.
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)
     free = plan.max_parallel - sum(not each.settled for each in trials)
@@ -501,8 +516,8 @@ def _waiting(trials: Iterable[Trial]) -> list[Trial]:
 
 def _makes_way(plan: SweepPlan, trials: Sequence[Trial], stop: Stop) -> bool:
     """
-    Return True if stopping a trial is worth it when all have begun: its money stays unspent, or goes to a more
-    promising one. Otherwise the sweep would carry it on at once.
+    Return True if stopping a trial pays although all trials have begun: its money stays unspent, or goes to a more
+    promising one. Otherwise the sweep would carry the same trial on at once.
     """
     metric = metric_of(plan, trials)
     if not plan.resume_stopped or metric is None:
@@ -515,13 +530,13 @@ def _makes_way(plan: SweepPlan, trials: Sequence[Trial], stop: Stop) -> bool:
 
 
 def _rest(trial: Trial, need: Need) -> Decimal:
-    """Return what the remaining epochs of the trial may cost."""
+    """Return the expected cost of the remaining epochs of the trial."""
     total = trial.epochs_total or 0
     return need.usd * Decimal(max(0, total - trial.last_epoch)) / total if total else need.usd
 
 
 def _standing(trial: Trial, trials: Sequence[Trial], metric: str, maximize: bool) -> tuple[int, float]:
-    """Return a trial's rank as a sort key: less is better."""
+    """Return a sort key for a trial: the lower, the better its rank."""
     sign, epoch = -1 if maximize else 1, trial.last_epoch
     at = [
         each.metrics[metric]
@@ -538,7 +553,7 @@ def _standing(trial: Trial, trials: Sequence[Trial], metric: str, maximize: bool
 def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
-    """Return how the trial compares after that epoch with all that had come as far by then."""
+    """Return how the trial compared after that epoch with all trials that had come as far by then."""
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"
     if own != own:

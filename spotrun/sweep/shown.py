@@ -1,4 +1,6 @@
-"""Reports a sweep by its name: its record has the user's request, and the ledgers of its runs all else."""
+"""
+Reports a sweep by its name: the user's request comes from its record, everything else from the ledgers of its runs.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from spotrun.sweep.rungs import SweepPlan, trials_of
 
 def sweep_shown(sweep: NamedSweep) -> SweepShown:
     """
-    Return the sweep as it is now. No process has to attend to it.
+    Return the sweep as it is now. It works without a process that attends to the sweep.
 
     Raises:
-        SpecInvalid: an older spotrun began it, and did not write down its budget.
-        StoreError: what is in the store is no sweep that a spotrun has begun.
+        SpecInvalid: an older spotrun began the sweep, and did not record its budget.
+        StoreError: the record in the store is not one that a spotrun could have written.
     """
     record = sweep.record
     if record.budget_usd is None:
@@ -43,7 +45,7 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
 
 
 def _params(sweep: NamedSweep) -> list[dict[str, str]]:
-    """Return the parameters of each trial, as the flags of the sweep's command mean them."""
+    """Return the parameters of each trial, from the flags in the sweep's record."""
     record = sweep.record
     try:
         grid = read_grid(record.wanted["--grid"])

@@ -41,9 +41,9 @@ from spotrun.units import count_of, format_duration, parse_usd
 
 SUFFIX = "-sweep"
 RATES = ("acc", "auc", "f1", "iou", "bleu", "rouge", "precision", "recall", "psnr", "r2")
-"""Parts of the names of metrics of which a large value is good."""
+"""Parts of the names of metrics for which larger values are better."""
 NAME_MAX = 57
-"""Maximum letters of a sweep's name: a run's name has the number of the trial too."""
+"""Maximum length of a sweep's name, in characters: a run's name also contains the trial's number."""
 KEEP_EXACT = 0.01
 BUDGET_EXAMPLE = "--budget 40"
 FORGOTTEN_AFTER = timedelta(minutes=10)
@@ -69,7 +69,8 @@ class Wish(NamedTuple):
 
 class Outcome(NamedTuple):
     """
-    The report to show in the end, and the error that the command ends with; neither if the sweep goes on elsewhere.
+    The report to show at the end, and the error that the command ends with; both None if another process goes on with
+    the sweep.
     """
 
     shown: SweepShown | None
@@ -77,7 +78,7 @@ class Outcome(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The sweep that the user requests, by flags and job. `digest` is that of the job."""
+    """The sweep that the user requests with flags and job. `digest` is the job's digest."""
 
     name: str
     wanted: Wanted
@@ -88,7 +89,7 @@ def attended(
     spec_path: Path, arguments: Sequence[str], wish: Wish, *, yes: bool, detach: bool, background: bool
 ) -> Outcome:
     """
-    Begin the sweep, or carry it on, and attend to it until it is over, or leave it to another process.
+    Begin or carry on the sweep; then attend to it until it is over, or leave it to another process.
 
     Raises:
         SpecInvalid: it is not possible as requested; nothing was rented.
@@ -118,7 +119,7 @@ def attended(
 
 
 def _attended(sweeping: Sweeping, *, background: bool) -> Outcome | None:
-    """Attend to the sweep. Return None if it is to be left to a process in the background."""
+    """Attend to the sweep. Return None if a process in the background is to go on with it."""
     try:
         is_over = sweeping.attend(background=background)
     except SpotrunError as error:
@@ -153,7 +154,7 @@ def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
         raise SpecInvalid(f"--name {name!r} is longer than {NAME_MAX} letters", hint="give a shorter one")
     with placed(spec_path, overrides):
         params = trials_of(grid, min(combinations(grid), wish.sample or combinations(grid)), wish.seed)
-        with_params(spec, params[0])  # all have the same names
+        with_params(spec, params[0])  # all trials have the same names
     metric, maximize = _metric(spec, wish)
     plan = SweepPlan(
         trials=len(params),
@@ -176,12 +177,12 @@ def _default_name(spec: RunSpec) -> str:
 
 def _keep_one_in(factor: float) -> int | None:
     """
-    Return what a comparison leaves: one trial in how many; None if it stops none.
+    Return in how many trials a comparison leaves one; None if it does not stop any.
 
     The old name of the flag, `--stop-worst`, took the share that stops: 0.67 is the factor 3.
 
     Raises:
-        SpecInvalid: `factor` is no whole number from 2 on, and not 1 - 1/n for any of them.
+        SpecInvalid: `factor` is neither a whole number from 2 on nor 1 - 1/n for such a number n.
     """
     if factor == 0:
         return None
@@ -198,7 +199,7 @@ def _keep_one_in(factor: float) -> int | None:
 
 
 def _metric(spec: RunSpec, wish: Wish) -> tuple[str | None, bool]:
-    """Return the metric, and True if a large value is good."""
+    """Return the metric, and True if larger values are better."""
     if wish.mode not in (None, "min", "max"):
         raise SpecInvalid(f"--mode {wish.mode!r} is not known", hint="--mode min or --mode max")
     kept = spec.checkpoint.keep_best
@@ -222,7 +223,7 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
     Return the run time until the deadline, in seconds from now; None without one.
 
     Raises:
-        SpecInvalid: it has passed, or comes before an instance has booted.
+        SpecInvalid: the deadline has passed, or comes before one trial could be done.
     """
     if text is None:
         return None
@@ -240,7 +241,7 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
 
 def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPlan:
     """
-    Show what the first trial requests, and the sweep's size. Return the plan with current prices.
+    Show the first trial's requests and the sweep's size. Return the plan with current prices.
 
     Raises:
         SpecInvalid, CloudError, StoreError: no trial could begin, or none as requested.
@@ -275,10 +276,10 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
 
 def _with_prices(asked: Asked) -> tuple[SweepPlan, Market]:
     """
-    Return the plan with the current prices of the market, and that market.
+    Return the plan with the market's current prices, and the market itself.
 
     Raises:
-        SpecInvalid: the budget pays for no trial, or nothing that suits is offered.
+        SpecInvalid: the budget does not pay for any trial, or no suitable offering exists.
     """
     plan, spec = asked.wanted.plan, asked.wanted.spec
     trial = trial_spec(spec, f"{asked.name}-1", plan.budget_usd)
@@ -295,26 +296,26 @@ def _with_prices(asked: Asked) -> tuple[SweepPlan, Market]:
 
 
 def _found(asked: Asked) -> NamedSweep | None:
-    """Return the sweep of that name; None if there is none. Nothing is created."""
+    """Return the existing sweep of that name, None if there is none. Creates nothing."""
     return sweep_named(asked.name, asked.wanted.spec.checkpoint.uri)
 
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
-    """Return True if the sweep began a while ago and has no run: its runs were deleted, and the name is free."""
+    """Return True if the sweep began a while ago and lacks runs: its runs were deleted, and the name is free."""
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
 
 def _wanted_by(asked: Asked, wish: Wish) -> dict[str, Any]:
-    """Return what identifies this sweep, by flag. All else may change when it is carried on."""
+    """Return the values that identify this sweep, by flag. All other flags may change when it is carried on."""
     return {"--grid": list(wish.grid), "--sample": wish.sample, "--seed": wish.seed, "the job": asked.digest}
 
 
 def _created(asked: Asked, wish: Wish, deadline_s: float | None, in_place_of: NamedSweep | None) -> NamedSweep:
     """
-    Create the sweep. `in_place_of` was removed, and left its name.
+    Create the sweep. If `in_place_of` is given, that sweep was removed, and its name is used again.
 
     Raises:
-        SpotrunError: another machine has just begun one of this name.
+        SpotrunError: another machine has just begun a sweep of this name.
     """
     store = open_store(asked.wanted.spec.checkpoint.uri)
     record = SweepRecord(
@@ -352,12 +353,13 @@ def _as_asked(asked: Asked) -> dict[str, Any]:
 
 def _carry_on(sweep: NamedSweep, runs: Sequence[OpenRun], asked: Asked, wish: Wish, deadline_s: float | None) -> None:
     """
-    Carry the sweep on as the flags say now. A deadline that is the same as before still counts from the beginning.
+    Carry on the sweep with the current flags. A deadline that is the same as before still counts from the beginning.
 
-    `--yes` does not say that its runs are this user's: the record that names them is in the store.
+    `--yes` does not confirm that its runs are this user's, because anyone with access to the store could have changed
+    the record that names them.
 
     Raises:
-        SpecInvalid: the sweep of this name is another one; or a run of it is not this user's.
+        SpecInvalid: the sweep of this name is a different one; or one of its runs is not this user's.
     """
     record, now = sweep.record, _wanted_by(asked, wish)
     changed = [flag for flag, value in now.items() if record.wanted.get(flag) != value]
@@ -390,7 +392,7 @@ def _was(flag: str, value: object) -> str:
 
 def _lock_path(asked: Asked) -> Path:
     """
-    Return the path of the sweep's lock: in the store itself if that is a folder, so that all who share it share the
+    Return the path of the sweep's lock. If the store is a folder, the lock is in it, so that all its users share the
     lock.
     """
     place = address.parse(asked.wanted.spec.checkpoint.uri)
@@ -400,12 +402,12 @@ def _lock_path(asked: Asked) -> Path:
 
 
 def _leave_behind(sweep: NamedSweep) -> None:
-    """Run the same command in the background."""
+    """Start the same command again in the background."""
     name, place = sweep.record.name, address.parse(sweep.store.uri)
     log = Path(place) / FOLDER / f"{name}.log" if isinstance(place, str) else log_named(f"sweep-{name}")
     words = [word for word in sys.argv[1:] if word not in ("-d", "--detach", "-y", "--yes", "--foreground")]
     at = words.index("--") if "--" in words else len(words)
-    words[at:at] = ["--yes", "--foreground"]  # the trials were agreed to
+    words[at:at] = ["--yes", "--foreground"]  # the user has agreed to the trials already
     what = Background(f"the background process of the sweep {name}", log, f"spotrun stop {sweep.typed}", os.getcwd())
     what.start(words, otherwise="give the same command again")
     with contextlib.suppress(BrokenPipeError):

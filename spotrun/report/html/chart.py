@@ -1,4 +1,4 @@
-"""A run as a drawing: the use of each moment, and which instance was there, in which zone."""
+"""Draws a run: its activity at each moment, and which instance was there, in which zone."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def chart(state: RunState, now: datetime) -> Markup:
 
 
 def overlaps(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """Return the times with more than one instance."""
+    """Return the stretches in which more than one instance was there."""
     found: list[Stretch] = []
     latest: datetime | None = None
     for start, end in sorted(stretches):
@@ -80,14 +80,16 @@ def _lanes(state: RunState, end: datetime) -> dict[tuple[str, str], list[Stretch
 
 
 def _there(launch: Launch, end: datetime) -> Stretch | None:
-    """Return the time for which the instance was billed; None before the meter runs."""
+    """Return the time for which the launch was billed; None before its meter runs."""
     if launch.billed_from is None:
         return None
     return launch.billed_from, launch.gone.ended_at if launch.gone is not None else end
 
 
 def _bars(scale: Scale, stretches: Iterable[tuple[datetime, datetime, str]]) -> Markup:
-    """Bars too narrow to see are drawn once for each thousandth and kind, so that the file stays small."""
+    """
+    Draw the bars. Of bars too narrow to see, one for each thousandth and kind is drawn, so that the file stays small.
+    """
     drawn: list[Markup] = []
     seen: set[tuple[float, str]] = set()
     for start, end, class_ in stretches:

@@ -20,8 +20,8 @@ RUNS_MAX = 100
 
 def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str:
     """
-    Return the last `RUNS_MAX` runs in the given order; ratios are to the first of all. `with_trend`: the runs have one
-    name, oldest first.
+    Return the last `RUNS_MAX` runs in the given order; ratios are to the first of all runs. `with_trend` adds a trend:
+    then the runs have one name, oldest first.
     """
     runs = comparison(summaries)[-RUNS_MAX:]
     simulated = " (simulated prices)" if any(run.summary.simulated for run in runs) else ""
@@ -46,7 +46,7 @@ def _trend(summaries: Sequence[RunSummary]) -> Markup:
 
 
 def _costs(runs: Sequence[ComparedRun]) -> Markup:
-    """Draw two bars for each run: what was paid, by capacity type, and what all on demand would have cost."""
+    """Draw two bars for each run: its cost by capacity type, and the cost of all on demand."""
     totals = [run.summary.total for run in runs]
     most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)
     rows = []

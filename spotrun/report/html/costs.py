@@ -1,4 +1,4 @@
-"""Drawings of dollars, for each epoch and as they added up, and of downtime by cause."""
+"""Drawings of dollars, per epoch and accumulated, and of downtime by cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
     step = 100 / max(len(shown), 1)
     width = min(step * 0.8, 8)
     bars = [_stack(epoch, index * step, width, most) for index, epoch in enumerate(shown)]
-    every = 1 + len(shown) // NAMES_MAX  # as many numbers as fit
+    every = 1 + len(shown) // NAMES_MAX  # so that the numbers fit
     named = list(enumerate(shown))[::every]
     crowded = len(named) > NARROW_NAMES_MAX
     names = [
@@ -51,7 +51,7 @@ def _stack(epoch: Account, x: float, width: float, most: Decimal) -> Markup:
 
 
 def cumulative(series: list[tuple[datetime, Bill]]) -> Markup:
-    """Draw the dollars that were paid by each moment, and what all on demand would have cost by then."""
+    """Draw the accumulated cost at each moment, and the cost of all on demand up to then."""
     paid = [float(bill.cost_usd) for _, bill in series]
     compared = [float(bill.counterfactual_usd) for _, bill in series]
     most = max([*paid, *compared]) or 1.0

@@ -1,7 +1,7 @@
 """
-Drawings that fit the screen: marks stand at percents of the width, and texts keep their size.
+Drawings that fit the screen: marks are placed at percents of the width, and texts keep their size.
 
-A drawing has rows. If there is room, the name of a row stands left of its marks, on a narrow screen above them.
+A drawing has rows. The name of a row stands to the left of its marks; on a narrow screen, above them.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from collections.abc import Iterable, Sequence
 from spotrun.report.html.markup import Markup, element, join
 
 ROW = 18
-"""The height of a row of bars, in pixels."""
+"""Height of a row of bars, in pixels."""
 TOP, HEIGHT = 20, 220
-"""The largest and the smallest value of a plot, in pixels from its upper edge."""
+"""Positions of the largest and the smallest value of a plot, in pixels from its upper edge."""
 
 
 def picture(said: str, *rows: Markup) -> Markup:
-    """Return a drawing. A screen reader reads `said` instead."""
+    """Return a drawing. Screen readers read `said` instead of it."""
     return element("div", *rows, class_="drawing", role="img", aria_label=said)
 
 
 def lane(name: str, *marks: Markup, value: str = "", height: float = ROW) -> Markup:
-    """Draw a row of marks between its name and the figure that they come to."""
+    """Draw a row of marks between its name and its figure."""
     figure = [element("span", value, class_="value")] if value else []
     return element("div", element("span", name, class_="name"), *figure, strip(height, *marks), class_="lane")
 
 
 def plot(high: str, low: str, *marks: Markup) -> Markup:
-    """Marks between the lines of the largest and the smallest value, to be followed by an axis."""
+    """Draw marks between the lines of the largest and the smallest value; an axis should follow."""
     lines = [
         element("line", x1="0", x2="100%", y1=f"{at:g}", y2=f"{at:g}", class_="axis") for at in (TOP - 2, HEIGHT + 1)
     ]
@@ -37,7 +37,7 @@ def plot(high: str, low: str, *marks: Markup) -> Markup:
 
 
 def axis(texts: Sequence[str]) -> Markup:
-    """Texts from edge to edge of the marks. A narrow screen shows every other one."""
+    """Draw texts from edge to edge of the marks. A narrow screen shows every other text."""
     last = max(len(texts) - 1, 1)
     ends = {0: "start", last: "end"}
     return strip(
@@ -64,7 +64,7 @@ def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
 
 
 def bars(y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
-    """Bars side by side from the left, each with its width and its class."""
+    """Draw bars side by side from the left, each with its width and its class."""
     drawn, x = [], 0.0
     for width, class_ in parts:
         drawn.append(bar(x, y, width, height, class_))
@@ -73,36 +73,39 @@ def bars(y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
 
 
 def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Markup:
-    """Draw a moment: as many pixels wide on each screen."""
+    """Draw a moment, equally many pixels wide on every screen."""
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=f"{pixels:g}", height=f"{height:g}", class_=class_)
 
 
 def label(x: float, y: float, text: str, anchor: str = "start", spare: bool = False) -> Markup:
-    """`anchor` is the part of the text that stands at `x`: start, middle or end. A narrow screen hides a spare text."""
+    """
+    Draw a text. `anchor` is the part of it that stands at `x`: start, middle or end. A narrow screen hides a `spare`
+    text.
+    """
     hidden = {"class_": "spare"} if spare else {}
     return element("text", text, x=f"{x:.2f}%", y=f"{y:g}", text_anchor=anchor, **hidden)
 
 
 def level(part: float) -> float:
-    """Return the `y` of a value in a plot, from 0 for the smallest to 1 for the largest."""
+    """Return the `y` of a value in a plot; `part` is 0 for the smallest value and 1 for the largest."""
     return HEIGHT - part * (HEIGHT - TOP)
 
 
 def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
-    """Draw a line in a plot. A point is a percent of the width and a part of the height (`level`)."""
+    """Draw a line in a plot. A point is a percent of the width, and a part of the height (see `level`)."""
     placed = " ".join(f"{x:.2f},{level(part):.1f}" for x, part in points)
-    line = element("polyline", points=Markup(placed), class_=class_)  # longer than any text may be
+    line = element("polyline", points=Markup(placed), class_=class_)  # markup: too long for `literal`
     box = {"viewBox": f"0 0 100 {HEIGHT}", "preserveAspectRatio": "none"}
     return element("svg", line, width="100%", height=HEIGHT, **box)
 
 
 def dot(x: float, part: float, class_: str) -> Markup:
-    """Draw a point of a plot, placed like those of a `curve`."""
+    """Draw a point of a plot, placed like the points of a `curve`."""
     return element("circle", cx=f"{x:.2f}%", cy=f"{level(part):.1f}", r="3", class_=class_)
 
 
 def legend(entries: list[tuple[str, str]]) -> Markup:
-    """Explains marks: the class and the meaning of each."""
+    """Explain the marks: the class and the meaning of each."""
     swatch = (join(_swatch(class_), element("span", meaning)) for class_, meaning in entries)
     return element("ul", *(element("li", one) for one in swatch), class_="legend")
 

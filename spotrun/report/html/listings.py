@@ -1,4 +1,4 @@
-"""The tables of the page: epochs, attempts, interruptions and events, named as on the terminal."""
+"""The tables of the page: epochs, attempts, interruptions and events, with the same names as on the terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAITING = "waiting members"
 
 
 def epochs(summary: RunSummary) -> Markup:
-    """Draw a row for each epoch. A cell's `data-value` is the exact figure."""
+    """Draw the table of epochs, one row for each. A cell's `data-value` is the exact figure."""
     *shown, rest, total = money(summary)
     listed = list(zip(summary.epochs, shown, strict=True))[-ROWS_MAX:]
     rows = [_account(str(e.epoch + 1), e, texts) for e, texts in listed if e.epoch is not None]
@@ -61,7 +61,7 @@ def glance(summary: RunSummary) -> Markup:
 
 
 def interruptions(summary: RunSummary) -> Markup:
-    """Return the cost of each interruption. Unlike on the terminal, a head is one line."""
+    """Draw the table with the cost of each interruption. Unlike on the terminal, each head is one line."""
     found = summary.interruptions
     rows = [
         row(
@@ -105,7 +105,7 @@ def attempts(state: RunState) -> Markup:
 
 
 def events(entries: Sequence[Entry], ordinals: Mapping[int, int], time_scale: float) -> Markup:
-    """Return the events, folded away: they would be most of the page."""
+    """Return the events, folded away because they would fill most of the page."""
     rows = [row(str(e.number), [f"{e.at:%Y-%m-%d %H:%M:%S}", describe(e, ordinals)]) for e in entries[-ROWS_MAX:]]
     heads = [head(name) for name in ("entry", dated("when", time_scale), "what happened")]
     listed = table(f"Events{_cut(entries)}", heads, rows, class_="words")
@@ -123,7 +123,7 @@ def _account(name: str, a: Account, shown: Money) -> Markup:
 
 
 def costs(*, own: bool) -> tuple[str, ...]:
-    """Return the names of the columns of dollars; `own`: with that of a machine of the user's own."""
+    """Return the names of the dollar columns; with `own`, including the column of the user's own machine."""
     return (*RENTED, *(("own machine",) if own else ()), *KEPT)
 
 

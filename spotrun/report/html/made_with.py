@@ -15,11 +15,11 @@ from spotrun.spec.model import RunSpec
 from spotrun.spec.yaml import write_yaml
 
 PROGRAMS = ("spotrun", "python", "torch", "lightning", "driver")
-"""The versions that are shown, by their names in a checkpoint's entry."""
+"""The programs whose versions are shown, under their names in a checkpoint's entry."""
 
 
 def made_with(state: RunState) -> Markup:
-    """Return the versions as a table, and the job without what spotrun adds by itself."""
+    """Return the versions as a table, and the job without the fields that spotrun adds."""
     return join(_versions(state), _job(state))
 
 
@@ -50,7 +50,7 @@ def _job(state: RunState) -> Markup:
 
 def job_yaml(stored: dict[str, Any]) -> str:
     """
-    Return the job as a file would have it, without defaults and without secrets; "" if this spotrun cannot read it.
+    Return the job as its file would look, without defaults and without secrets; "" if this spotrun cannot read it.
     """
     try:
         spec = RunSpec.from_dict(stored)
@@ -62,7 +62,7 @@ def job_yaml(stored: dict[str, Any]) -> str:
 
 
 def _clean(value: Any, redactor: Redactor) -> Any:
-    """Plain data without secrets, also where a flag and its value are two items of a list."""
+    """Return plain data without secrets, even if a flag and its value are two items of a list."""
     if isinstance(value, str):
         return redactor.clean(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The only place where text becomes markup: all other text is escaped."""
+"""The only module in which text becomes markup; it escapes all text that is not Markup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Content = Markup | str
 
 
 def literal(content: Content) -> str:
-    """Markup as it is; text escaped, with control and direction characters made visible."""
+    """Return markup unchanged; escape text, with control and direction characters made visible."""
     return content.text if isinstance(content, Markup) else escape(shown(content, TEXT_MAX), quote=True)
 
 
@@ -54,7 +54,7 @@ def section(title: str, *content: Content) -> Markup:
 
 
 def figure(text: str, value: object) -> Markup:
-    """Return a cell. Its `data-value` is the exact figure, by which the buttons in the heads sort."""
+    """Return a cell. Its `data-value` is the exact figure, which the buttons in the heads sort by."""
     exact = usd_text(value) if isinstance(value, Decimal) else value
     return element("td", text, data_value="-Infinity" if exact is None else exact)
 

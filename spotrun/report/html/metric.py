@@ -1,4 +1,4 @@
-"""A metric of the training over the dollars paid and over time: the price of an improvement."""
+"""A metric of the training over dollars paid and over time: the price of an improvement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spotrun.run.state import Commit, RunState
 POINTS_MAX = 1000
 DOTS_MAX = 100
 Point = tuple[float, float]
-"""Dollars paid, or seconds of run time since the run's creation; and the metric's value."""
+"""The dollars paid, or the seconds of run time since the run's creation; and the metric's value then."""
 
 
 def points(state: RunState, now: datetime, metric: str) -> list[Point]:
@@ -27,7 +27,7 @@ def points(state: RunState, now: datetime, metric: str) -> list[Point]:
     Return the metric after each surviving epoch, over all dollars paid by then.
 
     Raises:
-        SpecInvalid: no epoch has logged it; the message names the known metrics.
+        SpecInvalid: no epoch has logged the metric; the message names the known metrics.
     """
     logged = [(epoch.at, epoch.event.metrics[metric]) for epoch in state.epochs if metric in epoch.event.metrics]
     if not logged:
@@ -53,8 +53,8 @@ def _strangeness(name: str) -> tuple[bool, bool, bool, bool]:
 
 def at_commits(state: RunState, now: datetime, metric: str) -> list[Point]:
     """
-    Return the metric at each surviving commit, over the time since the run's creation, which never goes back, whatever
-    the clocks say.
+    Return the metric at each surviving commit, over the time since the run's creation. That time never goes back, even
+    if clocks disagree.
     """
     found: list[Point] = []
     at, end = state.created_at, account_end(state, now)
@@ -81,12 +81,13 @@ def over_dollars(metric: str, found: list[Point]) -> Markup:
 
 def _drawn(metric: str, found: list[Point], over: str, said_as: Callable[[float], str]) -> Markup:
     """
-    Draw a line through at most `POINTS_MAX` points, the last one among them; it names the smallest and largest value.
+    Draw a line through at most `POINTS_MAX` points, including the last one. The smallest and the largest value are
+    labelled.
     """
     shown = found[:: -ceil(len(found) / POINTS_MAX)][::-1]
     most = max(paid for paid, _ in shown) or 1.0
     low, high = min(value for _, value in shown), max(value for _, value in shown)
-    spread = (high / 2 - low / 2) or 1.0  # halves, as the whole may be more than a float holds
+    spread = (high / 2 - low / 2) or 1.0  # halves, because the whole range may be too large for a float
     placed = [(100 * paid / most, (value / 2 - low / 2) / spread) for paid, value in shown]
     dots = [dot(x, part, "key_paid") for x, part in placed] if len(placed) <= DOTS_MAX else []
     first, last = (f"{value:.4g} after {said_as(paid)}" for paid, value in (shown[0], shown[-1]))

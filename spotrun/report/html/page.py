@@ -36,7 +36,7 @@ def page(
 ) -> str:
     """
     Return the report of a run at `now`, from its state, its ledger entries, the load of its machines, and the cost of
-    calling its runner. With `metric`, that is drawn over dollars.
+    calling its runner. If `metric` is given, it is drawn over dollars.
 
     Raises:
         SpecInvalid: no epoch has logged that metric.
@@ -73,7 +73,7 @@ def _metric(state: RunState, now: datetime, metric: str, prices: str) -> Markup:
 
 
 def _over_time(state: RunState, now: datetime, metric: str | None) -> list[Markup]:
-    """Return a section; none where fewer than two commits have the metric."""
+    """Return a section on the metric; none if fewer than two commits have the metric."""
     found = [] if metric is None else drawing.at_commits(state, now, metric)
     if metric is None or len(found) < 2:
         return []

@@ -21,7 +21,7 @@ Billed = tuple[Launch, list[Charge]]
 
 
 def price_curve(state: RunState, now: datetime) -> Markup:
-    """Draw a bar for each price of the newest `INSTANCES_MAX` billed instances; its area is dollars."""
+    """Draw a bar for each price of the newest `INSTANCES_MAX` billed launches; its area is dollars."""
     end = account_end(state, now)
     scale = Scale(state.created_at, end)
     paid = [(launch, charges(launch, state.created.billing, end)) for launch in state.launches.values()]
@@ -57,8 +57,8 @@ def _is_own(launch: Launch) -> bool:
 
 def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[Markup]:
     """
-    Yield the bars, the highest first, so that an instance next to a more expensive one is seen. Bars too narrow to see
-    are drawn once.
+    Yield the bars, the highest first, so that a higher bar never hides the bar of a cheaper instance. Of bars too
+    narrow to see, only one in each place is drawn.
     """
     drawn = sorted(
         ((charge, str(launch.intent.offering.capacity_type)) for launch, charged in shown for charge in charged),
