@@ -1,9 +1,9 @@
 """
-Saves and restores what averaging callbacks forget.
+Saves and restores the state that averaging callbacks do not save.
 
 StochasticWeightAveraging saves its average, but sets itself up only when an epoch starts. After a resume within an
-epoch it would have no schedule until the next one, and would count its averages from 0. This module sets the callback
-up as it was.
+epoch it would have no schedule until the next epoch, and would count its averages from 0. This module restores the
+callback's setup.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _dump_normalizing(trainer: Any, callback: Any) -> State:
 
 
 def load(trainer: Any, saved: list[State | None]) -> None:
-    """Set the callbacks up in `on_train_start`, when optimizers have their state."""
+    """Set the callbacks up in `on_train_start`, once the optimizers have their state."""
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         if state is not None:
             _set_up(trainer, callback, state)
