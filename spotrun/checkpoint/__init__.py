@@ -1,1 +1,1 @@
-"""Bytes of a checkpoint: their layout, upload, verification, restore and retirement."""
+"""The bytes of a checkpoint: their layout, upload, verification, restore and retirement."""
