@@ -301,7 +301,7 @@ Receives each piece of an object and its start. If the object did not arrive who
 
 def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
     """
-    Pass pieces to `take` as they arrive, hashed on the way. The last pass over the pieces is what was committed.
+    Pass pieces to `take` as they arrive, hashed on the way. The last pass over the pieces has the committed bytes.
 
     Raises:
         CheckpointDamaged: the object is missing, or does not match `digest`.

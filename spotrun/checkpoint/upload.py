@@ -1,7 +1,7 @@
 """
 Uploads a checkpoint image as objects: parts of at most 16 MiB, then the manifest that names them (manifest.py).
 
-Each object is compared with what was stored, with the store's own checksum or by reading it back (protocol 21). An
+Each object is compared with its stored bytes, through the store's checksum or by reading it back (protocol 21). An
 upload alone does not make a checkpoint exist: the ledger's entry does.
 """
 
@@ -159,8 +159,8 @@ def upload(
     retry_for_s: float = RETRY_FOR_S,
 ) -> Uploaded:
     """
-    Upload every byte of `image` that is not `borrowed` below `prefix`, and compare with what the store holds. After
-    each part, `sent` gets the number of bytes in the store.
+    Upload every byte of `image` that is not `borrowed` below `prefix`, and compare it with the stored bytes. After each
+    part, `sent` gets the number of bytes in the store.
 
     Raises:
         StoreError: the upload is incomplete; remove it (`discard`) and try another time.

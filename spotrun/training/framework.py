@@ -192,7 +192,7 @@ class Framework(Protocol):
         """
 
     def dump_rest(self) -> State:
-        """Return state that `dump` leaves out and that is the same on all ranks, under names that never change."""
+        """Return the state that `dump` leaves out. It is equal on all ranks, and its names never change."""
 
     def dump_metrics(self) -> State:
         """Return the counts and logged metrics of this rank so far."""

@@ -78,7 +78,7 @@ class ImageMemory:
     Besides this object, only the agent, which fetches the rest, may use that memory.
 
     `image` is for reading: writing to it has no effect outside it. Large tensors that are kept are views of that memory
-    itself, which a forked process shares with this one.
+    itself. A forked process shares them with this one.
     """
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:

@@ -44,7 +44,8 @@ class LateParts:
 
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
-        Name those of `modules` (kinds of all parts, by name) that differ from what a resume could make; "" if none do.
+        Name the parts that a resume could not make as they are in `modules` (kinds of all parts, by name); "" if it
+        could make all.
         """
         if not self._judges:
             return ""

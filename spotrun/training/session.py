@@ -1,8 +1,8 @@
 """
 The trainer's session with its agent.
 
-A thread reads what the agent sends and raises flags; the training thread reads them between two steps, where I/O and
-collective calls are safe. If the agent is gone, the process follows within a minute (protocol 17).
+A thread reads the agent's messages and raises flags. The training thread reads the flags between two steps, where I/O
+and collective calls are safe. If the agent is gone, the process follows within a minute (protocol 17).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from spotrun.transformers.loop import TrainerLoop
 
 OURS = ("transformers", "accelerate", "spotrun")
 OF_THE_SCRIPT = ("data_collator", "compute_metrics", "compute_loss_func", "preprocess_logits_for_metrics")
-"""Attributes of a Trainer that hold what the script passed to it."""
+"""Attributes in which a Trainer holds arguments from the script."""
 REPORTING = "transformers.integrations"
 """Module of the callbacks that write to loggers."""
 OUTPUT = "output"

@@ -1,5 +1,5 @@
 """
-Finds and seeds generators that the script's objects own: those of an augmentation, a sampler, a model.
+Finds and seeds generators that belong to the script's objects, such as an augmentation, a sampler or a model.
 
 The output of such a generator depends on the whole history of its process. So each is seeded by place, as the global
 generators are. Two objects may share one.

@@ -1,4 +1,4 @@
-"""A stand-in for another object, which the code that uses it cannot tell from that object."""
+"""A stand-in for another object. Code that uses it sees no difference."""
 
 from __future__ import annotations
 

@@ -65,7 +65,9 @@ BEHIND: dict[type, tuple[str, ...]] = {
     partial: ("func", "args", "keywords"), ChainMap: ("maps",), UserDict: ("data",), UserList: ("data",),
     memoryview: ("obj",),
 }  # fmt: skip
-"""Attributes in which Python's own objects, which a resume does not make, hold the values that the script put in."""
+"""
+Attributes in which Python's own objects hold the values that the script put in. A resume does not make such objects.
+"""
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
 """Kinds of bags. Of a `threading.local`, only the training thread's values count."""
 

@@ -1,8 +1,8 @@
 """
-Traces a training behind the port: records what `Framework` shows of it, at the places of `Hooks`.
+Traces a training behind the port: records the values that `Framework` exposes, at the calls of `Hooks`.
 
-It does so only if the environment names a file for it (trace_file.py). The environment may also list steps to hold at:
-the trainer stands still after each of them, once, until it is killed.
+It does so only if the environment names a trace file (trace_file.py). The environment may also list steps to hold at:
+the trainer stops after each of them, once, until it is killed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,19 @@ from spotrun.training.trace.outside_files import OutsideFiles
 from spotrun.training.trace.places import Places
 
 SLOW_STEPS = 40
-"""Number of steps before a hold that take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable meanwhile."""
+"""
+Number of steps before a hold that take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable before the hold.
+"""
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
-"""Number of batches after which, as at the first epoch's end, a first pass notes all places."""
+"""
+All places are recorded after each of this many first batches, and at the end of the first epoch. Only the first traced
+process does so.
+"""
 
 
 class Holds:
-    """The steps after which this process stands still, each once; with `held_at` of None there is none."""
+    """The steps after which this process stands still, each once. With `held_at` of None there are no such steps."""
 
     def __init__(self, file: TraceFile, held_at: Collection[int] | None) -> None:
         wanted = {int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step}
@@ -59,7 +64,9 @@ class Holds:
 
 
 class ProcessTrace:
-    """Shared parts of the traces of all fits of a process: their file, and where the last of them has ended."""
+    """
+    The parts that the traces of all fits of a process share: their file, and the point at which the last fit ended.
+    """
 
     file: TraceFile
 
@@ -71,14 +78,14 @@ class ProcessTrace:
         self._leaves = False
 
     def open(self, rank: int) -> None:
-        """Write to the file of that rank from now on."""
+        """Write to the trace file of `rank` from now on."""
         self.file = TraceFile(path_of_rank(Path(os.environ[FILE_VARIABLE]), rank))
         if not self._leaves:
             self._leaves = True
             atexit.register(self._leave)
 
     def evaluated(self, stage: str, known: Mapping[str, Any], predictions: str | None = None) -> None:
-        """Record a result outside of the training. `predictions` is a digest."""
+        """Record a result outside of training. `predictions` is a digest."""
         self.file.append(Evaluated(pid=os.getpid(), stage=stage, metrics=metrics(known), predictions=predictions))
 
     def _leave(self) -> None:
@@ -94,7 +101,7 @@ def of_this_process() -> ProcessTrace:
 
 
 def traced(framework: Framework) -> FrameworkTrace | None:
-    """Return the trace of a fit that has been loaded and begins now; None if no trace is wanted."""
+    """Return the trace of a fit that is loaded and begins now; None if no trace is wanted."""
     if FILE_VARIABLE not in os.environ:
         return None
     of_this_process().open(framework.rank)
@@ -105,7 +112,7 @@ def traced(framework: Framework) -> FrameworkTrace | None:
 
 class FrameworkTrace:
     """
-    The trace of one fit. Epochs and steps count on over the fits of a process. `counted` is the epoch and the step of
+    The trace of one fit. Epochs and steps count on over the fits of a process. `counted` is the epoch and the step in
     the framework's own counters before this fit has loaded anything.
     """
 
@@ -138,7 +145,7 @@ class FrameworkTrace:
         self._lr = learning_rates(self._here.optimizers)
 
     def batch_ends(self) -> None:
-        """Record a batch that is counted, before any generator is seeded again."""
+        """Record a batch once it is counted, before any generator is seeded again."""
         here, number = self._here, self._here.batch - 1
         order = self._order()
         self._file.append(
@@ -158,11 +165,11 @@ class FrameworkTrace:
         self._holds.reached(self._step)
 
     def _order(self) -> ExactOrder | None:
-        """Return the order of the training data; None if it is not known."""
+        """Return the order of the training data; None if unknown."""
         return next((found for one in self._here.loaders("train") if (found := order_of(one)) is not None), None)
 
     def validated(self) -> None:
-        """Record a validation. What was logged so far is that of this validation too."""
+        """Record a validation. The metrics logged so far include those of this validation."""
         known = metrics(self._here.metrics())
         self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
 
@@ -178,7 +185,7 @@ class FrameworkTrace:
             self.note("the first epoch's end")
 
     def ended(self) -> None:
-        """Record the end, with the generators as the rest of the script finds them."""
+        """Record the end, with the generators as the rest of the script will find them."""
         here, module = self._here, self._here.module
         self.process.ended_at = self._epoch, self._step
         shown = module.state_dict() | dict(module.named_parameters()) | dict(module.named_buffers())
@@ -197,7 +204,7 @@ class FrameworkTrace:
         )
 
     def note(self, moment: str) -> None:
-        """Record all places, at a moment before anything is interrupted."""
+        """Record all places, at a moment before any interruption."""
         if self._is_first_pass:
             self._file.append(Noted(moment=moment, places=self._places().found))
 
@@ -211,8 +218,8 @@ class FrameworkTrace:
 
     def _add_all(self, places: Places) -> None:
         """
-        Add what there is, without plain local variables: those of a loop's last batch exist in one history and not in
-        another. Their contents are among the roots.
+        Add all places except plain local variables, because those of a loop's last batch exist in one history and not
+        in another. The contents of local variables are among the roots.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)
@@ -230,7 +237,7 @@ class FrameworkTrace:
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], ...]:
-    """Return the rate of each group of each, to the bit."""
+    """Return the learning rate of each group of each optimizer, exact to the bit."""
     return tuple(tuple(float(group["lr"]).hex() for group in optimizer.param_groups) for optimizer in optimizers)
 
 
