@@ -44,9 +44,9 @@ def _narrowed(found: Any) -> Any:
             **named: Any,
         ) -> None:
             if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
-                # A port that is taken may be that of another store of this process, which torch then uses too.
+                # A taken port may belong to another store of this process. torch then uses that store too.
                 with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
-                    port = listener.getsockname()[1]  # of 0, what the system has given
+                    port = listener.getsockname()[1]  # if it was 0, the port that the system has chosen
                     named["master_listen_fd"] = listener.detach()
             super().__init__(host_name, port, world_size, is_master, *rest, **named)
 

@@ -44,7 +44,7 @@ INSTALLS = {
     "torch.distributed": "spotrun.autoload.own_address:install",
     "transformers.trainer": "spotrun.transformers.entry:install",
 }
-"""Functions to call, as `module:function`, by the module that a program imports. Each may be called again."""
+"""Functions to call, `module:function`, by the module that a program imports. Each may be called again."""
 SAID = {
     "hydra.core.utils": "Hydra's ${now:…} is the run's first start, so that folders keep their names",
     "transformers.trainer": "what a Trainer of transformers trains is saved, and resumed",

@@ -1,1 +1,1 @@
-"""The bytes of a checkpoint: their layout, upload, verification, restore and retirement."""
+"""Bytes of a checkpoint: their layout, upload, verification, restore and retirement."""

@@ -49,12 +49,12 @@ def folder_at(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def open_for_reading(folder: int, path: str) -> int:
-    """Return a descriptor of the file. If the file is a pipe, the call does not wait for a writer."""
+    """Return a descriptor of the file. If the file turns out to be a pipe, the call does not wait for a writer."""
     with parent_of(folder, path) as (parent, name):
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
 
 
 def open_at(folder: str | os.PathLike[str], path: str) -> int:
-    """Return a descriptor of the file at `path` in `folder`, opened as `open_for_reading` does."""
+    """Return a descriptor of the file at `path` in a folder, as `open_for_reading` does."""
     with folder_at(folder) as root:
         return open_for_reading(root, path)

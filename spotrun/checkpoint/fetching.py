@@ -119,8 +119,8 @@ def _written(folder: Path, files: Sequence[OutputFile], writer_in: Callable[[int
 
 def is_at(folder: Path, file: OutputFile) -> bool:
     """
-    Return whether the file at its path in the folder can be read and has the right bytes. Its size must be right
-    already.
+    Return whether the file in `folder` at the path of `file` can be read and has the bytes of `file`. The caller has
+    already compared their sizes.
     """
     try:
         return _holds(open_at(folder, file.path), [piece.content for piece in file.pieces])
@@ -190,7 +190,7 @@ class _Writer:
         """Return the result of `_make_room`."""
         with parent_of(self._root, file.path, make=True, judge=self._judge) as (parent, name):
             temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
-            mode = 0o777 if file.executable else 0o666  # the umask takes what it takes
+            mode = 0o777 if file.executable else 0o666  # minus the umask
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=parent)
             try:
                 try:

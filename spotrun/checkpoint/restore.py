@@ -34,7 +34,7 @@ READS_MAX = 5
 Maximum reads of an object. Two equal mismatches condemn it (protocol 22): corruption in transit differs each time.
 """
 RETRY_FOR_S = 300.0
-"""Maximum system time in seconds for each object."""
+"""Maximum system time in seconds, for each object."""
 MANIFEST_MAX_BYTES = 64 << 20
 """Maximum bytes read of a manifest: enough for over 8 TB in parts of 16 MiB. No manifest's writer is trusted."""
 

@@ -283,7 +283,7 @@ class _Decoder:
 
 
 def map_image(fd: int, size_bytes: int, start: int = 0) -> mmap.mmap:
-    """Map the image behind `fd`, from `start` on, writable for this process only. Closes the descriptor."""
+    """Map the image behind `fd`, from `start` on, writable for this process alone. Closes the descriptor."""
     prot = mmap.PROT_READ | mmap.PROT_WRITE
     try:
         return mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=prot, offset=start)

@@ -102,7 +102,7 @@ class Stager:
         memory = _map_shared(fd, max(starts) + size_bytes)
         arenas = {first + n: memory[start : start + size_bytes] for n, start in enumerate(starts)}
         for arena in arenas.values():
-            # Off the training thread: a page fault per 4 kB is 7 times what the copy takes, and more in some clouds.
+            # Off the training thread: a page fault per 4 kB takes 7 times as long as the copy, and more in some clouds.
             arena[:used_bytes:_PAGE_BYTES] = 0
         pin(memory)
         with self._lock:
@@ -110,7 +110,7 @@ class Stager:
             self._arenas, self._free, self.size_bytes = arenas, [first], size_bytes
             self._lock.notify_all()
         if replaced is not None:
-            self._copier.submit(unpin, replaced)  # after what is copied there now
+            self._copier.submit(unpin, replaced)  # after the copies into it that are in progress
 
     def free(self, arena: int) -> None:
         """Free an arena. The number of an arena from an earlier set is ignored: that arena is no longer mapped."""
@@ -120,7 +120,7 @@ class Stager:
                 self._lock.notify_all()
 
     def ready(self, size_bytes: int = 0) -> bool:
-        """Return whether an arena is free and large enough."""
+        """Return whether an arena is free, and large enough."""
         with self._lock:
             return bool(self._free) and self.size_bytes >= size_bytes
 

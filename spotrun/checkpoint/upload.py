@@ -34,7 +34,7 @@ UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
 NICENESS, NICENESS_MAX = 10, 19
 """Niceness added to the process's own for the threads that send, because training goes first."""
 RETRY_FOR_S = 60.0
-"""Maximum system time in seconds for each object."""
+"""Maximum system time in seconds, for each object."""
 
 Sent = Callable[[int], None]
 
@@ -300,7 +300,7 @@ def put_verified(
 
 def discard(store: Store, prefix: str) -> None:
     """
-    Delete every object below `prefix`. Objects that remain because of a passing fault are swept later.
+    Delete every object below `prefix`; objects that a passing fault leaves are swept later.
 
     Only for a prefix that was never committed, or whose commit is retired.
     """

@@ -27,7 +27,7 @@ TRAINS_HERE_TOO = "_SubprocessScriptLauncher"
 
 
 def watch(package: str) -> None:
-    """Let fit() of every Trainer of `package` first check which process will train. Idempotent."""
+    """Let fit() of every Trainer of `package` check first which process will train. Idempotent."""
     trainer_class = importlib.import_module(package).Trainer
     original = trainer_class.fit
     if hasattr(original, "asks_who_trains"):

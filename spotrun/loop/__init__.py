@@ -1,4 +1,1 @@
-"""
-Exact resume for trainings whose script owns the loop, including those with Fabric and accelerate: `from spotrun import
-Loop`.
-"""
+"""Exact resume for trainings whose script owns the loop, with Fabric and accelerate too: `from spotrun import Loop`."""

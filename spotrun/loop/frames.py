@@ -147,7 +147,7 @@ def _seen(value: Any) -> Any:
     return id(value), tuple(plain)
 
 
-# --- what the code says
+# --- analysis of the code
 
 
 @cache

@@ -108,7 +108,7 @@ def load_counters(launcher: Any, saved: dict[str, int]) -> None:
 
 
 def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem]:
-    """Yield a problem for each thing that spreads the state over processes or is on a TPU."""
+    """Yield a problem for each thing that spreads the state over processes, or is on a TPU."""
     if launcher is not None and (name := _spread_by(launcher)):
         yield Problem(f"{name} spreads the state over processes or devices", BY_DDP)
     for name, model in models.items():

@@ -56,7 +56,7 @@ class Situation(msgspec.Struct):
 
     @property
     def slack_s(self) -> float:
-        """The seconds left in addition to the work left. Waits and changeovers may use them."""
+        """The time left until the deadline minus the work left, in seconds. Waits and changeovers may use it."""
         return self.job.deadline_s - self.elapsed_s - self.work_left_s
 
 

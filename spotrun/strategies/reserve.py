@@ -1,7 +1,4 @@
-"""
-Spotrun's own strategy: a reserve of slack in proportion to the work left, and zones ranked by cost per hour of
-progress.
-"""
+"""Our own strategy: a reserve of slack in proportion to the work left, and zones by their cost per hour of progress."""
 
 from __future__ import annotations
 
@@ -111,7 +108,7 @@ class Return(msgspec.Struct, frozen=True):
 
 
 def return_to(zone: str, situation: Situation) -> Return:
-    """Compute the saving and the cost of returning to the spot of `zone` now."""
+    """Compute the saving and the cost of a return to the spot of `zone` now."""
     share = situation.spot[zone] / situation.job.on_demand_usd_per_hour
     life_s = _life_s(zone, situation)
     return Return(life_s, life_s * (1 - share), _changeover_cost_s(zone, situation))

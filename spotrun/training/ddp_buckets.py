@@ -87,7 +87,7 @@ class _Recorder:
             self._handles.append(register(self._hook(number)))
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
-        """Return a hook whose module is this one, so that it can be told apart from the script's hooks."""
+        """Return a hook whose module is this one, which distinguishes it from hooks of the script."""
 
         def came(_: Tensor) -> None:
             if number not in self._order:

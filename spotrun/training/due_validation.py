@@ -27,7 +27,7 @@ LAST_IS_LONG_S = 10.0
 """Maximum system time in seconds that a snapshot waits for a last validation: the work at risk grows with the wait."""
 
 KEPT_MAX_BYTES = 256 << 20
-"""Maximum bytes of tensors besides the model that a script may keep: above it, a validation has no snapshot."""
+"""Maximum bytes of tensors besides the model that a script may keep: with more, a validation has no snapshot."""
 
 
 @dataclass(frozen=True)

@@ -332,7 +332,7 @@ class Fit:
     def loading(self, stage: Stage, epoch: int) -> Iterator[None]:
         self._loaders_made = 0
         self._loads_late = epoch > 0
-        if self._loads_late and "python" in self._own:  # the script made them by what it had in mid-training
+        if self._loads_late and "python" in self._own:  # the script made them with its state in mid-training
             self._python.load(self._own["python"], last=False)
         with seeds.kept():
             seeds.seed_cpu(seeds.derive(self._seed, "loaders", stage, epoch))

@@ -123,7 +123,7 @@ class Framework(Protocol):
 
     @property
     def batch(self) -> int:
-        """The number of batches of this epoch that have been trained on."""
+        """The number of batches of this epoch that were trained on."""
 
     @property
     def batches(self) -> int:

@@ -41,7 +41,7 @@ Bytes: TypeAlias = bytearray | np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Arrival:
-    """The number of an image's leading bytes that have arrived."""
+    """The number of an image's first bytes that have arrived."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes

@@ -20,9 +20,7 @@ NAMES = {
     "lightning": "lightning",
     "python": "python",
 }
-"""
-The entries of a snapshot's meta that must be equal for a resumed run to be identical, with their names in messages.
-"""
+"""The entries of a snapshot's meta that must be equal for a resumed run to be identical, and their names."""
 
 
 def facts() -> Facts:

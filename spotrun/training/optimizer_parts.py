@@ -28,7 +28,7 @@ DEPTH = 4
 _OF_TORCH = frozenset(vars(Optimizer([nn.Parameter(torch.zeros(1))], {})))
 
 
-# --- what a snapshot has
+# --- the content of a snapshot
 
 
 def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
@@ -146,11 +146,11 @@ def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
                 yield from _held(item, f"{path}.{place}", depth - 1)
 
 
-# --- and the way back
+# --- and its restore
 
 
 class Parts:
-    """A snapshot's descriptions and states of the optimizers that train `module`."""
+    """A snapshot's descriptions and states of the optimizers of `module`."""
 
     def __init__(self, described: list[State], by_name: list[State | None] | None, module: nn.Module) -> None:
         self._described = described

@@ -47,7 +47,7 @@ class Overlap:
         return found if sum(piece.size_bytes for piece in found) >= FROM_BYTES else []
 
     def watch(self, later: Sequence[Piece]) -> Watch:
-        """Watch `later` from now on, for a snapshot that begins now."""
+        """Watch `later` from now on, for a snapshot that begins."""
         probes = self._snapshots % PROBE_EVERY == 0
         self._snapshots += bool(later)
         return Watch(later, probes=probes)

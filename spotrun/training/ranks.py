@@ -103,7 +103,7 @@ class Ranks:
         return int(shared)
 
     def share(self, kind: type[T], value: T | None) -> T | None:
-        """Return rank 0's value on every rank: None, or a `kind` made of plain values."""
+        """Return rank 0's value on every rank: None, or a `kind` of plain values."""
         if self._group is None:
             return value
         mine = _as_bytes(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)

@@ -121,7 +121,7 @@ class Session:
         return self._wait_for_resume()
 
     def _next_resume(self) -> tuple[Resume, list[int]]:
-        """Wait for the agent, which answers once the last snapshot of the previous fit() is durable."""
+        """Wait for the agent, which answers when the last snapshot of the fit() before is durable."""
         self._over.clear()
         while self.said_of_files() is not None:  # of the fit() before
             pass

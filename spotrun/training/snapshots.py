@@ -38,7 +38,7 @@ from spotrun.training.work_folder.work_files import WorkFiles
 from spotrun.version import __version__
 
 LAST_ARENA_WAIT_S = 600.0
-"""Maximum system time in seconds that the last snapshot waits for room: most of an upload may have to finish first."""
+"""Maximum system time in seconds that the last snapshot waits for room: most of an upload may have to end first."""
 
 KEY = "spotrun"
 LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
@@ -64,7 +64,7 @@ class Dump:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A snapshot that has not been reported to the agent yet."""
+    """A snapshot that was not reported to the agent yet."""
 
     taken: SnapshotTaken
     files: Frozen | None
@@ -80,7 +80,7 @@ class _Pending:
         self.finite.begin()
 
     def done(self) -> bool:
-        """Return whether it can be reported without waiting. A snapshot that probes is compared as late as possible."""
+        """Return whether the snapshot can be reported at once. One that probes is compared as late as possible."""
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
 
@@ -305,7 +305,7 @@ class Snapshots:
         self._uncarried.say(lost, self._counting.step(framework.step))
         if odd := optimizer_parts.by_name(framework.optimizers, framework.module):
             state[optimizer_parts.BY_NAME] = odd
-        state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, as a resume needs it last
+        state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, because a resume needs it last
         return state
 
     def _saved_elsewhere(self, value: object) -> bool:

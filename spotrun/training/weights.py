@@ -78,7 +78,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return the weights, with tensors from `shown` and `beside`. Weights of a base come from `module`, if it has them.
+    Return all weights of a snapshot: those that the view `shown` has, and its own. Weights of a base come from
+    `module`, if it has them.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]

@@ -69,7 +69,7 @@ class TransformersFramework(TrainerLoop):
         self.ranks: int = trainer.args.world_size
         self.seed: int = trainer.args.seed
         self.output: Any = None
-        """The result of train(), once it is known."""
+        """The result of train(), once that is known."""
 
     def problems(self) -> Sequence[Problem]:
         return refusals.problems(self._trainer, self._module_of, self.version)

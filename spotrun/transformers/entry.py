@@ -1,4 +1,4 @@
-"""Lets a training with the Trainer resume: `Trainer.train`, which subclasses call too, then runs in a `Fit`."""
+"""Lets a training with the Trainer resume: `Trainer.train`, which subclasses call too, runs in a `Fit`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from spotrun.transformers.taps import Taps
 
 RESUME = "resume_from_checkpoint"
 HELD = "held by spotrun"
-"""A folder name that does not exist, so that the Trainer loads nothing."""
+"""A folder name that does not exist, so the Trainer loads nothing."""
 
 
 def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -19,7 +19,7 @@ from spotrun.transformers.loaders import Loaders
 from spotrun.transformers.taps import Taps
 
 NOTHING_TO_READ: tuple[list[Any], None] = ([], None)
-"""Result of `get_batch_samples` once a pass has ended."""
+"""Result of `get_batch_samples` when a pass has ended."""
 
 
 class TrainerLoop:

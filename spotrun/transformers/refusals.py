@@ -1,4 +1,4 @@
-"""Finds, before the first step, the Trainers of transformers that spotrun cannot resume exactly."""
+"""Finds, before their first step, the Trainers of transformers that spotrun cannot resume exactly."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ COUNTED = (
 WANTED = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 """Attributes of a TrainerControl."""
 LOG_FOLDER = "logging_dir"
-"""Attribute of a callback that writes reports into files."""
+"""Attribute of a callback that reports into files."""
 SCALER = "scaler"
 COUNTS = "trainer_state"
 

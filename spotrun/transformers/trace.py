@@ -75,7 +75,7 @@ class TrainerTrace:
         return original(model, inputs, *args, **kwargs)
 
     def _batch_ends(self) -> None:
-        """End the batch, once: a step's end comes again after a resume, and at the end of an epoch."""
+        """End the batch once: a step's end comes again after a resume, and at the end of an epoch."""
         if self._in_batch:
             assert self._trace is not None
             self._in_batch = False

@@ -43,7 +43,7 @@ def _dump_normalizing(trainer: Any, callback: Any) -> State:
 
 
 def load(trainer: Any, saved: list[State | None]) -> None:
-    """Set the callbacks up in `on_train_start`, once the optimizers have their state."""
+    """Set the callbacks up in `on_train_start`, when optimizers have their state."""
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         if state is not None:
             _set_up(trainer, callback, state)

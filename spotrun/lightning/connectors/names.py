@@ -22,7 +22,7 @@ OF_TRAINER: Mapping[str, tuple[str, ...]] = {
     "precision_plugin": ("on_save_checkpoint",),
     "strategy": ("load_model_state_dict",),
     "_data_connector": ("_prepare_dataloader",),
-    "_logger_connector": (  # what was logged so far
+    "_logger_connector": (  # the values logged so far
         *("_callback_metrics", "_logged_metrics", "_progress_bar_metrics", "_first_loop_iter", "_current_fx"),
     ),
     "fit_loop": (

@@ -149,7 +149,7 @@ def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[A
 
 
 def others_load_it(trainer: Any) -> bool:
-    """Return whether a hook of the script or a callback wants the whole state."""
+    """Return whether a hook of the script wants the whole state."""
     holders = (trainer.lightning_module, trainer.datamodule, trainer.precision_plugin, *trainer.callbacks)
     return any(_has_hook(holder) for holder in holders if holder is not None)
 
@@ -177,9 +177,7 @@ def load_file(trainer: Any, path: str) -> None:
 
 
 def before_restoring(trainer: Any, call: Callable[[], None]) -> None:
-    """
-    Run `call` once the model is configured, before a restore. Called in `Callback.setup`, after `load` or `load_file`.
-    """
+    """Run `call` once the model is configured, before a restore; in `Callback.setup`, after `load` or `load_file`."""
     connector = trainer._checkpoint_connector
     ours = vars(connector).get("resume_start")
 

@@ -214,7 +214,7 @@ def notes_for(loader: DataLoader[Any]) -> Notes | None:
 
 
 def order_generators(loader: object) -> OwnGenerators:
-    """Return the generators that decide the order of the data and the seeds of workers."""
+    """Return the generators that decide on the order of the data and on the seeds of workers."""
     if not isinstance(loader, DataLoader):
         return generators.kept_by(loader=loader)
     return generators.kept_by(sampler=loader.sampler, batch_sampler=loader.batch_sampler, loader=loader.generator)

@@ -49,7 +49,7 @@ class Notes:
         self._rows.share_memory_()  # type: ignore[no-untyped-call]
 
     def write(self, worker: int, places: list[str]) -> None:
-        """Write a row. Its length is written last, so that a reader never sees half a row."""
+        """Write a row. Its length comes last, so that a reader never sees half of a row."""
         row, text = self._rows[worker], _text(places)
         while len(text) > ROW_BYTES - 2:
             places = places[: len(places) // 2]

@@ -150,7 +150,7 @@ class ExactLoader:
         return self._waits.total_s
 
     def samples(self, batches: int) -> int:
-        """Return the number of samples in the first `batches` batches of the current epoch; 0 if unknown."""
+        """Return the number of samples in the first `batches` batches of the current epoch; 0 if that is unknown."""
         if self.order is None or self.begun is None:
             return 0
         cycles, rest = divmod(batches, len(self._loader)) if self.begun.cycling else (0, batches)
@@ -177,7 +177,7 @@ class ExactLoader:
                 self._current = self._begin_stream(self._stream, self._seed_pass(self._key))
             else:
                 self._current = self._begin_indexed()
-        self._current.waits = self._waits  # what it has read on its way to its place is no training
+        self._current.waits = self._waits  # the reads that led to its place do not count as waits of the training
         return self._current
 
     def _begin_indexed(self) -> _Pass:

@@ -85,7 +85,7 @@ class SeededStream(Proxy):
 
 
 class SeededStatefulStream(SeededStream):
-    """A SeededStream of a dataset that has a state. The number of samples given becomes part of that state."""
+    """A SeededStream of a dataset that has a state: the number of samples given becomes part of that state."""
 
     _resumed: dict[str, Any] | None = None
 

@@ -158,7 +158,7 @@ class TrainingData:
         return sum(one.waited_s for one in self._train_loaders())
 
     def samples(self, batches: int) -> int:
-        """Return the number of samples in the first `batches` batches of this epoch; 0 if unknown."""
+        """Return the number of samples in the first `batches` batches of this epoch; 0 if that is unknown."""
         return sum(one.samples(batches) for one in self._train_loaders())
 
     def samples_by_size(self, batches: int) -> int:

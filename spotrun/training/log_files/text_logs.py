@@ -99,7 +99,7 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
     """Continue the saved version, even if the logger has opened a new one."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _move(logger, pattern, state["version"])
-        if state["files"] is None:  # now, as a CSVLogger deletes its file when it opens it
+        if state["files"] is None:  # now, because a CSVLogger deletes its file when it opens it
             state["files"] = _left_here(logger, state["extents"])
 
 

@@ -61,7 +61,7 @@ class Masked(NamedTuple):
     def put_on(self, array: MaskedArray, data: Array) -> None:
         """Set the numbers of `array` to `data`, and its mask to this one."""
         array.soften_mask()
-        array.mask = np.ma.nomask  # what is masked takes no number
+        array.mask = np.ma.nomask  # a masked place would keep its number
         array.data[...] = data
         if self.mask is not None:
             array.mask = self.mask

@@ -103,7 +103,7 @@ class Encoder:
             return True
         return node.kind in ("nn", "tensor") and self._baseline.path_of(node.value) is not None
 
-    # --- what has no encoding
+    # --- values without an encoding
 
     def _find_dead(self) -> None:
         """
@@ -238,7 +238,7 @@ class Encoder:
         carried, whole = {}, known or self._can_be_made_anew(node)
         for name, part in change.parts.items():
             if type(part) is MethodType and part.__self__ is node.value:
-                continue  # that of its class: a framework had replaced it for a while
+                continue  # its class defines the method too: a framework had replaced it for a while
             lost = self._lost_part(f"{node.path}.{name}", node, part)
             if lost is None:
                 carried[name] = self._value(part)

@@ -31,7 +31,7 @@ Unchanged: TypeAlias = Callable[[bool], bool]
 
 
 class Budget:
-    """The number of bytes that a probe may still compare whole."""
+    """The bytes that a probe may still compare in whole."""
 
     def __init__(self) -> None:
         self._left = WHOLE_BYTES

@@ -113,7 +113,7 @@ class Before(NamedTuple):
     earlier: Mapping[int, Node]
     """Containers that were walked, and objects without parts to walk."""
     still: Set[int] = frozenset()
-    """The `id`s of those containers and objects in `earlier` that have not changed, and nothing in them has."""
+    """The `id`s of containers and objects in `earlier` that have not changed, including everything in them."""
 
 
 class Walk:
@@ -329,7 +329,7 @@ class Walk:
         return parts | {name: vars(module)[name] for name in TENSORS_OF_TORCH if vars(module)[name]}
 
     def _plain_of(self, module: nn.Module) -> dict[str, Any] | None:
-        """Return the public plain attributes of a library's module; None if its class is the script's."""
+        """Return the public plain attributes of a library's module; None if the class is the script's."""
         cls = type(module)
         is_plain = self._plain.get(cls)
         if is_plain is None:

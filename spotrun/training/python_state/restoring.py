@@ -42,7 +42,7 @@ _BAGS = {
 }
 _ARRAYS = {"array": np.ndarray, "mapped": np.memmap, "masked": np.ma.MaskedArray}
 _BUILT = ("tuple", "frozenset", "namedtuple")
-"""Kinds that are made only once all of their parts exist."""
+"""Kinds that are made when all of their parts exist."""
 _HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
 """Kinds that are filled last, because hashing calls methods of the parts."""
 
@@ -72,7 +72,7 @@ class Restorer:
         self._gone: set[int] = set()
         self._refs: set[int] = set()
         self._anew: set[int] = set()
-        """Instances of the script's classes that this process did not have before."""
+        """Instances of the script's classes that this process did not have."""
         self.lost: list[str] = []
         self.new: list[Any] = []
         """The objects that this restore has made."""
@@ -191,7 +191,7 @@ class Restorer:
         except (KeyError, ValueError, RuntimeError):
             raise _Missing from None
 
-    # --- what is in it
+    # --- contents
 
     def _contents(self) -> dict[int, Any]:
         """

@@ -101,7 +101,7 @@ class Script:
         return self.owns(base) and not any(mark in vars(base) for mark in _MARKS)
 
     def set_by_libraries(self, cls: type) -> frozenset[str]:
-        """Return names of attributes that belong to library classes among the bases of `cls`."""
+        """Return names of attributes that belong to the libraries' classes among the bases of `cls`."""
         if cls not in self._set_by_libraries:
             others = (base for base in cls.__mro__ if base is not object and not self.owns(base))
             libraries = tuple(base for base in others if base.__module__ != "collections")  # all in a UserDict

@@ -35,7 +35,7 @@ class Resting(NamedTuple):
 
 
 class Still:
-    """The small objects that were found and have not changed, and nothing in them has."""
+    """The small objects that were found and have not changed, including everything in them."""
 
     def __init__(self, found: Iterable[Resting] = ()) -> None:
         self._blocks = [block for kind, each in _by_kind(found) for block in _blocks(kind, each)]

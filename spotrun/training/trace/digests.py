@@ -1,4 +1,4 @@
-"""Computes digests of tensors, arrays and plain values that are the same in each process, for a trace."""
+"""Digests of tensors, arrays and plain values that are the same in each process, for a trace."""
 
 from __future__ import annotations
 

@@ -29,9 +29,7 @@ from spotrun.training.trace.outside_files import OutsideFiles
 from spotrun.training.trace.places import Places
 
 SLOW_STEPS = 40
-"""
-Number of steps before a hold that take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable before the hold.
-"""
+"""Number of steps before a hold that take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable meanwhile."""
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
 """
@@ -85,7 +83,7 @@ class ProcessTrace:
             atexit.register(self._leave)
 
     def evaluated(self, stage: str, known: Mapping[str, Any], predictions: str | None = None) -> None:
-        """Record a result outside of training. `predictions` is a digest."""
+        """Record a result outside of the training. `predictions` is a digest."""
         self.file.append(Evaluated(pid=os.getpid(), stage=stage, metrics=metrics(known), predictions=predictions))
 
     def _leave(self) -> None:
@@ -101,7 +99,7 @@ def of_this_process() -> ProcessTrace:
 
 
 def traced(framework: Framework) -> FrameworkTrace | None:
-    """Return the trace of a fit that is loaded and begins now; None if no trace is wanted."""
+    """Return the trace of a fit that has been loaded and begins now; None if no trace is wanted."""
     if FILE_VARIABLE not in os.environ:
         return None
     of_this_process().open(framework.rank)
@@ -145,7 +143,7 @@ class FrameworkTrace:
         self._lr = learning_rates(self._here.optimizers)
 
     def batch_ends(self) -> None:
-        """Record a batch once it is counted, before any generator is seeded again."""
+        """Record a batch that is counted, before any generator is seeded again."""
         here, number = self._here, self._here.batch - 1
         order = self._order()
         self._file.append(

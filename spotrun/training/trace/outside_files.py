@@ -66,7 +66,7 @@ class OutsideFiles:
                 if os.lstat(_OPEN_FILES / name).st_mode & stat.S_IWUSR:
                     self._add(os.readlink(_OPEN_FILES / name))
             except OSError:
-                continue  # that of the listing itself
+                continue  # the descriptor of the listing itself
 
 
 def _is_file(path: str) -> bool:

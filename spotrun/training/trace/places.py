@@ -294,7 +294,7 @@ class Places:
         elif issubclass(cls, _BAGS):
             self._holder(path, value, vars(value))
         elif issubclass(cls, _CACHE):
-            self.unread[path] = name_of(value)  # what it holds depends on how often something was done again
+            self.unread[path] = name_of(value)  # its content depends on how often a step was repeated
             self._waiting.append((f"{path}.__wrapped__", value.__wrapped__))
         elif issubclass(cls, GeneratorType):
             frame = value.gi_frame

@@ -36,7 +36,7 @@ class Frozen:
     def __init__(self, number: int, memory: int | None = None) -> None:
         self.number = number
         self.stamps: dict[str, FileVersion] = {}
-        """The files with which a later boundary can find out what has changed."""
+        """The files at this boundary. A later boundary compares its own files with them to find changes."""
         self._memory = os.memfd_create("spotrun-files", os.MFD_CLOEXEC) if memory is None else memory
         self._descriptors: list[int] = []
         self._at = 0

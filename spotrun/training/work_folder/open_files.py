@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 KINDS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
-"""Kinds from outermost to innermost. A class written in Python, such as GzipFile, may add bytes at a flush."""
+"""Kinds from the outermost to the innermost. A class written in Python, like GzipFile, may add bytes at a flush."""
 DELETED = " (deleted)"
 
 
