@@ -1,5 +1,5 @@
 """
-Code that the user's own Python loads at its start on an instance: sitecustomize.py, which Python finds by that name.
+Code that the user's own Python loads when it starts on an instance: sitecustomize.py, which Python finds by that name.
 """
 
 from pathlib import Path
@@ -7,6 +7,6 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 """The folder to put first in PYTHONPATH."""
 SEED_VARIABLE = "SPOTRUN_SEED"
-"""The seed of a run's programs, a whole number. Where it is not set, no generator is seeded."""
+"""The seed of a run's programs, a whole number. If it is not set, no generator is seeded."""
 STARTED_VARIABLE = "SPOTRUN_STARTED_AT"
-"""The moment at which the run was created, in ISO 8601 with its zone: for names that have a date in them."""
+"""The time at which the run was created, in ISO 8601 with its zone: for names that contain a date."""

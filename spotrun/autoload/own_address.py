@@ -1,8 +1,8 @@
 """
-Lets the stores by which ranks of torch find each other listen at their own address alone.
+Makes the stores through which ranks of torch find each other listen at their own address only.
 
-torch listens at all addresses of the machine, whatever MASTER_ADDR says, so that each network that the machine is in
-reaches the port. Its ranks connect to that address and to no other.
+torch listens at all addresses of the machine, whatever MASTER_ADDR says, so the port can be reached from every network
+that the machine is in. Its ranks connect to MASTER_ADDR only.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import sys
 from typing import Any
 
 BEFORE_THE_SOCKET = 3
-"""Positional arguments of a TCPStore between `is_master` and `master_listen_fd`."""
+"""Number of positional arguments of a TCPStore between `is_master` and `master_listen_fd`."""
 BACKLOG = 2048
 
 
 def install(distributed: Any) -> None:
-    """Put a class that listens at one address in the place of torch.distributed's TCPStore. Idempotent."""
+    """Replace torch.distributed's TCPStore with a class that listens at one address. Idempotent."""
     found = getattr(distributed, "TCPStore", None)  # a torch may have been built without
     if found is None or hasattr(found, "listens_at"):
         return
@@ -31,7 +31,7 @@ def install(distributed: Any) -> None:
 def _narrowed(found: Any) -> Any:
     class TCPStore(found):  # type: ignore[misc]
         """
-        The store of torch. One whose host is none of this machine's addresses, as behind NAT, listens as torch's does.
+        torch's store. If its host is not an address of this machine, as behind NAT, it listens as torch's own does.
         """
 
         def __init__(
@@ -44,19 +44,19 @@ def _narrowed(found: Any) -> Any:
             **named: Any,
         ) -> None:
             if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
-                # A port that is taken may be that of another store of this process, which torch then uses too.
+                # A taken port may belong to another store of this process. torch then uses that store too.
                 with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
-                    port = listener.getsockname()[1]  # of 0, what the system has given
+                    port = listener.getsockname()[1]  # if it was 0, the port that the system has chosen
                     named["master_listen_fd"] = listener.detach()
             super().__init__(host_name, port, world_size, is_master, *rest, **named)
 
         @staticmethod
         def listens_at(host: str, port: int) -> socket.socket:
             """
-            Return a socket that listens there.
+            Return a socket that listens at `host` and `port`.
 
             Raises:
-                OSError: the port is taken, or the address is none of this machine's.
+                OSError: the port is taken, or the address does not belong to this machine.
             """
             places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, *_, place = min(places, key=lambda each: each[0] != socket.AF_INET)

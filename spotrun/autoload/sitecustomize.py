@@ -1,19 +1,19 @@
 """
-Runs at the start of the user's own Python on an instance: a program that seeds nothing draws the same numbers in each
+Runs when the user's own Python starts on an instance. A program that seeds nothing then draws the same numbers in each
 attempt of its run, and a training finds the code that makes it survive.
 
-Python imports this before the program's first line, as the agent puts this folder first in PYTHONPATH.
+Python imports this file before the program's first line, because the agent puts its folder first in PYTHONPATH.
 
-- Where SPOTRUN_SEED is set, the generators of `random`, `numpy.random` and `torch` are seeded when the program imports
-  them; what it seeds itself is later, and wins.
-- Where SPOTRUN_AGENT is set, `import spotrun` finds the agent's own, which this file is a part of, in a Python that has
-  none; so do its entry points, which Lightning reads. What INSTALLS names is called when a program imports its module:
-  training frameworks, and torch.distributed, whose stores then listen at one address alone.
+- If SPOTRUN_SEED is set, the generators of `random`, `numpy.random` and `torch` are seeded when the program imports
+  them. A seed that the program sets itself comes later, and wins.
+- If SPOTRUN_AGENT is set, a Python without spotrun finds the agent's own package at `import spotrun`, and its entry
+  points, which Lightning reads. This file is part of that package. The functions in INSTALLS are called when a program
+  imports their modules: training frameworks, and torch.distributed, whose stores then listen at one address only.
 
 Nothing else happens. Then this file runs the `sitecustomize` that it hides, as if that were the only one.
 
-The Python may be any from 3.7 on, with packages of its own: this file uses only the standard library, and little of it.
-It reports any fault in one line, and the program goes on as it would without this file.
+The Python may be any version from 3.7 on, with packages of its own, so this file uses little of the standard library
+and nothing else. It reports a fault in one line, and the program continues as it would without this file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(HERE)
 SPAWNED = "--multiprocessing-fork"
 """
-An argument of the processes that `multiprocessing` spawns: several look alike, and each has to have numbers of its own.
+An argument of the processes that `multiprocessing` spawns. Several look alike, but each needs numbers of its own.
 """
 OLDEST = (3, 11)
 """The oldest Python that spotrun itself runs on."""
@@ -51,10 +51,10 @@ SAID = {
 }
 """
 The message to print when the program imports such a module. The other modules are part of many programs that do not
-train by them.
+train with them.
 """
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers.trainer")
-"""Modules whose import is reported where spotrun cannot be imported."""
+"""Modules whose import is reported if spotrun cannot be imported."""
 ENTRY_POINTS = """
 [pytorch_lightning.callbacks_factory]
 spotrun = spotrun.lightning.factory:for_pytorch_lightning
@@ -84,8 +84,8 @@ def begin() -> None:
 
 def program() -> Sequence[str]:
     """
-    Return the program and its arguments: other programs of a run draw other numbers, and the ranks of one program draw
-    the same. The folder of the instance is left out, as each instance has another.
+    Return the program and its arguments: other programs of a run draw other numbers, but the ranks of one program draw
+    the same. The instance's folder is left out, because each instance has another one.
     """
     words = list(getattr(sys, "orig_argv", sys.argv))
     first = sys.argv[0] if sys.argv else ""
@@ -97,7 +97,7 @@ def program() -> Sequence[str]:
 
 
 class Process:
-    """This process, by its program and by which of its parent's forks it is: each has a seed of its own."""
+    """This process, identified by its program and its place among its parent's forks: each process has its own seed."""
 
     def __init__(self, base: str, program: Sequence[str]) -> None:
         self._parts: list[object] = [base, *program]
@@ -127,12 +127,12 @@ def seed_random(module: Any, here: Process) -> None:
 
 
 def seed_numpy(module: Any, here: Process) -> None:
-    """Seed numpy. A forked process goes on with its parent's generator, as it does without this."""
+    """Seed numpy. A forked process continues with its parent's generator, as it does without spotrun."""
     module.seed(here.seed())
 
 
 def seed_torch(module: Any, here: Process) -> None:
-    """Seed torch, like numpy. The workers in which torch loads data seed all three generators themselves."""
+    """Seed torch in the same way as numpy. torch's data loading workers seed all three generators themselves."""
     module.manual_seed(here.seed())
 
 
@@ -175,7 +175,7 @@ def install(module: Any, function: str) -> None:
 
 
 class OurPackage:
-    """A finder for `sys.meta_path`: finds the spotrun that this file is a part of, and its entry points."""
+    """A finder for `sys.meta_path`. It finds the spotrun package that contains this file, and its entry points."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "spotrun":
@@ -186,7 +186,10 @@ class OurPackage:
         return spec_from_file_location(name, start, submodule_search_locations=[PACKAGE])
 
     def find_distributions(self, context: Any) -> Iterator[Any]:
-        """Yield our distribution for this interpreter's own path, and not for another folder that a tool inspects."""
+        """
+        Yield our distribution when this interpreter's own path is searched, but not when a tool inspects another
+        folder.
+        """
         if "path" not in vars(context) and context.name in (None, "spotrun"):
             yield our_distribution()
 
@@ -219,8 +222,8 @@ def our_distribution() -> Any:
 
 class ActsOnImport:
     """
-    A finder for `sys.meta_path`: finds nothing by itself, and acts on modules that other finders have found, once
-    imported.
+    A finder for `sys.meta_path`. It finds nothing by itself, but acts on modules that other finders have found, once
+    they are imported.
     """
 
     def __init__(self, acts: Mapping[str, Callable[[Any], None]]) -> None:
@@ -274,7 +277,7 @@ def say(text: str) -> None:
 
 
 def run_the_hidden_one() -> None:
-    """Run the hidden `sitecustomize`. Its errors are its own: Python reports them as if it had found the file."""
+    """Run the hidden `sitecustomize`. Python reports its errors as if it had found that file itself."""
     spec = PathFinder.find_spec("sitecustomize", [folder for folder in sys.path if os.path.abspath(folder) != HERE])
     if spec is None or spec.loader is None:
         return

@@ -1,8 +1,8 @@
 """
-Copies out of an accelerator's memory (CUDA): after what it computes now, and in parallel with what it computes next.
+Copies out of an accelerator's memory (CUDA), after the current computation and in parallel with the next one.
 
-The device itself copies into pinned memory, on a stream of its own, while its other streams compute; no copy holds the
-interpreter. On a machine without CUDA there are no devices, and nothing here does anything.
+The device itself copies into pinned memory, on a stream of its own, while its other streams compute. No copy holds the
+interpreter. A machine without CUDA has no such devices, and nothing here does anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Lanes:
-    """The streams of the devices that have memory of their own, and a stream for copies on each."""
+    """The devices that have memory of their own, each with a stream for copies."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
@@ -32,7 +32,7 @@ class Lanes:
 
     @contextlib.contextmanager
     def beside(self, device: torch.device, mark: torch.cuda.Event) -> Iterator[None]:
-        """Run the block's work on another stream, after `mark`; the block's end waits until it is done."""
+        """Run the block's work on another stream, after `mark`. The block ends once that work is done."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream = self._streams[device]
@@ -47,7 +47,9 @@ class Lanes:
 
 
 class Moment:
-    """A moment on each device that holds `tensors`: a read within its context, later on, sees what they hold now."""
+    """
+    A moment on each device that holds `tensors`. A later read inside its context sees the contents of that moment.
+    """
 
     def __init__(self, tensors: Iterable[Tensor], lanes: Lanes) -> None:
         self._lanes = lanes
@@ -55,7 +57,7 @@ class Moment:
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
-        """Read as of this moment, in any thread. Copies that start within are done at the end of the block."""
+        """Read as of this moment, in any thread. Copies that start inside the block are done at its end."""
         with contextlib.ExitStack() as stack:
             for device, mark in self._marks.items():
                 stack.enter_context(self._lanes.beside(device, mark))
@@ -63,7 +65,7 @@ class Moment:
 
 
 def pin(memory: Tensor) -> None:
-    """Let devices write there by themselves. If that fails, they write through the processor, and wait for it."""
+    """Let devices write to `memory` directly. If that fails, they write through the processor, and wait for it."""
     if _in_use():
         torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""Opens files below a folder so that no link that another process puts there meanwhile leads out of it."""
+"""Opens files below a folder. A link that another process puts there meanwhile cannot lead outside."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def parent_of(
     folder: int, path: str, *, make: bool = False, judge: Callable[[int], None] = lambda _: None
 ) -> Iterator[tuple[int, str]]:
     """
-    Yield a descriptor of the folder that holds `path`, and the last name of `path`. `folder` is a descriptor too.
+    Yield a descriptor of the folder that holds `path`, and the last name in `path`. `folder` is a descriptor too.
 
-    `judge` gets each folder on the way, `folder` too, before anything is made in it, and raises to end the walk.
+    `judge` gets each folder on the way, including `folder`, before anything is made in it. It raises to end the walk.
 
     Raises:
-        OSError: a folder on the way is missing (unless it is to be made), or is no folder, or is a link.
+        OSError: a folder on the way is missing (unless `make`), is not a folder, or is a link.
     """
     *folders, name = path.split("/")
     at = os.dup(folder)

@@ -1,4 +1,4 @@
-"""Chooses the files of a work folder that belong to a checkpoint; agent and trainer both need it."""
+"""Chooses the files of a work folder that belong to a checkpoint. Used by agent and trainer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from spotrun.spec.patterns import chooser
 
 
 def all_but(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a test that chooses the files that no pattern names."""
+    """Return a test that chooses files that match no pattern."""
     excluded = chooser(patterns)
     return lambda path: not excluded(path)

@@ -1,4 +1,4 @@
-"""Stored files of a script, written into a folder of this machine: each one whole or not at all, and none outside."""
+"""Writes stored files of a script into a local folder: each whole or not at all, and none outside the folder."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ from spotrun.store.port import Store
 
 SIDE_BY_SIDE = 8
 RETRY_FOR_S = 30.0
-"""Maximum system time in seconds that a user waits for a passing fault of the store."""
+"""Maximum system time in seconds for which a user waits while the store has a passing fault."""
 TEMPORARY = ".spotrun-fetch-"
-"""Prefix of the files that a killed fetch leaves."""
+"""Prefix of the files that a killed fetch leaves behind."""
 Progressed = Callable[[int], None]
 """Called with the number of bytes that have arrived since the last call."""
 
 
 class Record(Protocol):
     """
-    A record of what earlier fetches wrote into a folder.
+    A record of the files that earlier fetches wrote into a folder.
 
-    It lies where no instance writes, and says nothing of what the store says, such as times. Several threads use it.
+    It lies where no instance can write, and does not repeat facts from the store, such as times. Several threads use
+    it.
     """
 
     def written(self, path: str) -> Sequence[Content] | None:
-        """Return what fetch last wrote at `path`, piece by piece; None if it has never written there."""
+        """Return the contents, piece by piece, that fetch last wrote at `path`; None if it never wrote there."""
 
     def add(self, path: str, contents: Sequence[Content]) -> None:
-        """Note what fetch has written at `path`."""
+        """Record the contents that fetch has written at `path`."""
 
 
 def fetch(
@@ -56,13 +57,13 @@ def fetch(
     force: bool = False,
 ) -> Iterator[Fetched]:
     """
-    Write the files below a folder of the user, which is made if it is absent, and say of each what became of it.
+    Write the files below a user's folder, which is made if it is absent, and yield the outcome for each.
 
-    Training code may have chosen each name, time and size. A file with a name that tools obey stays in the store. A
-    file that is there already is left alone. One that is not as fetch itself wrote it, by `record`, is the user's, and
-    is kept unless `force`. One that is longer than the stored one is kept under another name, unless `force`: a later
-    attempt may have begun a log again. A link below `folder` is never followed, and nothing is written into a folder
-    of git's or of an environment.
+    Training code may have chosen each name, time and size. A file whose name a tool obeys stays in the store. A file
+    that exists already with the same bytes is left alone. A local file that differs from what fetch itself wrote,
+    according to `record`, is the user's, and is kept unless `force`. One that is longer than the stored file is kept
+    under another name, unless `force`, because a later attempt may have started a log again. Links below `folder` are
+    never followed, and nothing is written into a folder that belongs to git or to an environment.
 
     Raises:
         StoreError: the store cannot be read.
@@ -81,7 +82,7 @@ def fetch(
 
 def bring(store: Store, files: Sequence[OutputFile], folder: Path) -> Iterator[Fetched]:
     """
-    Write the files below an agent's own folder, whatever their names are and whatever is there.
+    Write the files below an agent's own folder, whatever their names and whatever exists there.
 
     Raises:
         StoreError: the store cannot be read.
@@ -117,7 +118,10 @@ def _written(folder: Path, files: Sequence[OutputFile], writer_in: Callable[[int
 
 
 def is_at(folder: Path, file: OutputFile) -> bool:
-    """Return whether the file at its path in the folder, which has its size, can be read and has its bytes too."""
+    """
+    Return whether the file in `folder` at the path of `file` can be read and has the bytes of `file`. The caller has
+    already compared their sizes.
+    """
     try:
         return _holds(open_at(folder, file.path), [piece.content for piece in file.pieces])
     except OSError:
@@ -146,15 +150,15 @@ _IN_ITS_WAY = {
 
 
 _OF_ONE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
-"""Errors that say nothing about other files: permissions, and names that a file system does not take."""
+"""Errors that do not affect other files: permissions, and names that a file system does not accept."""
 
 
 class _OfATool(Exception):
-    """A folder on the way to a file is one that a tool runs or obeys."""
+    """Raised if a folder on the way to a file is one that a tool runs or obeys."""
 
 
 class _Writer:
-    """Writes each file below `root`, in place of what is there."""
+    """Writes each file below `root`, replacing any existing file."""
 
     def __init__(self, store: Store, root: int, progressed: Progressed) -> None:
         self._store = store
@@ -162,7 +166,7 @@ class _Writer:
         self._progressed = progressed
 
     def file(self, file: OutputFile, each: Map) -> Fetched:
-        """Write one file. `each` gets the pieces, in any order."""
+        """Write one file. `each` gets its pieces, in any order."""
         try:
             return self._fetched(file, each)
         except CheckpointDamaged as damage:
@@ -176,17 +180,17 @@ class _Writer:
         return Fetched(file, Outcome.FETCHED, kept_as=self._write(file, each))
 
     def _judge(self, folder: int) -> None:
-        """Raise if no file may be written into the folder, or below it."""
+        """Raise if no file may be written into `folder` or below it."""
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
-        """Return the name under which the file that is already there is kept; "" if it is not kept."""
+        """Return the new name of the file that exists already; "" if it is not kept."""
         return ""
 
     def _write(self, file: OutputFile, each: Map) -> str:
-        """Return what `_make_room` returns."""
+        """Return the result of `_make_room`."""
         with parent_of(self._root, file.path, make=True, judge=self._judge) as (parent, name):
             temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
-            mode = 0o777 if file.executable else 0o666  # the umask takes what it takes
+            mode = 0o777 if file.executable else 0o666  # minus the umask
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=parent)
             try:
                 try:
@@ -218,7 +222,7 @@ class _Writer:
 
 
 class _ToUser(_Writer):
-    """Writes where the user loses nothing by it, unless `force`."""
+    """Writes files only where the user loses nothing, unless `force`."""
 
     def __init__(self, store: Store, root: int, progressed: Progressed, record: Record, *, force: bool) -> None:
         super().__init__(store, root, progressed)
@@ -250,7 +254,7 @@ class _ToUser(_Writer):
         return found
 
     def _there(self, file: OutputFile, contents: Sequence[Content]) -> Outcome | None:
-        """Return why the file that is already there stays; None if it does not."""
+        """Return the reason why the existing file stays; None if it does not."""
         try:
             with parent_of(self._root, file.path, judge=self._judge) as (parent, name):
                 facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -276,7 +280,7 @@ class _ToUser(_Writer):
 
 
 def _kept_if_longer(parent: int, name: str, size_bytes: int) -> str:
-    """Give a file of more than `size_bytes` a name that is free, and return that; "" if it is not longer."""
+    """Rename a file longer than `size_bytes` to a free name, and return that name; "" if it is not longer."""
     try:
         if os.stat(name, dir_fd=parent, follow_symlinks=False).st_size <= size_bytes:
             return ""
@@ -289,7 +293,7 @@ def _kept_if_longer(parent: int, name: str, size_bytes: int) -> str:
 
 
 def _placed(file: OutputFile) -> list[tuple[Piece, int]]:
-    """Return each piece with the byte of the file at which it begins."""
+    """Return each piece with its start in the file, in bytes."""
     placed, start = [], 0
     for piece in file.pieces:
         placed.append((piece, start))

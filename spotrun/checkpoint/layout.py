@@ -1,12 +1,12 @@
 """
-The checkpoint image: what lies in an arena, and byte for byte what is uploaded. Needs no torch.
+Defines the checkpoint image: the content of an arena, which is uploaded byte for byte. Needs no torch.
 
     b"SPOTRUN1" | u64 header size | header, JSON in UTF-8 | zeros to a multiple of 64 | tensors, each at a multiple
     of 64
 
     header = {"format": 1, "tensors": [{"dtype", "shape", "offset", "size_bytes"}, …], "tree": …, "meta": {…}}
 
-`offset` counts from where the tensors begin. `tree` is the state with its tensors taken out (tree.py).
+`offset` counts from the start of the tensors. `tree` is the state without its tensors (tree.py).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """The parsed header. `data_start` is where the tensors begin, counted from the first byte of the image."""
+    """The parsed header. `data_start` is the start of the tensors, counted from the first byte of the image."""
 
     tensors: tuple[TensorEntry, ...]
     tree: Json
@@ -69,13 +69,13 @@ def aligned(size_bytes: int) -> int:
 
 
 def place(kinds: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorEntry, ...]:
-    """Place tensors of these (dtype, shape), one after the other."""
+    """Place tensors with these (dtype, shape) one after the other."""
     return _place(tuple(kinds))
 
 
 @lru_cache(maxsize=4)
 def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry, ...]:
-    """Do the same, cached: all snapshots of a training have the same tensors."""
+    """Do the same as `place`, cached, because all snapshots of a training have the same tensors."""
     entries = []
     offset = 0
     for dtype, shape in kinds:
@@ -86,7 +86,7 @@ def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry,
 
 
 def encode_header(tensors: Sequence[TensorEntry], tree: Json, meta: Mapping[str, Any]) -> bytes:
-    """Return all bytes before the tensors, padded. `meta` is plain JSON and free for its writer to use."""
+    """Return all bytes before the tensors, padded. `meta` is plain JSON, which its writer may choose freely."""
     header = {"format": FORMAT, "tensors": _entries_json(tuple(tensors)), "tree": tree, "meta": dict(meta)}
     text = plain.encode(header)
     head = _PREFIX.pack(MAGIC, len(text)) + text
@@ -100,11 +100,11 @@ def _entries_json(tensors: tuple[TensorEntry, ...]) -> plain.Encoded:
 
 def decode_header(image: Buffer) -> Header:
     """
-    Return the header of a whole image, checked: every tensor lies inside the image, overlaps no other, and has its
-    shape's size.
+    Return the header of a whole image, after checks: every tensor lies inside the image, overlaps no other, and has the
+    size of its shape.
 
     Raises:
-        CheckpointDamaged: take an older checkpoint.
+        CheckpointDamaged: a check failed; take an older checkpoint.
     """
     header = _parse_header(image)
     if header.size_bytes > len(image):
@@ -116,10 +116,10 @@ def decode_header(image: Buffer) -> Header:
 
 def header_end(image: Buffer) -> int:
     """
-    Return where the header of a whole image ends, from its first `PREFIX_BYTES`.
+    Return the end of a whole image's header, read from its first `PREFIX_BYTES`.
 
     Raises:
-        CheckpointDamaged
+        CheckpointDamaged: the image is too short for its header, or does not begin as an image does.
     """
     if len(image) < PREFIX_BYTES:
         raise CheckpointDamaged(f"the checkpoint has {count_of(len(image), 'byte')}, too few for a header")
@@ -134,8 +134,8 @@ def header_end(image: Buffer) -> int:
 
 def begin_bytes(header: Header) -> int:
     """
-    Return how many of the image's first bytes hold all of the state but its last entry: a trainer that needs the last
-    entry later can begin when they are there.
+    Return the number of leading bytes that hold all of the state except its last entry. A trainer that needs the last
+    entry later can begin once they have arrived.
     """
     (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
     if kind not in MAPPINGS or not header.tree[kind]:
@@ -143,7 +143,7 @@ def begin_bytes(header: Header) -> int:
     *others, last = header.tree[kind]
     if next(tensors_in(last), None) is None:
         return header.size_bytes
-    # What the last entry shares with another is there with that one.
+    # Tensors that the last entry shares with another entry arrive with that one.
     first = max((number for other in others for number in tensors_in(other)), default=-1) + 1
     return header.data_start + header.tensors[first].offset if first < len(header.tensors) else header.size_bytes
 

@@ -1,11 +1,11 @@
 """
-The manifest of a checkpoint: which objects hold the image, and which bytes of each.
+The manifest of a checkpoint: the objects that hold its image, and the bytes that each of them holds.
 
-    PREFIX/part-0000 … part-NNNN     the image, cut; or, of a commit that borrows, what has changed since
-    PREFIX/manifest.json             sizes and BLAKE3 digests of the parts; its own goes into the ledger
+    PREFIX/part-0000 … part-NNNN     the image in pieces; if the commit borrows, only the bytes changed since
+    PREFIX/manifest.json             sizes and BLAKE3 digests of the parts; its own digest goes into the ledger
 
-BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) vouches for bytes as SHA-256 does, and reads 4 to 5 GB/s on a core
-instead of 1 to 2: every byte of a checkpoint is digested when it is sent and when it is fetched.
+BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) is as trustworthy as SHA-256, and reads 4 to 5 GB/s per core
+instead of 1 to 2. Speed matters because every byte of a checkpoint is digested when it is sent and when it is fetched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _PART_NAME = re.compile(r"part-\d{4,8}", re.ASCII)
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An object. `name` is relative to the checkpoint's own prefix, or to that of the commit it is borrowed `of`."""
+    """
+    An object. `name` is relative to the checkpoint's own prefix. `of` is set for a borrowed part: it is the prefix of
+    the commit that lends the part, and `name` is relative to it.
+    """
 
     name: str
     size_bytes: Count
@@ -37,7 +40,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A range of the image: its `size_bytes` bytes from `start` on are those of part number `part` from `at` on."""
+    """
+    A range of the image: its `size_bytes` bytes from `start` are those of part number `part` from `at`.
+    """
 
     part: Count
     at: Count
@@ -47,8 +52,8 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    The parts, and the image's own meta. Without `extents` the parts are the image, one after the other; with them
-    they may hold more than it. A trainer can begin with its first `begin_bytes`, if that is known.
+    The parts, and the image's own meta. Without `extents`, the parts one after the other are the image. With them, the
+    parts may hold more than the image. A trainer can begin with the first `begin_bytes`; None if unknown.
     """
 
     format: Count
@@ -60,11 +65,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def borrows(self) -> tuple[str, ...]:
-        """The prefixes of the commits whose objects it needs."""
+        """The prefixes of the commits whose objects this checkpoint needs."""
         return tuple(sorted({part.of for part in self.parts if part.of}))
 
     def placed(self) -> list[list[Extent]]:
-        """Return, for each part, which of its bytes go where."""
+        """Return, for each part, the extents of the image that its bytes fill."""
         if not self.extents:
             return [[extent] for extent in one_after_the_other([part.size_bytes for part in self.parts])]
         placed: list[list[Extent]] = [[] for _ in self.parts]
@@ -73,7 +78,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return placed
 
     def flaw(self, borrows: Sequence[str]) -> str | None:
-        """Return why no image can come of it, or None. It may borrow only from `borrows`, which the ledger names."""
+        """
+        Return the reason why this manifest gives no image, or None. It may borrow only from `borrows`, which the ledger
+        names.
+        """
         if not all(_PART_NAME.fullmatch(part.name) for part in self.parts):
             return "its manifest names objects elsewhere"
         if not set(self.borrows) <= set(borrows):
@@ -84,7 +92,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return None if self._cover(extents) else f"its parts do not add up to {self.size_bytes} bytes"
 
     def _cover(self, extents: Sequence[Extent]) -> bool:
-        """Return whether they are the image without gap or overlap, and lie within their parts."""
+        """Return whether the extents cover the image without gap or overlap, and lie within their parts."""
         end = 0
         for extent in sorted(extents, key=lambda extent: extent.start):
             if extent.start != end or extent.size_bytes < 0 or not self._lies_in_its_part(extent):
@@ -101,7 +109,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def one_after_the_other(sizes: Sequence[int]) -> list[Extent]:
-    """Return the extents of whole parts of these sizes."""
+    """Return the extents of whole parts that have these sizes."""
     starts = itertools.accumulate(sizes, initial=0)
     return [Extent(number, 0, start, size) for number, (start, size) in enumerate(zip(starts, sizes, strict=False))]
 

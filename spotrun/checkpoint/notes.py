@@ -1,4 +1,6 @@
-"""Converts any object to plain values for people to read, such as a training's arguments; no resume restores them."""
+"""
+Converts any object, such as a training's arguments, to plain values for people to read. No resume restores them.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ _MODULES = ("torch", "numpy")
 
 def plain(value: Any, depth: int = 0) -> Any:
     """
-    Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists; what has no such form
-    stays, as an image may have a place for it.
+    Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists. Other values stay as they
+    are, because an image may have a form for them.
     """
     if depth > DEPTH_MAX:
         return note(value)
@@ -41,7 +43,9 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _item(holder: Any, key: Any) -> Any:
-    """Return an item, or the name of its error: a configuration may have values that are missing, or refer to such."""
+    """
+    Return an item, or the name of the error that reading it raises: a configuration may have missing values.
+    """
     try:
         return holder[key]
     except Exception as error:  # noqa: BLE001

@@ -1,8 +1,8 @@
 """
-Represents objects of a state as values: an image has each as a `SavedObject`, and only a resuming training revives it.
+Represents objects of a state as values. An image has each as a `SavedObject`, and only a resuming training revives it.
 
-An image names the class that an object had. Reading it looks no class up, imports none and calls none; see
-spotrun/training/revival.py for what a training accepts.
+An image names the class of an object. Reading the image does not look up, import or call that class. For the classes
+that a training accepts see spotrun/training/revival.py.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ Path: TypeAlias = tuple[object, ...]
 MEMBER, TUPLE, OBJECT, ASKED, STANDS = "member", "namedtuple", "object", "asked", "stands"
 HELD = frozenset({MEMBER, TUPLE, OBJECT, ASKED, STANDS})
 """
-A member of an enum; a named tuple; an instance of a plain class; an object that returns and loads its own state; and an
-object that the script puts in its place again, so that nothing of it is saved.
+An enum member; a named tuple; an instance of a plain class; an object that returns and loads its own state; and an
+object that the script itself puts in the same place again, so that nothing of it is saved.
 """
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, partial)
 
 
 class SavedObject(dict[str, Any]):
-    """An object of class `name` as it was saved: "content" has its attributes or state."""
+    """An object of class `name` as it was saved: "content" has its attributes or its state."""
 
     def __init__(self, kind: str, name: str, content: Any) -> None:
         super().__init__(content=content)
         self.kind, self.name = kind, name
 
     def __hash__(self) -> int:  # type: ignore[override]
-        """Hash by identity, so that it may be in a set, or be a key."""
+        """Hash by identity, so that the object can be in a set or be a key."""
         return id(self)
 
 
 class Standing:
     """
-    The objects at each place below the keys `below` when a training begins; they are there again when it resumes.
+    The objects that each place below the keys `below` holds when a training begins. They exist again when it resumes.
     `is_elsewhere` recognises objects whose state is saved elsewhere.
     """
 
@@ -56,7 +56,7 @@ class Standing:
         return bool(path) and path[0] in self._below
 
     def is_same(self, path: Path, value: Any) -> bool:
-        """Return whether it was there during the first pass over the state, which `first_look_ends` ends."""
+        """Return whether `path` held `value` during the first pass over the state, which `first_look_ends` ends."""
         if self._first is None:
             self._found[path] = value
             return True
@@ -73,7 +73,7 @@ def parts_of(value: Any, path: Path, standing: Standing | None) -> tuple[str, st
     Return the kind, the name and the content of an object; None if no image can hold it.
 
     Raises:
-        Unnamed: it would have a place if its class could be found again.
+        Unnamed: an image could hold the object if its class could be found by name.
     """
     kind = type(value)
     if isinstance(value, Enum):
@@ -114,7 +114,7 @@ def described(kind: type) -> str:
 
 
 def class_named(name: str) -> type | None:
-    """Return the class of this name in the modules that were imported already, or None."""
+    """Return the class with this name if its module is already imported, or None."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
@@ -127,7 +127,7 @@ def is_found(kind: type) -> bool:
 
 
 def is_of_script(kind: type) -> bool:
-    """Return whether its module is a file that was not installed: the script's own, wherever it lies."""
+    """Return whether the module of `kind` is a file that is not installed: the script's own, wherever it lies."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     return (
@@ -141,13 +141,13 @@ _LIBRARY = types.__file__.rpartition("/")[0] + "/"
 
 
 def is_plain(kind: type) -> bool:
-    """Return whether instances are just their attributes: no code of the class makes, copies or frees one."""
+    """Return whether instances are just their attributes: no code of the class makes, copies or frees them."""
     own = [base for base in kind.__mro__ if base is not object]
     return all(base.__flags__ & _MADE_BY_PYTHON and not any(_has_a_say(base)) for base in own)
 
 
 def _has_a_say(kind: type) -> Iterator[bool]:
-    """Yield whether each hook runs code; those of a frozen dataclass with slots only set its attributes."""
+    """Yield whether each hook of `kind` runs code. Those of a frozen dataclass with slots only set attributes."""
     for hook in _HOOKS & vars(kind).keys():
         yield getattr(vars(kind)[hook], "__module__", None) != "dataclasses"
 

@@ -14,17 +14,17 @@ from spotrun.store.port import Store
 
 def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_FOR_S) -> Listing:
     """
-    Return the list of files that the ledger's entry names.
+    Return the list of files that an entry of the ledger names.
 
     Raises:
-        CheckpointDamaged: it is missing, or is not what the ledger says.
-        StoreUnavailable: a fault that did not pass.
+        CheckpointDamaged: the list is missing, or differs from its digest in the ledger.
+        StoreUnavailable: the store had a fault that did not pass.
     """
     return listing_at(store, outputs.event.key, outputs.event.blake3, retry_for_s)
 
 
 def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listing:
-    """Read the list of that digest. Raises what `read_listing` raises."""
+    """Read the list at `key` with this digest. Raises the same errors as `read_listing`."""
     data = bytearray()
     if not key.startswith(FOLDER):
         raise CheckpointDamaged(f"{key} is not where lists of files are")
@@ -43,7 +43,10 @@ def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listi
 
 
 def verify_files(store: Store, commit: Commit) -> None:
-    """Read all files of a checkpoint and compare; hold one piece in memory at a time. Raises as `read_listing` does."""
+    """
+    Read and compare all files of a checkpoint, with one piece in memory at a time. Raises the same errors as
+    `read_listing`.
+    """
     if commit.outputs is None:
         return
     pieces = {piece.key: piece for file in read_listing(store, commit.outputs).files for piece in file.pieces}
@@ -56,8 +59,9 @@ def verify_files(store: Store, commit: Commit) -> None:
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
-    Return the lists that are still named: the newest, and for each checkpoint that is kept its own, or the last before
-    the next one. No entry will name another list again. `retiring` are checkpoints about to go.
+    Return the lists that are still needed: the newest list, and one for each checkpoint that is kept. That is its own
+    list or, if it has none, the last list before the next checkpoint. No entry will name another list again. `retiring`
+    are checkpoints about to be retired.
     """
     held = [each.number for each in state.commits if each.retired_at is None and each.number not in retiring]
     found = [state.newest_outputs(), *(state.outputs_of(number) for number in held)]
@@ -65,14 +69,14 @@ def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
 
 
 def named_keys(lists: Iterable[tuple[Outputs, Listing]]) -> set[str]:
-    """Return the objects that these lists are and need."""
+    """Return the keys of these lists and of all objects that they need."""
     return {key for outputs, listing in lists for key in (outputs.event.key, *listing.keys())}
 
 
 def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return, of the objects below `outputs/` of a run that has ended, those that no kept list needs; none if one of these
-    lists cannot be read, as the objects that it needs are unknown.
+    Return those of `keys`, the objects below `outputs/` of a run that has ended, that no kept list needs. Return none
+    if a kept list cannot be read, because the objects that it needs are then unknown.
     """
     if state.terminal is None or not keys:
         return []

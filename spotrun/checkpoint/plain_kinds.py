@@ -1,6 +1,6 @@
 """
-Splits values of Python's own types that JSON lacks into their parts, and builds them again. A kind is closed: it names
-no code, and its parts are plain values again.
+Splits values of Python's own types that JSON lacks into parts, and builds them again. Each kind is closed: it names no
+code, and its parts are plain values again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Parts = list[Any]
 
 
 class Unnamed(Exception):
-    """Raised for a value that looks plain and is not; the text says what it is."""
+    """Raised for a value that looks plain but is not. The text describes the value."""
 
 
 class Kind(NamedTuple):
-    """A way to write a value of one type, and to build it again from what was read."""
+    """A way to write a value of one type, and to build it again from its parts."""
 
     name: str
     parts: Callable[[Any], Parts]

@@ -1,5 +1,5 @@
 """
-Reads a committed checkpoint's image back into memory, and compares every byte with what the ledger vouches for.
+Reads a committed checkpoint's image back into memory, and compares every byte with the digests in the ledger.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ READERS = 8
 """Number of objects that are read in parallel."""
 READS_MAX = 5
 """
-Maximum reads of an object. Two mismatches condemn it (protocol 22) if they are the same: corruption in transit differs
-each time.
+Maximum reads of an object. Two equal mismatches condemn it (protocol 22): corruption in transit differs each time.
 """
 RETRY_FOR_S = 300.0
 """Maximum system time in seconds, for each object."""
 MANIFEST_MAX_BYTES = 64 << 20
-"""Maximum bytes read of a manifest: enough for over 8 TB in parts of 16 MiB. No writer of one is trusted."""
+"""Maximum bytes read of a manifest: enough for over 8 TB in parts of 16 MiB. No manifest's writer is trusted."""
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -60,16 +59,16 @@ class Recipient(Protocol):
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
-        Receive the image, whose memory exists and is still empty. An image that had begun before is damaged. The first
-        `begin_bytes` bytes come before all others, and are enough to begin with.
+        Receive the image, whose memory exists but is still empty. If an image had begun before, that one is damaged.
+        The first `begin_bytes` bytes arrive before all others, and are enough to begin with.
         """
 
     def has(self, size_bytes: int) -> None:
-        """Receive that the first `size_bytes` bytes are those that were committed."""
+        """Note that the first `size_bytes` bytes have arrived, and are those that were committed."""
 
 
 class NewestReadable(msgspec.Struct, frozen=True):
-    """The newest commit that could be read, and the newer ones that could not."""
+    """The newest commit that could be read, and the numbers of the newer ones that could not."""
 
     image: Image
     skipped: tuple[int, ...]
@@ -79,11 +78,12 @@ def newest_readable(
     store: Store, candidates: Iterable[Commit], ready: Image | None = None, recipient: Recipient | None = None
 ) -> NewestReadable:
     """
-    Walk back from the newest of `candidates` to one that is whole. `ready` is whole, and used or closed.
+    Walk back from the newest of `candidates` to one that is whole. `ready` is an image known to be whole; it is
+    returned or closed.
 
     Raises:
-        CheckpointDamaged: none is whole.
-        StoreUnavailable: the store could not be read; nothing is known about the checkpoints.
+        CheckpointDamaged: no candidate is whole.
+        StoreUnavailable: the store could not be read, so nothing is known about the checkpoints.
     """
     skipped: list[int] = []
     reasons: list[str] = []
@@ -114,11 +114,11 @@ def fetch(
     disk: Path | None = None,
 ) -> Image:
     """
-    Return the image of one commit, in memory of its own, or in a file without a name below `disk`.
+    Return the image of one commit, in memory of its own or, with `disk`, in an unnamed file in that folder.
 
     Raises:
-        CheckpointDamaged: an object is missing, or differs twice from what the ledger says.
-        StoreUnavailable: a fault that did not pass.
+        CheckpointDamaged: an object is missing, or differs twice from its digest.
+        StoreUnavailable: the store had a fault that did not pass.
     """
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     fd = os.memfd_create(f"spotrun-commit-{commit.number}", os.MFD_CLOEXEC) if disk is None else _unnamed(disk)
@@ -143,11 +143,12 @@ def recognised(
     store: Store, held: Image, digest: bytes | None = None, *, retry_for_s: float = RETRY_FOR_S
 ) -> Image | None:
     """
-    Return `held` as the image of its commit; None if a single byte differs from what the ledger vouches for, or if that
-    cannot be checked. The process that wrote to that memory must be gone. The memory becomes the image's, or is closed.
+    Return `held` as the image of its commit. Return None if a single byte differs from the digests in the ledger, or if
+    that cannot be checked. The process that wrote to that memory must have ended. The memory becomes the image's, or is
+    closed.
 
-    If the commit borrows, the ledger vouches for parts that are elsewhere: `digest` (`unchanged.digest`) is of the
-    image that was committed.
+    If the commit borrows, the digests in the ledger cover parts that are elsewhere. Then `digest` (`unchanged.digest`)
+    is that of the image that was committed.
     """
     whole = False
     try:
@@ -198,7 +199,9 @@ def _give_back_what_is_around(held: Image) -> None:
 
 
 def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> None:
-    """Read a whole checkpoint and compare. Raises what `fetch` raises; holds at most one part in memory."""
+    """
+    Read a whole checkpoint and compare, with at most one part in memory. Raises the same errors as `fetch`.
+    """
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     for part in manifest.parts:
         key = part.key(commit.event.prefix)
@@ -225,10 +228,10 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
 
 
 class _Front:
-    """The length of an image that has arrived, from its first byte on, while its parts come in any order."""
+    """Tracks the length of an image that has arrived without a gap, while its parts arrive in any order."""
 
     def __init__(self, starts: Sequence[int], size_bytes: int, recipient: Recipient) -> None:
-        """Take `starts`: the first byte of the image that each part holds."""
+        """Take `starts`: for each part, the first byte of the image that it holds."""
         self._starts = starts
         self._order = sorted(range(len(starts)), key=starts.__getitem__, reverse=True)
         self._missing = set(self._order)
@@ -276,8 +279,8 @@ def _begin_bytes(manifest: Manifest) -> int:
 
 def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[int]]:
     """
-    Return the parts that a trainer begins with, and the others. All readers fetch the former first: if they went on to
-    the next parts, the last of the former would arrive with half of the others.
+    Return the parts that a trainer begins with, and the others. All readers fetch the first kind first. If some went on
+    to the others too early, the last of the first kind would arrive only with half of the others.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]
@@ -291,11 +294,19 @@ def _write_all(fd: int, data: memoryview, start: int) -> None:
 
 
 Take = Callable[[int, memoryview], None]
-"""Receives each piece of an object and where it begins; all of them again if the object did not arrive whole."""
+"""
+Receives each piece of an object and its start. If the object did not arrive whole, receives all pieces again.
+"""
 
 
 def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
-    """Pass pieces to `take` as they arrive, hashed on the way; the last pass over them is what was committed."""
+    """
+    Pass pieces to `take` as they arrive, hashed on the way. The last pass over the pieces has the committed bytes.
+
+    Raises:
+        CheckpointDamaged: the object is missing, or does not match `digest`.
+        StoreUnavailable: the store had a fault that did not pass.
+    """
     read_bytes = MANIFEST_MAX_BYTES if size_bytes is None else size_bytes + 1
     seen: dict[str, int] = {}
     for _ in range(READS_MAX):
@@ -310,7 +321,7 @@ def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, t
 
 
 def _read(store: Store, key: str, size_bytes: int, take: Take, retry_for_s: float) -> tuple[str, int]:
-    """Return the BLAKE3 digest of what was read, and its number of bytes."""
+    """Return the BLAKE3 digest and the number of the bytes that were read."""
 
     def once() -> tuple[str, int]:
         digest, at = blake3(), 0

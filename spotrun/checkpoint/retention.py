@@ -1,6 +1,6 @@
 """
-Chooses the checkpoints to retire. The ledger retires them first, irrevocably; then their objects are deleted, late or
-twice (protocol 23).
+Chooses the checkpoints to retire. The ledger retires them first, irrevocably. Then their objects are deleted, perhaps
+late or twice (protocol 23).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ FOLDER = "checkpoints/"
 
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
-    Return the commits that the run no longer needs, oldest first: all before the `keep_last` newest usable ones, and
-    those that a user's prune request names. `keep_best` and `keep_every` keep theirs.
+    Return the commits that the run no longer needs, oldest first. These are all before the `keep_last` newest usable
+    commits, and those that a user's prune request names, except commits kept by `keep_best` and `keep_every`.
 
-    Never the newest usable one, never the one that the current trainer resumed from, and never one from which a commit
-    that stays has borrowed. Until the run is complete, never one with which an earlier fit() ended: each resume
+    Never the newest usable commit, the one that the current trainer resumed from, or one from which a remaining commit
+    has borrowed. Until the run is complete, never a commit with which an earlier fit() ended, because each resume
     restores it.
     """
     usable = [commit for commit in state.commits if commit.usable]
@@ -50,10 +50,10 @@ def _held(state: RunState) -> dict[int, Commit]:
 
 def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
     """
-    Return those of `going` from which no commit that stays has borrowed; a lender is sent whole and never borrows
+    Return those of `going` from which no remaining commit has borrowed. A lender was sent whole, and never borrows
     itself.
 
-    Oldest first, but a commit that borrows parts goes before the one that lends them.
+    Oldest first, but a commit that borrows parts comes before the one that lends them.
     """
     held = _held(state)
     needed = _lenders(commit for number, commit in held.items() if number not in going)
@@ -63,12 +63,12 @@ def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
 
 
 def _lenders(commits: Iterable[Commit]) -> set[str]:
-    """Return the prefixes from which any of them has borrowed."""
+    """Return the prefixes of the commits from which any of `commits` has borrowed."""
     return {prefix for commit in commits for prefix in commit.event.borrows}
 
 
 def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
-    """Return all but the newest few of the commits before the request."""
+    """Return the commits before the user's request, except the newest few that it keeps."""
     if state.prune is None:
         return ()
     before = [number for number in usable if number < state.prune.number]
@@ -77,10 +77,10 @@ def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
 
 def _best(usable: Sequence[Commit], wanted: KeepBestSpec | None) -> list[int]:
     """
-    Rank by metric, the best first; of each value the first commit that has it.
+    Rank commits by metric, the best first. Of commits with equal values, take only the first.
 
-    A metric stays as it was logged until it is logged again, so the first commit is the nearest to the weights that
-    it was measured with.
+    A metric keeps its value until it is logged again. So the first commit with a value is the nearest to the weights
+    that were measured.
     """
     if wanted is None:
         return []
@@ -107,9 +107,9 @@ def _milestones(usable: Sequence[Commit], every: Steps | None) -> Iterator[int]:
 
 def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
     """
-    Return the commits of an ended run that go by `rule`, oldest first.
+    Return the commits of an ended run that are retired according to `rule`, oldest first.
 
-    The final one stays too, and newer ones that are suspect: they show what went wrong.
+    The final commit stays too. So do newer ones that are suspect, because they show what went wrong.
     """
     final = None if state.terminal is None else state.terminal.final_commit
     held = _held(state)
@@ -119,9 +119,9 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
 
 def garbage(state: RunState, keys: Iterable[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return, of the objects below `checkpoints/`, those that will never be read: objects of commits that are retired, or
-    in `retiring`, and uploads without a commit of attempts that were fenced: by the current attempt, or by the run's
-    end.
+    Return those of `keys`, the objects below `checkpoints/`, that will never be read. These are objects of commits that
+    are retired or in `retiring`, and uncommitted uploads of attempts that were fenced by the current attempt or by the
+    run's end.
     """
     if state.current_attempt is None and state.terminal is None:
         return []

@@ -1,4 +1,4 @@
-"""Reads and sets attributes of an instance wherever it has them: in its `__dict__`, or in slots."""
+"""Reads and sets attributes of an instance, whether they are in its `__dict__` or in slots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SLOTS: dict[type, dict[str, MemberDescriptorType]] = {}
 
 
 def slots_of(cls: type) -> dict[str, MemberDescriptorType]:
-    """Return the slots of all its classes that are written in Python."""
+    """Return the slots of all classes written in Python among the bases of `cls`, itself included."""
     if cls not in _SLOTS:
         bases = [vars(base) for base in cls.__mro__ if "__slots__" in vars(base)]
         members = ((name, member) for base in bases for name, member in base.items())
@@ -23,7 +23,7 @@ def has_attributes(cls: type) -> bool:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """Return a copy of its attributes, without a call of the class's code."""
+    """Return a copy of the attributes of `value`, without calling code of its class."""
     found = dict(vars(value)) if hasattr(value, "__dict__") else {}
     for name, slot in slots_of(type(value)).items():
         try:
@@ -34,7 +34,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def set_attributes(value: Any, parts: Mapping[str, Any], gone: Iterable[str]) -> None:
-    """Set and delete attributes without the class's own `__setattr__`, which would be code of the script."""
+    """Set and delete attributes without the class's own `__setattr__`, which would be script code."""
     slots = slots_of(type(value))
     for name, part in parts.items():
         if name in slots:

@@ -2,7 +2,7 @@
 Copies a state tree into an arena and back: one copy of each tensor, no pickling, no file.
 
 See docs/design/architecture.md, "Checkpoint format". A copy into shared memory that was touched before runs at 14 GB/s,
-a fresh clone at 1.9 and `torch.save` at 1.1, so arenas are used again.
+a fresh clone at 1.9 GB/s and `torch.save` at 1.1 GB/s, so arenas are reused.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _NUMPY_DTYPE = re.compile(r"[<>|=][biufc]\d{1,2}", re.ASCII)
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d{1,3})?", re.ASCII)
 _KINDS = (Tensor, torch.nn.Parameter)
 _SMALL_BYTES = 1 << 20
-"""Size in bytes that is copied in a tenth of a millisecond."""
+"""Number of bytes that are copied in a tenth of a millisecond."""
 _MEMMOVE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _copy_aside = ctypes.CFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
-"""Call memmove(to, from, size), which lets other threads run Python meanwhile."""
+"""Call memmove(to, from, size), and let other threads run Python meanwhile."""
 _copy_at_once = ctypes.PYFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
-"""Call the same without letting other threads run."""
+"""Call memmove(to, from, size) without letting other threads run."""
 
 
 class Piece(NamedTuple):
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """An image that has yet to be written: its header, and its tensors."""
+    """An image that is not written yet: its header, and its tensors."""
 
     header: bytes
     pieces: Sequence[Piece]
@@ -61,13 +61,14 @@ def plan_image(
     state: Any, meta: Mapping[str, Any], *, lenient: Collection[str] = (), standing: Standing | None = None
 ) -> ImagePlan:
     """
-    Lay out `state`, without a copy: the plan refers to the living tensors.
+    Lay out `state` without copying: the plan refers to the state's own tensors.
 
-    Values below a key of `lenient` (hyper-parameters are any object) are saved as plain values, and those without a
-    plain form as a note that says so. Some objects of `standing` are found again by their place.
+    Values below a key of `lenient` are saved as plain values, because hyper-parameters may be any object. If such a
+    value has no plain form, a note that says so is saved instead. Some objects of `standing` are found again by their
+    place.
 
     Raises:
-        Unsavable: names the value that has no place in an image.
+        Unsavable: an image cannot hold a value; the error names the value.
     """
     for key in lenient:
         if key in state:
@@ -93,11 +94,12 @@ def write_header(plan: ImagePlan, arena: Tensor) -> None:
 
 def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -> None:
     """
-    Copy tensors to their places in `arena` (bytes). Without `wait` a device may not be done yet with those it holds.
+    Copy tensors to their places in `arena` (bytes). Without `wait`, a device may still be copying the tensors that it
+    holds.
 
-    What lies in one piece of ordinary memory goes by memmove: a small tensor takes a sixth of what torch's own copy
-    does, and a large one leaves the interpreter to other threads. To do so for a small one would cost more than its
-    copy: the other thread gives the interpreter back when it likes.
+    A tensor in one piece of ordinary memory is copied with memmove. For a small tensor that takes a sixth of the time
+    of torch's own copy. For a large one it leaves the interpreter to other threads. Doing so for a small one would cost
+    more than its copy, because the other thread gives the interpreter back only when it likes.
     """
     base = arena.data_ptr()
     for tensor, start, size_bytes in pieces:
@@ -109,12 +111,12 @@ def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether its memory is its value, from the first byte to the last."""
+    """Return whether the tensor's memory is its value, from the first byte to the last."""
     return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
 Need = Callable[[int], None]
-"""Waits until this many of an image's first bytes are there."""
+"""Waits until this many of an image's leading bytes have arrived."""
 
 
 def _is_there(_end: int) -> None:
@@ -125,12 +127,14 @@ def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: s
     """
     Return the state and the meta of an image. Tensors are views into `image`, which must stay and be writable.
 
-    Paths in the work folder in which it was made become paths in the folder `work`, if one is given.
+    If `work` is given, paths in the work folder in which the image was made become paths in the folder `work`.
 
-    While an image is still arriving, `need` waits for what is read here; the contents of tensors are not.
+    While an image is still arriving, `need` waits for the bytes that are read here. The contents of tensors are not
+    read.
 
     Raises:
-        CheckpointDamaged: and nothing else, whatever the bytes are. No byte of them is executed.
+        CheckpointDamaged: the image is malformed. No other error is raised, whatever the bytes; none of them is
+            executed.
     """
     view = memoryview(image)
     need(min(layout.PREFIX_BYTES, len(view)))
@@ -164,7 +168,7 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 class _Encoder:
-    """Takes tensors and arrays out of the tree, in the order in which they come."""
+    """Takes tensors and arrays out of the tree, in the order in which they occur."""
 
     def __init__(self, lenient: frozenset[str], standing: Standing | None) -> None:
         self.tensors: list[Tensor] = []
@@ -226,7 +230,7 @@ class _Encoder:
 
 
 def _memory_of(tensor: Tensor) -> object:
-    """Return a key that is equal for two tensors only if they are the same memory, read in the same way."""
+    """Return a key that two tensors share only if they are the same memory, read in the same way."""
     if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         return object()
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()

@@ -1,8 +1,8 @@
 """
-Writes images into free arenas for the trainer: at once, or with a part of each copied while training goes on.
+Writes images into free arenas for the trainer: at once, or with part of an image copied while training goes on.
 
 protocol.md 20: the trainer writes only into free arenas, and only the agent frees them. The interface is that of a
-stager of meta-pytorch/torch_checkpointing, so that it can be exchanged: a plan goes in, an arena's number comes out.
+stager in meta-pytorch/torch_checkpointing, so that it can be exchanged: a plan goes in, an arena's number comes out.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 class Aside(Generic[T]):
     """
-    Work for the thread that copies, in the order of `begin`; it begins at the latest when `result` is called.
+    Work for the copying thread, in the order of the `begin` calls. It begins at the latest when `result` is called.
 
-    It needs the interpreter for a moment at each tensor: best while the training thread computes.
+    It needs the interpreter for a moment at each tensor, so it is best done while the training thread computes.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> None:
@@ -45,14 +45,14 @@ class Aside(Generic[T]):
         return self._future is not None and self._future.done()
 
     def result(self) -> T:
-        """Wait for it, and return its result."""
+        """Wait for the work, and return its result."""
         self.begin()
         assert self._future is not None
         return self._future.result()
 
 
 class Staged:
-    """An image in arena number `arena`. The pieces `later` are in it once `copying` is done."""
+    """An image in arena number `arena`. The pieces `later` are in the arena once `copying` is done."""
 
     def __init__(self, arena: int, memory: Tensor, later: Sequence[Piece], copying: Aside[None] | None) -> None:
         self.arena = arena
@@ -61,7 +61,7 @@ class Staged:
         self._copying = copying
 
     def begin(self) -> None:
-        """Let the thread copy."""
+        """Let the copying thread start."""
         if self._copying is not None:
             self._copying.begin()
 
@@ -69,17 +69,19 @@ class Staged:
         return self._copying is None or self._copying.done()
 
     def wait(self) -> None:
-        """Wait until everything is in the arena."""
+        """Wait until all pieces are in the arena."""
         if self._copying is not None:
             self._copying.result()
 
     def changed(self) -> bool:
-        """Return whether the arena differs from the tensors of `later` now; takes as long as the copy did."""
+        """
+        Return whether the arena differs from the present tensors of `later`. Takes as long as the copy did.
+        """
         return not all(_same_bits(piece, self._memory) for piece in self.later)
 
 
 class Stager:
-    """Safe for one thread that stages and one that adopts and frees."""
+    """Writes images into arenas. Safe for one thread that stages and one that adopts and frees."""
 
     def __init__(self, lanes: Lanes | None = None) -> None:
         self._lanes = lanes or Lanes()
@@ -92,15 +94,15 @@ class Stager:
 
     def adopt(self, fd: int, size_bytes: int, starts: Sequence[int], first: int, used_bytes: int | None = None) -> None:
         """
-        Map new arenas in place of the old ones, and touch the pages that will be used; the first one is free. Closes
+        Map new arenas in place of the old ones, and touch the pages that will be used. The first arena is free. Closes
         the descriptor.
 
-        Untouched memory is not allocated: room to grow costs nothing until it is used.
+        Untouched memory is not allocated, so room to grow costs nothing until it is used.
         """
         memory = _map_shared(fd, max(starts) + size_bytes)
         arenas = {first + n: memory[start : start + size_bytes] for n, start in enumerate(starts)}
         for arena in arenas.values():
-            # Off the training thread: a page fault per 4 kB is 7 times what the copy takes, and more in some clouds.
+            # Off the training thread: a page fault per 4 kB takes 7 times as long as the copy, and more in some clouds.
             arena[:used_bytes:_PAGE_BYTES] = 0
         pin(memory)
         with self._lock:
@@ -108,10 +110,10 @@ class Stager:
             self._arenas, self._free, self.size_bytes = arenas, [first], size_bytes
             self._lock.notify_all()
         if replaced is not None:
-            self._copier.submit(unpin, replaced)  # after what is copied there now
+            self._copier.submit(unpin, replaced)  # after the copies into it that are in progress
 
     def free(self, arena: int) -> None:
-        """Free an arena. A number of an earlier set is ignored: that arena is not mapped any more."""
+        """Free an arena. The number of an arena from an earlier set is ignored: that arena is no longer mapped."""
         with self._lock:
             if arena in self._arenas and arena not in self._free:
                 self._free.append(arena)
@@ -130,9 +132,9 @@ class Stager:
         """
         Write the image into a free arena; `ready(plan.size_bytes)` must hold.
 
-        With `overlapped`, a thread copies the pieces `later`, some of the plan's, on `Staged.begin`; they must not
-        change until it is done. Without it they are there already, and `Staged.changed` checks whether they changed
-        since.
+        With `overlapped`, a thread copies the pieces `later`, which are some of the plan's, after `Staged.begin`. They
+        must not change until that is done. Without `overlapped` they are copied at once, and `Staged.changed` checks
+        whether they have changed since.
         """
         with self._lock:
             index = self._free.pop(0)
@@ -147,7 +149,7 @@ class Stager:
         return Staged(index, arena, later, self.aside(copy, _tensors(waiting)) if waiting else None)
 
     def aside(self, work: Callable[[], T], tensors: Iterable[Tensor] = ()) -> Aside[T]:
-        """Return work that reads `tensors` as they are now; only optimizers change them."""
+        """Return work that reads `tensors` as they are now. Only optimizers may change them."""
         moment = Moment(tensors, self._lanes)
 
         def beside() -> T:
@@ -157,7 +159,7 @@ class Stager:
         return Aside(self._copier, beside)
 
     def close(self) -> None:
-        """Close the stager; a copy that is under way ends first."""
+        """Close the stager. A copy in progress ends first."""
         self._copier.shutdown()
 
 

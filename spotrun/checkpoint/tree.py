@@ -1,8 +1,8 @@
 """
-Encodes the state of a checkpoint, with its tensors taken out, as JSON.
+Encodes the state of a checkpoint, without its tensors, as JSON.
 
-JSON's own null, true, numbers, strings and lists stand for themselves, and every other value is an object of one key
-that names its kind (`{"tuple": […]}`). Reading builds plain containers and numbers only; no byte ever names code.
+JSON's own null, true, numbers, strings and lists stand for themselves. Every other value is an object with one key,
+which names its kind (`{"tuple": […]}`). Reading builds only plain containers and numbers; no byte ever names code.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class Unsavable(Exception):
 
 
 _OF_TENSORS = frozenset({"tensor", "array", "scalar"})
-"""Kinds whose content is the number of a tensor of the image, or begins with one."""
+"""Kinds whose content is the number of a tensor in the image, or begins with such a number."""
 _AS_IT_IS = frozenset({type(None), bool, str})
 _OF_TORCH = frozenset({"torch", "torch.nn.parameter"})
 EncodeOther = Callable[[Any, Path], Json]
-"""Encodes what this module does not know (tensors), or raises Unsavable."""
+"""Encodes a value that this module cannot encode (such as a tensor), or raises Unsavable."""
 DecodeOther = Callable[[str, Json], Any]
-"""Decodes the object {kind: content} that this module does not know, or raises CheckpointDamaged."""
+"""Decodes an object {kind: content} whose kind this module does not know, or raises CheckpointDamaged."""
 
 
 def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     """
-    Return `value` as JSON. Subclasses of the plain types become these, except for enums and named tuples.
+    Return `value` as JSON. Subclasses of the plain types become the plain types, except for enums and named tuples.
 
     Raises:
-        Unsavable: names the first value that has no place in an image.
+        Unsavable: an image cannot hold a value; the error names the first such value.
     """
     kind = type(value)
     if kind in _AS_IT_IS:
@@ -132,7 +132,7 @@ def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
     Return the state that `encode_tree` wrote.
 
     Raises:
-        CheckpointDamaged
+        CheckpointDamaged: `node` is malformed.
     """
     if depth > DEPTH_MAX + 2:
         raise CheckpointDamaged(f"the checkpoint's state is nested more than {DEPTH_MAX} levels deep")
@@ -199,7 +199,7 @@ _SCALARS: dict[str, Callable[[Json], Any]] = {
 
 
 def tensors_in(node: Json) -> Iterator[int]:
-    """Yield the numbers of its tensors, in the order in which they lie in the image."""
+    """Yield the numbers of the tensors in `node`, in the order in which they lie in the image."""
     if type(node) is list:
         for item in node:
             yield from tensors_in(item)

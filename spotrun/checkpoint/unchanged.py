@@ -1,8 +1,8 @@
 """
-Finds tensors that need not be sent again: byte for byte, they are those of an earlier commit of the same attempt.
+Finds tensors that need not be sent again because an earlier commit of the same attempt has the same bytes.
 
-A frozen backbone is most of a checkpoint, and the same in all. A commit *borrows* the objects in which the last commit
-that was sent whole holds it, and sends the rest. That commit stays as long as others need it (retention.py).
+A frozen backbone is most of a checkpoint, and the same in all. A commit *borrows* the backbone's objects from the last
+commit that was sent whole, and sends the rest. That commit stays as long as others need it (retention.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from spotrun.checkpoint import layout
 from spotrun.checkpoint.manifest import Extent, Manifest, Part
 
 SHARE_MIN = 0.25
-"""Minimum share of an image that must be unchanged for a commit to borrow it from another."""
+"""Minimum share of an image that must be unchanged for a commit to borrow from another."""
 FRUITLESS_MAX = 3
-"""Number of comparisons in a row without a gain that ends comparing: it takes a tenth of the time of sending."""
+"""
+Number of successive comparisons without a gain after which comparing ends. A comparison takes a tenth of the time of
+sending.
+"""
 
 Piece = tuple[int, int]
 """(start, size) in an image."""
@@ -28,7 +31,7 @@ Piece = tuple[int, int]
 
 @dataclass(frozen=True)
 class BorrowedParts:
-    """Parts of an earlier commit, and where their bytes belong in a new image."""
+    """Parts of an earlier commit, and the places of their bytes in a new image."""
 
     parts: tuple[Part, ...] = ()
     extents: tuple[Extent, ...] = ()
@@ -40,7 +43,10 @@ class BorrowedParts:
 
 @dataclass(frozen=True)
 class _Whole:
-    """A commit that was sent whole: its parts, where each begins and the last ends, and by digest where a tensor is."""
+    """
+    A commit that was sent whole: its parts, where each begins and the last one ends, and the place of each tensor, by
+    digest.
+    """
 
     prefix: str
     parts: tuple[Part, ...]
@@ -49,7 +55,7 @@ class _Whole:
 
 
 class Unchanged:
-    """The agent's memory of what it has sent, from commit to commit. For one thread at a time."""
+    """Remembers what the agent has sent, from commit to commit. For one thread at a time."""
 
     def __init__(self) -> None:
         self._whole: _Whole | None = None
@@ -58,8 +64,8 @@ class Unchanged:
 
     def in_store(self, image: memoryview, header: layout.Header, kept: Iterable[str]) -> BorrowedParts:
         """
-        Return the parts of the image that are in the store already. `kept` are the prefixes of commits that are there
-        and may be resumed from.
+        Return the parts of the image that are already in the store. `kept` are the prefixes of commits that still exist
+        and that a run may resume from.
         """
         if self._fruitless >= FRUITLESS_MAX:
             return BorrowedParts()
@@ -73,7 +79,7 @@ class Unchanged:
         return found if worth else BorrowedParts()
 
     def committed(self, prefix: str, manifest: Manifest) -> None:
-        """Note that the image is a commit now; later ones may borrow from one that was sent whole."""
+        """Note that the image is now a commit. Later commits may borrow from it if it was sent whole."""
         if manifest.extents or self._fruitless >= FRUITLESS_MAX:
             return
         placed = [extent.start for (extent,) in manifest.placed()]
@@ -82,12 +88,12 @@ class Unchanged:
 
 
 def digest(image: memoryview) -> bytes:
-    """Return the digest of a whole image: a commit that borrows has no checksum of all its bytes."""
+    """Return the digest of a whole image, because a commit that borrows has no checksum over all its bytes."""
     return xxhash.xxh3_128_digest(image)
 
 
 def missing(size_bytes: int, extents: Iterable[Extent]) -> Iterator[Piece]:
-    """Yield the pieces of an image of that size that the extents leave out."""
+    """Yield the pieces of an image of `size_bytes` that the extents leave out."""
     end = 0
     for extent in sorted(extents, key=lambda extent: extent.start):
         if extent.start > end:
@@ -98,7 +104,7 @@ def missing(size_bytes: int, extents: Iterable[Extent]) -> Iterator[Piece]:
 
 
 def _tensors(image: memoryview, header: layout.Header) -> list[tuple[bytes, Piece]]:
-    """Return digest and place of each, in order."""
+    """Return the digest and the place of each tensor, in the order of the image."""
     found = []
     for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset):
         start = header.data_start + tensor.offset
@@ -123,7 +129,10 @@ def _borrow(whole: _Whole, tensors: list[tuple[bytes, Piece]]) -> BorrowedParts:
 
 
 def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) -> Iterator[Extent]:
-    """Yield extents for the piece at `there` in that commit's image, which belongs at `start` in the new one."""
+    """
+    Yield extents for the piece at `there` in the image of the commit `whole`. The piece belongs at `start` in the new
+    image.
+    """
     for part, (begin, end) in enumerate(pairwise(whole.begins)):
         first, last = max(there, begin), min(there + size_bytes, end)
         if first < last:
@@ -131,7 +140,10 @@ def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) ->
 
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:
-    """Join neighbours in both images, with the padding between them: the manifest of a large model stays small."""
+    """
+    Join extents that are neighbours in both images, with the padding between them. So a large model's manifest stays
+    small.
+    """
     joined: list[Extent] = []
     for extent in extents:
         before = joined[-1] if joined else None

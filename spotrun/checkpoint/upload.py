@@ -1,8 +1,8 @@
 """
 Uploads a checkpoint image as objects: parts of at most 16 MiB, then the manifest that names them (manifest.py).
 
-Each object is compared with what was stored, by the store's own checksum or by reading it back (protocol 21). An upload
-does not make a checkpoint exist: the ledger's entry does.
+Each object is compared with its stored bytes, through the store's checksum or by reading it back (protocol 21). An
+upload alone does not make a checkpoint exist: the ledger's entry does.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from spotrun.store.retrying import through_faults
 
 PART_MAX_BYTES = 16 << 20
 SMALL_BYTES = 4 << 20
-"""Maximum bytes of an image that is one part; a larger one has at least four, which are sent in parallel."""
+"""Maximum bytes of an image that is one part. A larger one has at least four parts, which are sent in parallel."""
 PARTS_MIN = 4
 UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
-"""Parts that are sent in parallel: few while training wants the processor, more once a notice has come."""
+"""Number of parts sent in parallel: few while training needs the processor, more once a notice has come."""
 NICENESS, NICENESS_MAX = 10, 19
-"""Added to the process's own niceness for the threads that send: training goes first."""
+"""Niceness added to the process's own for the threads that send, because training goes first."""
 RETRY_FOR_S = 60.0
 """Maximum system time in seconds, for each object."""
 
@@ -63,11 +63,11 @@ class UploadControl:
         return self._hurried
 
     def cancel(self) -> None:
-        """End the upload after the parts that are under way, with Abandoned."""
+        """End the upload with Abandoned, after the parts in progress."""
         self._cancelled.set()
 
     def hurry(self) -> None:
-        """Use as much of the network and of the processor as the upload can get, from now on."""
+        """From now on, use as much of the network and of the processor as the upload can get."""
         if self._hurried:
             return
         self._hurried = True
@@ -79,7 +79,7 @@ class UploadControl:
         return self._forward
 
     def come_forward(self) -> None:
-        """Stop giving training priority on the processor, from now on."""
+        """From now on, do not give training priority on the processor."""
         if self._forward:
             return
         self._forward = True
@@ -87,7 +87,9 @@ class UploadControl:
             self._bring_forward(sender)
 
     def stand_behind(self) -> None:
-        """Give training priority over the calling thread, which sends, unless this upload has come forward."""
+        """
+        Give training priority over the calling thread, which sends, unless this upload has come forward.
+        """
         sender = threading.get_native_id()  # to Linux each thread has a priority of its own
         self._senders.append(sender)
         os.setpriority(os.PRIO_PROCESS, sender, min(self._niceness + NICENESS, NICENESS_MAX))
@@ -100,7 +102,7 @@ class UploadControl:
 
 
 class First(msgspec.Struct, frozen=True):
-    """The range of an image to send first, and what to call once the store holds it."""
+    """The range of an image to send first, and the function to call once the store holds it."""
 
     of: range
     then: Callable[[], None]
@@ -113,7 +115,7 @@ NOTHING_FIRST = First(range(0), lambda: None)
 
 
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an upload: `objects` and `sent_bytes` were sent; what the manifest borrows was there."""
+    """The result of an upload. `objects` and `sent_bytes` were sent; borrowed parts were in the store already."""
 
     manifest: Manifest
     manifest_blake3: str
@@ -129,7 +131,9 @@ def cut(size_bytes: int) -> list[tuple[int, int]]:
 
 
 def pack(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Deal the pieces of an image out to parts: each is filled before the next, and a piece may be in two."""
+    """
+    Distribute the pieces of an image over parts. Each part is filled before the next, and a piece may be cut.
+    """
     starts = list(accumulate((size for _, size in pieces), initial=0))
     parts = []
     for begin, size_bytes in cut(starts[-1]):
@@ -155,12 +159,12 @@ def upload(
     retry_for_s: float = RETRY_FOR_S,
 ) -> Uploaded:
     """
-    Upload every byte of `image` that is not `borrowed` below `prefix`, compared with what the store holds. After each
-    part, `sent` gets the number of bytes that are there.
+    Upload every byte of `image` that is not `borrowed` below `prefix`, and compare it with the stored bytes. After each
+    part, `sent` gets the number of bytes in the store.
 
     Raises:
-        StoreError: the upload is not whole; remove it (`discard`) and try another time.
-        Abandoned: it was cancelled.
+        StoreError: the upload is incomplete; remove it (`discard`) and try another time.
+        Abandoned: the upload was cancelled.
     """
     borrowed = borrowed or BorrowedParts()
     contents = pack(list(missing(len(image), borrowed.extents)))
@@ -185,7 +189,7 @@ def upload(
 
 
 def _places(contents: Sequence[Sequence[Piece]], first: int) -> list[Extent]:
-    """Return where the pieces of parts number `first` and on belong."""
+    """Return the places in the image of the pieces of parts number `first` and following."""
     places = []
     for number, pieces in enumerate(contents, first):
         starts = accumulate((size for _, size in pieces), initial=0)
@@ -235,7 +239,8 @@ class _Sending:
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
         """
-        Send the next part. Threads get slots in any order, so each chooses its part then: the parts keep their order.
+        Send the next part. Threads get slots in any order, so each chooses its part only then: the parts keep their
+        order.
         """
         with self._control.slots:
             with self._lock:
@@ -256,7 +261,7 @@ class _Sending:
         return Part(name=name, size_bytes=size_bytes, blake3=digest)
 
     def _gathered(self, pieces: Sequence[Piece]) -> memoryview:
-        """Return the bytes of the pieces; one piece alone is sent without a copy."""
+        """Return the bytes of the pieces. A single piece is sent without a copy."""
         if len(pieces) == 1:
             ((start, size_bytes),) = pieces
             return self._image[start : start + size_bytes]
@@ -267,7 +272,7 @@ class _Sending:
         return memoryview(data)
 
     def put_verified(self, key: str, data: memoryview) -> str:
-        """Put `data`, and return its BLAKE3 digest, which is what the store holds now."""
+        """Store `data`, and return its BLAKE3 digest. The store then holds exactly these bytes."""
         return put_verified(self._store, key, data, self._refuse_if_cancelled, retry_for_s=self._retry_for_s)
 
     def _refuse_if_cancelled(self) -> None:
@@ -279,10 +284,10 @@ def put_verified(
     store: Store, key: str, data: memoryview, before_each_try: Callable[[], None], *, retry_for_s: float = RETRY_FOR_S
 ) -> str:
     """
-    Put `data`, and return its BLAKE3 digest, which is what the store holds now.
+    Store `data`, and return its BLAKE3 digest. The store then holds exactly these bytes.
 
     Raises:
-        StoreError: it could not be stored.
+        StoreError: `data` could not be stored.
     """
     digest = blake3(data).hexdigest()
     for attempt in through_faults(retry_for_s):

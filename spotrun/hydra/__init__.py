@@ -1,1 +1,1 @@
-"""Scripts that Hydra configures: their folders keep their names through all attempts of a run."""
+"""Supports scripts that Hydra configures: their folders keep their names in all attempts of a run."""

@@ -6,7 +6,7 @@ Under a spotrun agent Lightning adds the callback by itself (an entry point, see
     from spotrun.lightning import SpotrunCallback
     trainer = Trainer(callbacks=[SpotrunCallback()])
 
-Without an agent the callback does nothing. If the entry point adds one too, only the first acts. Importing this
+Without an agent the callback does nothing. If the entry point adds a second one, only the first acts. Importing this
 package costs nothing.
 """
 

@@ -1,4 +1,4 @@
-"""Lightning behind the port `Framework`: answers what training needs from one Trainer."""
+"""Lightning behind the port `Framework`: answers training's calls from one Trainer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _is_ours(cls: type) -> bool:
 
 
 class LightningFramework(Position, Loaders):
-    """One Trainer. `loss` is that of its newest batch; the callback sets it."""
+    """One Trainer. `loss` is the loss of its newest batch; the callback sets it."""
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
@@ -59,12 +59,12 @@ class LightningFramework(Position, Loaders):
 
     @cached_property
     def _loops(self) -> Loops:
-        """The loops, made on first use: `problems` has then checked the names that they need."""
+        """The loops, made at first use: by then `problems` has checked the private names that they need."""
         return Loops(self._trainer)
 
     @property
     def seed(self) -> int:
-        """The argument of the script's `seed_everything`, else 0."""
+        """The argument of the script's `seed_everything`; 0 if it was not called."""
         text = os.environ.get("PL_GLOBAL_SEED", "0")
         return int(text) if text.isdecimal() else 0
 
@@ -89,7 +89,7 @@ class LightningFramework(Position, Loaders):
 
     @property
     def leaves_gradients(self) -> bool:
-        """True in manual optimization, where the script decides."""
+        """True in manual optimization, because there the script decides when to step."""
         return not self.steps_optimizers
 
     @property
@@ -110,13 +110,13 @@ class LightningFramework(Position, Loaders):
 
     @property
     def own_objects(self) -> Sequence[object]:
-        """No objects, as Lightning's own are not inspected: see HARMLESS of python_state/encoding.py."""
+        """Empty: Lightning's own objects are not inspected. See HARMLESS in python_state/encoding.py."""
         return ()
 
     def roots(self) -> Mapping[str, object]:
         """
-        Callbacks and the data module, without those of Lightning, which say themselves what their state is; loggers
-        and a profiler of the script's classes; and the hyper-parameters that Lightning keeps for the script.
+        Callbacks and the data module, without Lightning's own, which export their state themselves; loggers and a
+        profiler of the script's classes; and the hyper-parameters that Lightning keeps for the script.
         """
         found = {f"callbacks[{number}]": callback for number, callback in enumerate(self._trainer.callbacks)}
         found["datamodule"] = self._trainer.datamodule
@@ -145,8 +145,8 @@ class LightningFramework(Position, Loaders):
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
-        Log by the loggers, never by `self.log`: schedulers and early stopping read `callback_metrics`, which must not
-        change.
+        Log through the loggers, never through `self.log`: schedulers and early stopping read `callback_metrics`, which
+        must not change.
         """
         taken = self._trainer.logged_metrics
         metrics = {name: value for name, value in figures.items() if name not in taken}
@@ -211,7 +211,7 @@ class LightningFramework(Position, Loaders):
             self._trainer.optimizers = list(optimizers)
 
     def load_metrics(self, metrics: State) -> None:
-        """Load in on_fit_start, when Lightning has restored weights and callbacks, and reset its metrics."""
+        """Load in on_fit_start, once Lightning has restored weights and callbacks and has reset its metrics."""
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)
         if "saving" in self._rest:  # not in an older snapshot
@@ -248,7 +248,7 @@ class LightningFramework(Position, Loaders):
         trainer_state.before_restoring(self._trainer, hooks.built)
 
     def close(self) -> None:
-        """Leave the Trainer as a training that was not resumed would, for another fit() of it."""
+        """Restore the Trainer for its next fit(), as a training that was not resumed would leave it."""
         self._loops.close()
         self._loops.forget_loading()
         self.exchange_loaders_no_more()

@@ -1,4 +1,4 @@
-"""The callback that lets a training survive: it hands Lightning's hooks on to a `Fit`."""
+"""The callback through which a training survives: it forwards Lightning's hooks to a `Fit`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from spotrun.training.fit import Fit
 
 class SpotrunCallback:
     """
-    Snapshots, exact resume and exact data position for each fit() of a process under a spotrun agent. Without an agent
-    it does nothing.
+    Gives snapshots, exact resume and exact data position to each fit() of a process under a spotrun agent. Without an
+    agent it does nothing.
 
-    factory.py mixes it with the Callback of the Lightning package in use. If a Trainer has several, the first acts.
+    factory.py mixes it with the Callback of the Lightning package in use. If a Trainer has several, only the first
+    acts.
     """
 
     _fit: Fit | None = None

@@ -1,10 +1,10 @@
 """
-Writes our checkpoints as files that Lightning and torch read, and checks Lightning's files before a run begins from
-them.
+Writes spotrun's checkpoints as files that Lightning and torch can read. Checks Lightning's files before a run begins
+from them.
 
-A file holds plain values and tensors only, so that `torch.load(weights_only=True)` reads it. It lacks what Lightning
-itself never reads (the exact data position, running metrics): a training that begins from such a file is Lightning's
-own resume, not spotrun's.
+A file holds plain values and tensors only, so that `torch.load(weights_only=True)` can read it. It lacks the entries
+that Lightning itself never reads (the exact data position, running metrics). So a training that begins from such a file
+is Lightning's own resume, not spotrun's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VERSION = "pytorch-lightning_version"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """A file's facts about itself. `epoch` counts from 0."""
+    """Facts that a checkpoint file records about itself. `epoch` counts from 0."""
 
     step: int
     epoch: int
@@ -46,12 +46,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     """
-    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. Without Lightning in the training, it is
-    a torch file with the same entries.
+    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. If the training did not use Lightning,
+    write a torch file with the same entries.
 
     Raises:
-        CheckpointDamaged: this is no image.
-        SpotrunError: the state holds something that such a file cannot hold, or the file cannot be written.
+        CheckpointDamaged: `image` is not an image.
+        SpotrunError: the state holds a value that such a file cannot hold, or the file cannot be written.
     """
     state, meta = read_image(image)
     state = {name: value for name, value in state.items() if name not in OURS}
@@ -68,17 +68,17 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
 
 
 def _facts_of_another(state: dict[str, Any], meta: dict[str, Any]) -> Facts:
-    """Return the facts of a training without Lightning."""
+    """Return the facts about a checkpoint of a training without Lightning."""
     optimizers = bool(state.get("optimizer_states"))
     return Facts(step=int(state["global_step"]), epoch=int(meta["epoch"]), lightning="", has_optimizer=optimizers)
 
 
 def read_facts(path: Path) -> Facts:
     """
-    Return the facts of a Lightning checkpoint. Nothing in the file is executed, and no tensor is read.
+    Return a Lightning checkpoint's facts. Nothing in the file is executed, and no tensor is read.
 
     Raises:
-        SpecInvalid: the file is no Lightning checkpoint, or holds more than plain values and tensors.
+        SpecInvalid: the file is not a Lightning checkpoint, or holds more than plain values and tensors.
     """
     state = _load(path)
     if not isinstance(state, dict) or "state_dict" not in state or VERSION not in state:
@@ -116,10 +116,10 @@ def _load(path: Path) -> Any:
 
 def _plain(value: Any) -> Any:
     """
-    Return the same tree, made of values that `weights_only` accepts, with copies of all tensors.
+    Return a copy of the tree `value` made of types that `weights_only` accepts, with copies of all tensors.
 
-    Paths become texts, arrays become tensors, frozen sets become sets, members of an enum become their names, and other
-    objects their attributes.
+    Paths become texts, arrays become tensors, frozen sets become sets, enum members become their names, and other
+    objects become their attributes.
     """
     if isinstance(value, Tensor):
         return value.clone()

@@ -1,9 +1,10 @@
 """
-Refuses a fit() that hands its training to other processes: ddp_spawn, a notebook's strategies, a cluster's.
+Refuses a fit() that hands its training to other processes: ddp_spawn, the strategies of notebooks and clusters.
 
-The process that calls fit() has the agent's socket and none of the steps; those that train have no socket. No callback
-runs before they start, so the check is in fit() itself. If this process trains too, its ranks compare their secret as
-soon as they have met: the first messages that Lightning exchanges, before any callback, are pickled objects.
+The process that calls fit() has the agent's socket but takes no steps; the processes that train have no socket. No
+callback runs before they start, so the check is in fit() itself. If this process trains too, its ranks compare their
+secret as soon as they have met, because the first messages that Lightning exchanges, before any callback, are pickled
+objects.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.session import Follower
 
 TRAINS_HERE_TOO = "_SubprocessScriptLauncher"
-"""Launcher that starts the other ranks as programs of their own, and this process is rank 0."""
+"""Launcher that starts the other ranks as separate programs, while this process trains as rank 0."""
 
 
 def watch(package: str) -> None:
@@ -44,7 +45,7 @@ def watch(package: str) -> None:
 
 @contextlib.contextmanager
 def comparing_first(trainer: Any) -> Iterator[None]:
-    """Compare the ranks when its strategy has made the process group."""
+    """Compare the ranks as soon as the Trainer's strategy has made the process group."""
     strategy = trainer.strategy
     original = strategy.setup_environment
 
@@ -68,7 +69,7 @@ def refuse_others(trainer: Any) -> None:
     Refuse a fit() that trains in other processes, or on another number of nodes than the job's.
 
     Raises:
-        TrainingUnsupported: it trains in them, or would wait for nodes that are not there.
+        TrainingUnsupported: fit() trains in other processes, or would wait for nodes that do not exist.
     """
     if trainer.num_nodes != nodes_of_job():
         unsupported.reject(

@@ -1,9 +1,9 @@
 """
-Traces what a training did, batch by batch, for `spotrun verify-resume` (see spotrun/exactness/trace.py).
+Traces a training batch by batch, for `spotrun verify-resume` (see spotrun/exactness/trace.py).
 
-A second callback next to SpotrunCallback, added only if the environment names a file for it (trace_file.py). The
-environment may also list steps to hold at: the trainer stands still after each of them, once, until it is killed. So a
-kill hits the intended step on a fast and on a slow machine.
+A second callback next to SpotrunCallback, added only if the environment names a trace file (trace_file.py). The
+environment may also list steps to hold at: the trainer stops after each of them, once, until it is killed. So a kill
+hits the intended step on fast and slow machines alike.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from spotrun.training.trace.of_framework import FrameworkTrace, of_this_process
 from spotrun.training.trace.places import Places
 
 SCORES = ("best_model_score", "best_score")
-"""Attributes in which a callback of Lightning has the best value of its metric."""
+"""Attributes in which Lightning's callbacks keep the best value of their metric."""
 
 
 class TraceCallback:
-    """Gives Lightning's hooks to a trace. factory.py mixes it with the Callback of the Lightning package in use."""
+    """Forwards Lightning's hooks to a trace. factory.py mixes it with the Callback of the Lightning package in use."""
 
     _framework: LightningFramework
     _trace: LightningTrace
@@ -37,7 +37,7 @@ class TraceCallback:
         self._process = of_this_process()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Set counters before anything is restored: they are where this fit() begins, whatever it resumes from."""
+        """Set counters before anything is restored: they hold the start of this fit(), whatever it resumes from."""
         self._process.open(trainer.global_rank)
         if stage == "fit":
             self._framework = LightningFramework(trainer)
@@ -70,7 +70,10 @@ class TraceCallback:
         self._trace.epoch_ends()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Record the end after SpotrunCallback's, which leaves the generators as the rest of the script finds them."""
+        """
+        Record the end after SpotrunCallback has ended, which leaves the generators as the rest of the script will find
+        them.
+        """
         if stage == "fit":
             self._look_for_improvement(trainer)
             self._trace.ended()
@@ -96,7 +99,7 @@ class TraceCallback:
 
 
 class LightningTrace(FrameworkTrace):
-    """The trace of one fit(), with the objects of a Trainer that are Lightning's own."""
+    """The trace of one fit(), including the Trainer's objects that are Lightning's own."""
 
     def __init__(self, framework: LightningFramework, trainer: Any) -> None:
         super().__init__(framework, counted=(trainer.current_epoch, trainer.global_step))
@@ -104,7 +107,7 @@ class LightningTrace(FrameworkTrace):
 
     @property
     def _epoch(self) -> int:
-        """The epoch that runs, also in its last hooks, where the framework counts the next one."""
+        """The epoch that runs, even in its last hooks, in which the framework already counts the next one."""
         return int(self._trainer.current_epoch) + self._ahead[0]
 
     def _order(self) -> ExactOrder | None:

@@ -12,7 +12,7 @@ from spotrun.training.framework import Problem
 
 
 def _has_callback(*names: str) -> Callable[[Any], object]:
-    """Return a test that the Trainer has a callback of one of these class names, of either Lightning package."""
+    """Return a test whether a Trainer has a callback whose class, of either Lightning package, has one of `names`."""
     return lambda trainer: any(is_a(callback, *names) for callback in trainer.callbacks)
 
 

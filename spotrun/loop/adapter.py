@@ -1,4 +1,4 @@
-"""`Loop` behind the port `Framework`: answers what training needs from one fit of a script that owns its loop."""
+"""`Loop` behind the port `Framework`: answers training's calls for one fit of a script that owns its loop."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from spotrun.version import __version__
 
 class LoopFramework:
     """
-    One fit. The passes (passes.py) move it: `epoch`, `batch` and `step` count what was trained, `batch` in the pass
-    over data that runs or ran last. `passes_before` counts the passes of the epoch before that one.
+    One fit. The passes (passes.py) move it. `epoch`, `batch` and `step` count what was trained; `batch` counts within
+    the current or last pass over data. `passes_before` counts the passes of the epoch before that one.
 
     A step is a batch in which any optimizer has stepped, however often.
     """
@@ -68,7 +68,10 @@ class LoopFramework:
         self._handles: list[Any] = []
 
     def _variables(self) -> dict[str, Any]:
-        """Return those of the looping function, and the data sets of loaders there, which no other place may name."""
+        """
+        Return the local variables of the looping function, and the data sets of loaders among them, which may be named
+        nowhere else.
+        """
         found = dict(self.frames.variables())
         loaders = {name: prepared.loader_in(value) for name, value in found.items()}
         return found | {f"{n}.dataset": vars(one)["dataset"] for n, one in loaders.items() if _has_dataset(one)}
@@ -91,7 +94,7 @@ class LoopFramework:
         return self.figures
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """Do nothing: a script that owns its loop writes its logs itself, by reading what it has logged."""
+        """Do nothing: a script that owns its loop writes its own logs, from the values that it has logged."""
 
     # --- its data
 
@@ -146,7 +149,7 @@ class LoopFramework:
         """Do nothing: the script has no hooks of an epoch."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Note a misfit if they differ: the script holds its optimizers, so they cannot be exchanged."""
+        """Note a misfit if `optimizers` are not the script's. The script holds those, so they cannot be exchanged."""
         kinds = [type(one).__name__ for one in optimizers]
         if list(map(id, optimizers)) != list(map(id, self.optimizers)):
             self._misfit = self._misfit or f"the checkpoint's optimizers are {', '.join(kinds)}"
@@ -156,10 +159,10 @@ class LoopFramework:
         self.figures.update(metrics)
 
     def enter(self) -> None:
-        """Do nothing: the passes enter, where the script begins them."""
+        """Do nothing: the passes enter, at the point where the script begins them."""
 
     def restore(self) -> None:
-        """Restore once what `load` received, before `Hooks.epoch_begins`."""
+        """Restore the state given to `load`, once, before `Hooks.epoch_begins`."""
         loaded, self._loaded = self._loaded, None
         if loaded is None or self._misfit:
             return
@@ -174,7 +177,7 @@ class LoopFramework:
         prepared.load_counters(self.given.launcher, loaded["counters"])
 
     def load_file(self, path: str) -> None:
-        """Do nothing: the script itself reads what it begins with."""
+        """Do nothing: the script itself reads the file that it begins with."""
 
     # --- its loop
 
@@ -196,7 +199,7 @@ def _has_dataset(loader: Any) -> bool:
 
 
 def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any], what: str) -> str:
-    """Return the first difference in words, "" if there is none."""
+    """Return the first difference in words; "" if there is no difference."""
     for name in {**before, **now}:
         if name not in now:
             return f"the checkpoint has {name}, which Loop was not given now"

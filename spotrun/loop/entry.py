@@ -1,7 +1,8 @@
 """
-Warns a script that trains by Fabric or accelerate without a `Loop`, at its first step, of what an interruption loses.
+Warns a script that trains with Fabric or accelerate but without a `Loop`. The warning comes at the first step and says
+which state an interruption loses.
 
-Autoload calls these functions with the module, once it was imported, and only if there is an agent.
+Autoload calls these functions with the module, once that is imported, and only if there is an agent.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _waits() -> list[Any]:
 
 
 def _at_first_step(act: Callable[[], None]) -> None:
-    """Call `act` once, at the first step of any optimizer: then each script has begun its training."""
+    """Call `act` once, at the first step of any optimizer: by then the script has begun its training."""
     if _waits():
         return
 
@@ -65,7 +66,10 @@ def _at_first_step(act: Callable[[], None]) -> None:
 
 
 def say(name: str) -> None:
-    """Warn in the log, and tell the agent, which shows it in `spotrun status`; not if a fit runs under its agent."""
+    """
+    Warn in the log, and tell the agent, which shows the warning in `spotrun status`. Do neither if a fit has begun
+    under the agent.
+    """
     if distributed.is_available() and distributed.is_initialized() and distributed.get_rank():
         return
     try:

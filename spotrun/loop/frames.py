@@ -1,8 +1,8 @@
 """
 Inspects the script's functions that run a loop: their local variables, and how the loop was left.
 
-No local is written back. A local that another process would go on with, and would have another value there, is
-reported.
+Locals are never written back. A local is reported if the script reads it later and a resumed process would have another
+value in it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import is_scalar
 
 POPS = ("POP_TOP", "POP_ITER")
-"""Instructions of `break` and `return` for the iterator of the loop that they leave. An exception uses others."""
+"""Instructions with which `break` and `return` drop the iterator of the loop they leave. An exception uses others."""
 YIELDS = ("YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT")
 ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
-"""Instructions that the next instruction does not follow."""
+"""Instructions after which the next instruction does not run."""
 WHAT = "a local variable that the loop goes on with; keep it in loop.state(…)"
 CONTAINERS = (list, dict, set, deque)
 
@@ -36,8 +36,9 @@ Values = Mapping[str, Any]
 
 def left_well(frame: FrameType | None) -> bool:
     """
-    Return whether `break` or `return` left the loop, and not an exception: for a generator that is being closed, with
-    the frame that was left. Generators of libraries around it, such as a progress bar's, are closed first.
+    Return whether the loop was left with `break` or `return`, and not by an exception. For use in a generator that is
+    being closed; `frame` is the frame that was left. Generators of libraries around it, such as a progress bar's, are
+    closed first.
     """
     while frame is not None:
         name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -50,7 +51,7 @@ def left_well(frame: FrameType | None) -> bool:
 
 
 class Frames:
-    """The functions of the script around a fit's loop, from when it begins: the outer one is the one that runs it."""
+    """The script's functions around a fit's loop, since the loop began. The outermost is the one that runs it."""
 
     def __init__(self) -> None:
         self._script = Script.of_this_process()
@@ -65,7 +66,7 @@ class Frames:
         return f"{self._outer.f_code.co_name}()"
 
     def variables(self) -> Values:
-        """Return them as they were when the fit began. What is in them is carried if it is filled in place."""
+        """Return the variables as they were when the fit began. A value that is filled in place is carried."""
         return self._at_begin
 
     def epoch_begins(self) -> None:
@@ -80,8 +81,8 @@ class Frames:
 
     def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
         """
-        Yield each time the variables that would differ in a process that resumes here. `ended`: the loop that waits for
-        its next item gets none.
+        Yield the variables that would differ in a process that resumes here; each call yields all of them. `ended`: the
+        loop that waits for its next item gets none.
         """
         for frame in self._running():
             at_begin = self._known(frame)
@@ -91,7 +92,7 @@ class Frames:
                     yield UntrackedChange(f"{frame.f_code.co_name}().{name}", WHAT)
 
     def _known(self, frame: FrameType) -> Values:
-        """Return the variables of `frame` in a process that resumes: it has run all that comes before the pass."""
+        """Return the variables of `frame` in a resumed process, which has run everything that comes before the pass."""
         _, at_pass = self._at_pass.get(id(frame), (frame, {}))
         if frame is not self._outer:
             return at_pass
@@ -99,7 +100,7 @@ class Frames:
         return self._seen | {name: value for name, value in at_pass.items() if name in again}
 
     def _is_carried(self, value: object) -> bool:
-        """Return whether it was there when the fit began, and is filled in place."""
+        """Return whether `value` existed when the fit began, and is filled in place."""
         return not is_scalar(value) and any(value is one for one in self._at_begin.values())
 
     def _first(self) -> FrameType:
@@ -128,12 +129,12 @@ class Frames:
 
 
 def _is_function(frame: FrameType) -> bool:
-    """Return whether it is a function's frame: the variables of a module's own code are globals, which are carried."""
+    """Return whether `frame` is a function's. The variables of a module's own code are globals, which are carried."""
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def _seen(value: Any) -> Any:
-    """Return what shows a change of a variable: plain values, which object it is, and how much is in it."""
+    """Return facts that reveal a change of a variable: plain values, the object's identity, and its length."""
     if is_scalar(value):
         return type(value), repr(value)
     if isinstance(value, Tensor):
@@ -146,14 +147,14 @@ def _seen(value: Any) -> Any:
     return id(value), tuple(plain)
 
 
-# --- what the code says
+# --- analysis of the code
 
 
 @cache
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
-    Return the local variables that the code may read, from the instruction at `offset` on, before it writes to them. A
-    loop that waits there has `ended`, or goes on.
+    Return the local variables that the code may read, from the instruction at `offset` on, before it writes to them. If
+    a loop waits at `offset`, it has `ended` or goes on.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}

@@ -7,8 +7,8 @@
         for batch in loop.batches(train):
             …
 
-Without an agent it trains in the same way, with the same order of the data and the same random numbers, and writes
-nothing unless `Loop(local="folder/")` names a folder.
+Without an agent it trains in the same way, with the same data order and the same random numbers. It then writes nothing
+unless `Loop(local="folder/")` names a folder.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from spotrun.training.fit import claim
 from spotrun.training.session import alone
 
 _running: list[Passes] = []
-"""The passes of the loop that trains in this process, if there is one."""
+"""The passes of the loop that trains in this process; empty if no loop trains."""
 
 
 class Loop:
     """
-    All objects that a training goes on with, by name: models, optimizers, schedulers, scalers, averages, and any object
-    of the script's whose attributes count. `prepared` is a Fabric or an Accelerator.
+    All objects that a training needs to continue, by name: models, optimizers, schedulers, scalers, averages, and any
+    object of the script whose attributes count. `prepared` is a Fabric or an Accelerator.
 
-    Code before the loop runs in every process; code inside of it runs once. Within an epoch the script resumes at its
-    batches: code before them in the epoch runs again, and its effect is undone.
+    Code before the loop runs in every process; code inside the loop runs once. Within an epoch the script resumes at
+    its batches: the epoch's code before them runs again, and its effect is undone.
 
-    Without an agent a training is saved in the folder `local` and resumed from there, if that is given.
+    Without an agent, a training is saved in the folder `local`, if given, and resumed from there.
 
     Raises, when a loop begins:
         TrainingUnsupported: this training cannot be resumed exactly; the hint says what to change.
@@ -52,35 +52,39 @@ class Loop:
         self._figures: dict[str, Any] = {}
 
     def state(self, **values: Any) -> Any:
-        """Return a namespace that is carried, for what the script counts. `values` are its first values."""
+        """Return a namespace for the script's own counts, which is saved. `values` are its initial values."""
         for name, value in values.items():
             setattr(self._state, name, value)
         return self._state
 
     def epochs(self, count: int) -> Numbers:
-        """Return the epochs that are left of `count`, by their numbers from 0. A second call is another training."""
+        """Return the remaining epochs of `count`, numbered from 0. A second call starts another training."""
         return Numbers(self, count, count, Passes.epochs)
 
     def batches(self, loader: Any) -> Pass:
-        """Return the batches of `loader` that are left in this epoch."""
+        """Return the remaining batches of `loader` in this epoch."""
         return Pass(self._open("batches"), loader, lambda _, batch: batch, counts=False)
 
     def enumerate(self, loader: Any, start: int = 0) -> Pass:
-        """Return the same as `batches`, each with its number in the pass."""
+        """Return the batches as `batches` does, each with its number in the pass."""
         return Pass(self._open("enumerate"), loader, lambda number, batch: (start + number, batch), counts=True)
 
     def steps(self, count: int) -> Any:
-        """Return numbers of steps, for a script that draws its batches itself: in an epoch, or as one long epoch."""
+        """
+        Return the numbers of steps, for a script that draws its batches itself: in an epoch, or as one long epoch.
+        """
         if self._passes is not None:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)
         return Numbers(self, count, 1, lambda passes: _steps(passes, count))
 
     def validation(self, loader: Any) -> Iterator[Any]:
-        """Yield the batches of `loader`, in the same order in each history. A snapshot may come in between."""
+        """
+        Yield the batches of `loader`, in the same order whatever the history. A snapshot may be taken between batches.
+        """
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 
     def log(self, **figures: Any) -> None:
-        """Log figures of the training, numbers by name, for `spotrun status`, the report and the ledger."""
+        """Log figures of the training (numbers by name) for `spotrun status`, the report and the ledger."""
         self._figures |= {name: float(value) for name, value in figures.items()}
 
     def _open(self, name: str) -> Passes:
@@ -107,13 +111,13 @@ class Loop:
         return passes
 
     def end(self) -> None:
-        """End the loop, which has come to its end, or was left."""
+        """End the loop, whether it has finished or was left."""
         self._passes = None
         _running.clear()
 
 
 class Numbers:
-    """The numbers of a training's epochs, or of its steps. They can be iterated over once, and train meanwhile."""
+    """The numbers of a training's epochs or steps. They can be iterated over once; the training runs meanwhile."""
 
     def __init__(self, loop: Loop, count: int, epochs: int, numbers: Callable[[Passes], Iterator[int]]) -> None:
         self._loop = loop

@@ -1,8 +1,8 @@
 """
-Two iterators that own the place of a fit: over its epochs, and over the batches of a pass within one.
+Two iterators that hold the place of a fit: one over its epochs, one over the batches of a pass within an epoch.
 
-A batch is over when the script requests the next one, and an epoch likewise. Both are generators, which are closed as
-soon as the script leaves a loop.
+A batch ends when the script requests the next one, and an epoch likewise. Both iterators are generators, which are
+closed as soon as the script leaves a loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spotrun.training.session import alone
 from spotrun.training.trace import of_framework
 
 AROUND = 4
-"""Maximum objects, such as a bar and its generator, between `enumerate` and the pass that it counts."""
+"""Maximum number of objects, such as a bar and its generator, between `enumerate` and the pass that it counts."""
 
 
 class Passes:
@@ -150,7 +150,7 @@ class Passes:
         here.frames.pass_begins()
 
     def _enter(self, batch: int) -> None:
-        """Undo what the script has done in this epoch before the pass."""
+        """Undo the effects of the script's code in this epoch before the pass."""
         here = self._here
         if here.batches != here.entering_batches:
             self.refuse(
@@ -180,7 +180,7 @@ class Passes:
     # --- loaders
 
     def exchanged(self, loader: Any, stage: Stage) -> Any:
-        """Return the loader to read in place of one of the script's, the same one each time."""
+        """Return the loader to read in place of the script's `loader`; the same one each time."""
         return prepared.exchange(loader, lambda inside: self._proxy(inside, stage))
 
     def _inside(self, loader: Any, stage: Stage) -> Any:
@@ -197,7 +197,7 @@ class Passes:
         return known[1]
 
     def give_back(self, loader: Any) -> None:
-        """Give a library's wrapper the script's own loader back."""
+        """Put the script's own loader back into a library's wrapper."""
         proxy = prepared.loader_in(loader)
         inside = next((one for one, other in self._exact.values() if other is proxy and one is not proxy), None)
         if inside is not None:
@@ -215,8 +215,8 @@ class Passes:
 
     def look_around(self) -> None:
         """
-        Refuse `enumerate`, which counts from 0 in each process, wherever that begins. Checks once a fit: code that
-        reads a pass the first time does so again.
+        Refuse `enumerate`, which counts from 0 in each process, wherever the process begins. Checks only once per fit,
+        because code that reads one pass with it reads the others so too.
         """
         if self._looked:
             return
@@ -234,7 +234,7 @@ class Passes:
 
 
 class Pass:
-    """A pass over training data, to iterate over once. Its items are what `give` makes of a number and its batch."""
+    """A pass over training data, to iterate over once. `give` makes an item from a batch and its number."""
 
     def __init__(self, passes: Passes, source: Any, give: Callable[[int, Any], Any], *, counts: bool) -> None:
         self._passes = passes

@@ -1,4 +1,4 @@
-"""Unwraps what Fabric and accelerate have made of a script's models, optimizers and loaders."""
+"""Unwraps the models, optimizers and loaders that Fabric and accelerate have wrapped."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from spotrun.training.by_name import is_a
 from spotrun.training.framework import Problem
 
 WRAPPERS = ("_forward_module", "_orig_mod")
-"""Attributes that hold the model: of Fabric's wrapper, and of a compiled one."""
+"""Attributes that hold the model: in Fabric's wrapper, and in a compiled module."""
 DISTRIBUTED = ("DistributedDataParallel",)
 LOADERS = ("base_dataloader", "_dataloader")
-"""Attributes that hold the script's loader: of accelerate's, and of Fabric's."""
+"""Attributes that hold the script's loader: in accelerate's loader, and in Fabric's."""
 
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "XlaFullyShardedDataParallel", "DeepSpeedEngine")
-"""Classes of models of which each process has a part."""
+"""Classes of models that are spread over processes, each of which has a part."""
 WHOLE_STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
-"""Strategies of Fabric with which each process has all of the state."""
+"""Fabric strategies in which each process has the whole state."""
 BY_DDP = "train by DDP, in which each process has all of the state"
 
 
@@ -36,8 +36,8 @@ def model_in(model: nn.Module) -> nn.Module:
 
 def optimizer_in(optimizer: Any) -> Any:
     """
-    Return the script's own optimizer. The wrappers of Fabric and accelerate take the class of what they wrap, or a base
-    of it, so their attributes identify them.
+    Return the script's own optimizer. The wrappers of Fabric and accelerate take the class of the wrapped optimizer, or
+    a base of it, so only their attributes identify them.
     """
     while _is_theirs(optimizer) and (inside := vars(optimizer).get("_optimizer", vars(optimizer).get("optimizer"))):
         optimizer = inside
@@ -53,18 +53,21 @@ def is_of(thing: object, *packages: str) -> bool:
 
 
 def _own(model: nn.Module, name: str) -> Any:
-    """Return an attribute without the `__getattr__` of a wrapper, which would forward to what it wraps."""
+    """Return an attribute without calling a wrapper's `__getattr__`, which would forward to the wrapped module."""
     return vars(model).get(name, model._modules.get(name))
 
 
 def loader_in(loader: Any) -> Any:
-    """Return the loader that reads the data."""
+    """Return the loader inside any library's wrapper; `loader` itself if it is not wrapped."""
     name = _name_in(loader)
     return loader if name is None else vars(loader)[name]
 
 
 def exchange(loader: Any, exact: Callable[[Any], Any]) -> Any:
-    """Return what to read in place of `loader`: if a library has wrapped it, its wrapper around another one."""
+    """
+    Return the loader to read in place of `loader`. If a library has wrapped it, that is the same wrapper with another
+    loader inside.
+    """
     name = _name_in(loader)
     if name is None:
         return exact(loader)
@@ -80,14 +83,14 @@ def _name_in(loader: Any) -> str | None:
 
 
 def kept_by(launcher: Any) -> dict[str, Any]:
-    """Return the objects of a Fabric or an Accelerator with a state of their own that a training goes on with."""
+    """Return the objects with their own state that a Fabric or an Accelerator holds and that a training needs again."""
     if is_of(launcher, "accelerate"):
         return {} if launcher.scaler is None else {"accelerator.scaler": launcher.scaler}
     return {"fabric.precision": launcher.strategy.precision}
 
 
 def loggers_of(launcher: Any) -> Sequence[Any]:
-    """Return the loggers of a Fabric, which are as Lightning's, or the trackers of an Accelerator."""
+    """Return the loggers of a Fabric, which are like Lightning's, or the trackers of an Accelerator."""
     if launcher is None:
         return ()
     loggers: Sequence[Any] = launcher.trackers if is_of(launcher, "accelerate") else launcher.loggers
@@ -95,7 +98,7 @@ def loggers_of(launcher: Any) -> Sequence[Any]:
 
 
 def counters(launcher: Any) -> dict[str, int]:
-    """Return accelerate's own count of the batches of an accumulation; empty for others."""
+    """Return accelerate's own count of the batches in an accumulation; empty for other launchers."""
     return {"step": launcher.step} if launcher is not None and is_of(launcher, "accelerate") else {}
 
 
@@ -116,7 +119,7 @@ def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem
 
 
 def _spread_by(launcher: Any) -> str:
-    """Return the part of a Fabric or an Accelerator that leaves no process the whole state; "" if none does."""
+    """Return the part of a Fabric or an Accelerator that spreads the state over processes; "" if none does."""
     if is_of(launcher, "accelerate"):
         kind = str(launcher.distributed_type.name)
         return "" if kind == "NO" or kind.startswith("MULTI_") else f"accelerate's {kind}"

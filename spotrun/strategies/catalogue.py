@@ -1,4 +1,4 @@
-"""The strategies for a job, by name, and the two that stay on one kind of capacity."""
+"""The strategies for a job, by name, including the two that always use the same kind of capacity."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from spotrun.strategies.safety_net import SafetyNet
 
 
 def listed_first(situation: Situation) -> Choice:
-    """Return the spot zone where the job runs already, else the first zone with spot, as tools do that walk a list."""
+    """
+    Return the spot zone where the job runs already, or else the first zone with spot, as tools do that walk a list.
+    None if no zone has spot.
+    """
     if situation.running in situation.spot:
         return situation.running
     return next(iter(situation.spot), None)
 
 
 class OnDemandOnly(msgspec.Struct, frozen=True):
-    """Always on demand: the bill that all strategies are compared with."""
+    """Always on demand: its bill is the baseline of all strategies."""
 
     def choose(self, situation: Situation) -> Choice:
         return ON_DEMAND
 
 
 class SpotOnly(msgspec.Struct, frozen=True):
-    """Spot or nothing; late if the market lacks spot."""
+    """Spot or nothing. The job is late if the market lacks spot."""
 
     def choose(self, situation: Situation) -> Choice:
         return listed_first(situation)

@@ -1,9 +1,10 @@
 """
-Records how long each zone has been up and how often it was lost, with old facts fading, and estimates its life.
+Records how long each zone has been up and how often it was lost, and estimates its life. Old observations fade.
 
-Capacity depends more on the region than on the zone: in the first half of the 2023 V100 trace spot lasted 1.7 h (cut at
-8 h) while no other zone of its region had any, 4.4 h while one had and 6.3 h while two had (us-west-2a; the others are
-similar). So the estimate uses a zone's own record, its region's losses, and how many of the other zones have spot now.
+Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot lasted 1.7 h (cut
+at 8 h) while no other zone of its region had any, 4.4 h while one had and 6.3 h while two had (us-west-2a; the others
+are similar). So the estimate uses a zone's own record, its region's losses, and the number of other zones with spot
+now.
 """
 
 from __future__ import annotations
@@ -21,20 +22,23 @@ V100 trace.
 """
 LOSSES_PRIOR = 0.9
 UP_PRIOR_S = 1800.0
-"""The assumed losses and seconds up of a zone that was never observed."""
+"""The assumed losses, and seconds up, of a zone that was never observed."""
 REGION_SHARE = 1 / 3
 """The weight of a loss in one zone for the other zones of its region."""
 
 
 class Past(msgspec.Struct, frozen=True):
-    """Faded losses and faded seconds up, of stretches that are over."""
+    """Faded losses and faded seconds up, over stretches that have ended."""
 
     losses: float = 0.0
     up_s: float = 0.0
 
     @classmethod
     def of(cls, *, lost: bool, up_s: float, ago_s: float) -> Past:
-        """Return the past of one stretch of `up_s` that ended `ago_s` ago, in a loss or not, as a ZoneRecord has it."""
+        """
+        Return the past of one stretch of `up_s` that ended `ago_s` ago, with or without a loss, as a ZoneRecord counts
+        it.
+        """
         keep = exp(-ago_s / FADING_S)
         return cls(keep if lost else 0.0, FADING_S * keep * (1 - exp(-up_s / FADING_S)))
 
@@ -43,7 +47,7 @@ class Past(msgspec.Struct, frozen=True):
 
 
 class ZoneRecord(msgspec.Struct, frozen=True):
-    """Faded losses and faded seconds up, as of `at_s`; `up` says whether spot has been available since then."""
+    """Faded losses and faded seconds up, as of `at_s`. `up`: spot has been available since then."""
 
     at_s: float
     up: bool
@@ -51,7 +55,7 @@ class ZoneRecord(msgspec.Struct, frozen=True):
     up_s: float = 0.0
 
     def up_until(self, now_s: float) -> float:
-        """Return the faded seconds up at a later moment: u' = -u / FADING_S, plus one a second while it is up."""
+        """Return the faded seconds up at a later moment: u' = -u / FADING_S, plus one per second while it is up."""
         keep = exp((self.at_s - now_s) / FADING_S)
         return self.up_s * keep + (FADING_S * (1 - keep) if self.up else 0.0)
 
@@ -65,8 +69,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
     """
     A fold of observations, bounded by the number of zones. Feed it with `observed`; `now_s` never goes back.
 
-    `told` is how often a zone is lost by the cloud's own figures, as a multiple of the assumption for a zone that was
-    never observed; 1 for a zone without figures.
+    `told` is how often a zone is lost according to the cloud's own figures, as a multiple of the assumption for a zone
+    that was never observed; 1 for a zone without figures.
     """
 
     records: dict[str, ZoneRecord] = {}
@@ -77,13 +81,19 @@ class MarketHistory(msgspec.Struct, frozen=True):
     def from_pasts(
         cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = (), told: dict[str, float] | None = None
     ) -> MarketHistory:
-        """Make a history of each zone's past, as of `now_s`; `up` names the zones that are not known to lack spot."""
+        """
+        Return a history made from each zone's past, as of `now_s`. `up` names the zones that are not known to lack
+        spot.
+        """
         known = {zone: pasts.get(zone, Past()) for zone in {*pasts, *up}}
         records = {zone: ZoneRecord(now_s, zone in up, past.losses, past.up_s) for zone, past in known.items()}
         return cls(records, frozenset(up), told or {})
 
     def observed(self, up: Collection[str], now_s: float) -> MarketHistory:
-        """Return the history with the zones that have spot from `now_s` on; the same object if nothing changed."""
+        """
+        Return the history after an observation: the zones `up` have spot from `now_s` on. The same object if nothing
+        changed.
+        """
         if len(up) == len(self.up) and self.up.issuperset(up):
             return self
         now_up = frozenset(up)
@@ -101,10 +111,11 @@ class MarketHistory(msgspec.Struct, frozen=True):
         """
         Return the expected seconds that spot in `zone` lasts from now on, cut at `horizon_s`.
 
-        An unknown hazard with a Gamma prior, after n losses in u seconds up, gives a Lomax life: heavy-tailed, so the
-        longer it has lasted, the longer it will last. The hazard is inverse to the number of zones of the region with
-        spot, k besides this one, and m losses in the others count for this one too. `told` weighs until observations
-        outweigh it. With shape b = LOSSES_PRIOR told + n + REGION_SHARE m and scale a = (1 + k) (UP_PRIOR_S + u)
+        If an unknown hazard has a Gamma prior, n losses in u seconds up give a Lomax distribution of the life. It is
+        heavy-tailed: the longer spot has lasted, the longer it will last. The hazard is inverse to the number of zones
+        of the region with spot, which are k besides this one. The m losses in those other zones count for this one too.
+        `told` counts until observations outweigh it. With shape b = LOSSES_PRIOR told + n + REGION_SHARE m and
+        scale a = (1 + k) (UP_PRIOR_S + u)
 
             E[min(life, h)] = a / (1 - b) * ((1 + h / a) ** (1 - b) - 1)
         """
@@ -126,11 +137,11 @@ class MarketHistory(msgspec.Struct, frozen=True):
 @cache
 def region_of(zone: str) -> str:
     """
-    Return the common part of the zones of one region, such as `us-east-1a` and `us-east-1b`, or `us-central1-a` and
-    `us-central1-b`.
+    Return the common part of the names of one region's zones: of `us-east-1a` and `us-east-1b`, or of `us-central1-a`
+    and `us-central1-b`.
 
-    In a pool's name, `us-east-1a/g5.xlarge`, the type has to be the same too: each has its own capacity. A name of one
-    letter does not contain its region.
+    In a pool's name, such as `us-east-1a/g5.xlarge`, the type has to be the same too, because each type has its own
+    capacity. A name with a single letter does not contain its region.
     """
     place, slash, instance_type = zone.partition("/")
     return f"{place[:-1] or place}{slash}{instance_type}"

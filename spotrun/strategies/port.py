@@ -15,15 +15,15 @@ ON_DEMAND = "on-demand"
 NO_TOLLS: Mapping[str, float] = MappingProxyType({})
 
 Choice = str | None
-"""A zone: run on its spot capacity. ON_DEMAND: run on demand. None: pay for nothing and wait."""
+"""A zone: run on its spot capacity. ON_DEMAND: run on demand. None: wait, and pay for nothing."""
 
 
 class Job(msgspec.Struct, frozen=True):
     """
     The constants of a job. Without a deadline `deadline_s` is infinite.
 
-    `changeover_s` passes, paid but without progress, after every start. `tick_s` is the time between two decisions.
-    `margin_s` is for work that takes longer than estimated, and for the rework of one loss: it widens the safety net.
+    `changeover_s` passes after every start, paid but without progress. `tick_s` is the time between two decisions.
+    `margin_s` covers work that takes longer than estimated, and the rework of one loss. It widens the safety net.
     """
 
     work_s: float
@@ -36,12 +36,12 @@ class Job(msgspec.Struct, frozen=True):
 
 class Situation(msgspec.Struct):
     """
-    One moment at which to decide: the start of a tick.
+    A moment at which to decide: the start of a tick.
 
     `running` is None after a loss. `spot` has the zones that are available in the coming tick, in the order in which
-    the cloud lists them, with their price in USD per hour. `settled` is False during a changeover. `since_s` is how
-    long `running` has lasted; it is negative during a changeover. A start costs the toll of its zone in USD, if there
-    is one: for bytes that cross regions.
+    the cloud lists them, with their price in USD per hour. `settled` is False during a changeover. `since_s` is the
+    time for which `running` has lasted; it is negative during a changeover. A start costs the toll of its zone in USD,
+    if any, for bytes that cross regions.
     """
 
     job: Job
@@ -56,7 +56,7 @@ class Situation(msgspec.Struct):
 
     @property
     def slack_s(self) -> float:
-        """The time left beyond the work left, in seconds: waits and changeovers may use it."""
+        """The time left until the deadline minus the work left, in seconds. Waits and changeovers may use it."""
         return self.job.deadline_s - self.elapsed_s - self.work_left_s
 
 
@@ -64,8 +64,8 @@ class Strategy(Protocol):
     """
     Chooses where to run for the coming tick.
 
-    A strategy has no state: equal situations get equal choices. It may choose only a zone in `situation.spot`; to stay
-    where the job runs it names `situation.running`.
+    A strategy has no state: equal situations get equal choices. It may choose only a zone in `situation.spot`. To stay
+    where the job runs, it names `situation.running`.
     """
 
     def choose(self, situation: Situation) -> Choice: ...

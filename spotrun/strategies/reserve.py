@@ -14,23 +14,23 @@ trace.
 RESERVE_CHANGEOVERS = 1.5
 SCARCITY = 2.0
 MOVE_SHARE = 0.25
-"""The share of a new zone's expected life for which its lower price is assumed to last."""
+"""The share of a new zone's expected life during which its lower price is assumed to last."""
 
 
 class Reserve(msgspec.Struct, frozen=True):
     """
-    Wait while slack lasts, buy on-demand early enough that spot can be used to the end.
+    Wait while slack lasts, and buy on-demand early enough that spot can be used to the end.
 
     The reserve for work left C, changeover d and margin m is  r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C + m.
-    Dynamic programming over a semi-Markov market gives such a threshold on slack s alone: it rises with the work left
+    Dynamic programming over a semi-Markov market gives such a threshold on slack s alone. It rises with the work left,
     and hardly depends on the time since the start, on price or on how long spot has been away. With spot price p (as a
     share of on-demand), expected life L of the spot at hand and a second of slack worth v = SCARCITY (r / s)^2 :
 
-        idle        spot if there is some; else wait while s >= r, else on-demand
-        on-demand   back to spot when  L (1 - p) > d (p + v (1 - p)):  the saving pays for the changeover, its
-                    seconds priced at what slack is worth, which is dear when s is below r
+        idle        spot if any is available; else wait while s >= r, else on-demand
+        on-demand   back to spot when  L (1 - p) > d (p + v (1 - p)):  the saving pays for the changeover. A second
+                    of the changeover costs what slack is worth, which is much when s is below r
         on spot     move if a zone's price per second of progress, p (1 + d / L), is low enough that the
-                    difference over MOVE_SHARE * L pays for the changeover, at the same price of its seconds
+                    difference over MOVE_SHARE * L pays for the changeover, at the same price per second
 
     It is meant to be used within a SafetyNet.
     """
@@ -59,7 +59,9 @@ class Reserve(msgspec.Struct, frozen=True):
 
 
 def _worth_their_toll(situation: Situation) -> dict[str, float]:
-    """Return the spot zones whose toll does not make them dearer than on-demand; the running one has paid its toll."""
+    """
+    Return the spot zones that are cheaper than on-demand in spite of their toll. The running zone has paid its toll.
+    """
     return {
         zone: usd
         for zone, usd in situation.spot.items()
@@ -71,8 +73,8 @@ def _worth_their_toll(situation: Situation) -> dict[str, float]:
 
 def reserve_s(situation: Situation) -> float:
     """
-    Return the slack, in seconds, below which waiting for spot costs more than it saves. The safety net's margin is no
-    slack that a wait or a changeover can use.
+    Return the slack, in seconds, below which waiting for spot costs more than it saves. It includes the safety net's
+    margin, because no wait or changeover can use that as slack.
     """
     job = situation.job
     return RESERVE_CHANGEOVERS * job.changeover_s + RESERVE_SHARE * situation.work_left_s + job.margin_s
@@ -84,7 +86,7 @@ def _life_s(zone: str, situation: Situation) -> float:
 
 
 def _price_of_progress(zone: str, situation: Situation) -> float:
-    """Return the USD per hour of progress: a changeover and a toll are each paid once in a life."""
+    """Return the USD per hour of progress. A changeover and a toll are each paid once per life."""
     life_s = _life_s(zone, situation)
     usd = situation.spot[zone] * (1 + situation.job.changeover_s / life_s)
     return usd + situation.tolls[zone] * 3600 / life_s if zone in situation.tolls else usd
@@ -92,8 +94,8 @@ def _price_of_progress(zone: str, situation: Situation) -> float:
 
 class Return(msgspec.Struct, frozen=True):
     """
-    A return from on-demand to spot, in seconds of on-demand's price: the saving over its expected life, and the cost of
-    the changeover, including the slack that it uses up.
+    A return from on-demand to spot, in seconds at the on-demand price: the saving over the spot's expected life, and
+    the cost of the changeover, including the slack that it uses up.
     """
 
     life_s: float
@@ -113,7 +115,10 @@ def return_to(zone: str, situation: Situation) -> Return:
 
 
 def _changeover_cost_s(zone: str, situation: Situation) -> float:
-    """Return the cost of a start there, with its toll and the slack that it uses, in seconds of on-demand's price."""
+    """
+    Return the cost of a start in `zone`, including its toll and the slack that it uses, in seconds at the on-demand
+    price.
+    """
     on_demand = situation.job.on_demand_usd_per_hour
     share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand
     scarce = SCARCITY * (reserve_s(situation) / max(situation.slack_s, 1.0)) ** 2
@@ -122,7 +127,7 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Return whether a move to the cheapest other zone would pay if its spot lasted for ever: otherwise no move pays.
+    Return whether a move to the cheapest other zone would pay if its spot lasted for ever. If not, no move pays.
 
     Most decisions end here, without computing the expected life of every zone.
     """

@@ -11,7 +11,7 @@ ROUNDING_S = 1e-6
 
 class SafetyNet(msgspec.Struct, frozen=True):
     """
-    Another strategy, kept within its deadline.
+    Keeps another strategy within its deadline.
 
     With slack s = time left - work left, changeover d, tick g and margin m (work underestimated, rework)
 
@@ -34,7 +34,10 @@ class SafetyNet(msgspec.Struct, frozen=True):
 
 
 def slack_needed(choice: Choice, situation: Situation) -> float:
-    """Return the minimum slack, in seconds, to still start on-demand after a wait, or after the worst loss of spot."""
+    """
+    Return the minimum slack, in seconds, with which on-demand can still be started after a wait, or after the worst
+    loss of spot.
+    """
     job = situation.job
     next_loss_s = job.tick_s if choice is None else 0.0 if choice == situation.running else job.changeover_s
     return job.changeover_s + next_loss_s + job.margin_s - ROUNDING_S

@@ -1,8 +1,8 @@
-"""Recognises objects of libraries by the names of their classes: of both Lightning packages, without an import."""
+"""Recognises library objects by their class names. Covers both Lightning packages without importing either."""
 
 from __future__ import annotations
 
 
 def is_a(thing: object, *names: str) -> bool:
-    """Return whether its class, or one of its bases, has one of these names."""
+    """Return whether the class of `thing`, or one of its bases, has one of `names`."""
     return any(cls.__name__ in names for cls in type(thing).__mro__)

@@ -1,4 +1,4 @@
-"""Epochs and steps as the run counts them: on over all fits of a script, wherever a framework begins with each."""
+"""Counts epochs and steps for the run: on over all fits of a script, even if the framework starts again at 0."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from spotrun.training.framework import Framework
 
 class Counting:
     """
-    Counts of the `fit`-th fit of its process. One that resumes was at `there`, an epoch and a step of the framework's.
+    Epoch and step counts for the `fit`-th fit of its process.
 
-    A fit() that begins afresh may load a checkpoint of the user's first: the caller calls `begins` when that is done.
+    `there` is the framework's own epoch and step in the snapshot that a fit resumes from; None for a fresh start. A
+    fresh fit() may first load a checkpoint that the user made: the caller calls `begins` after that.
     """
 
     def __init__(self, framework: Framework, resume: Resume, there: tuple[int, int] | None) -> None:
@@ -22,12 +23,14 @@ class Counting:
         self.fit = resume.fit
 
     def begins(self) -> None:
-        """Fix the counts: the framework is where its first batch begins."""
+        """Fix the counts. The framework now stands at its first batch."""
         _ = self._ahead
 
     def epoch(self, epoch: int) -> int:
         """
-        Return the run's epoch; for -1, where a fit() that trains nothing ends, the last one before it, or the first.
+        Return the run's number of the framework's `epoch`.
+
+        A fit() that trains nothing ends at epoch -1; its number is that of the last epoch before the fit, or 0.
         """
         return max(0, epoch + self._ahead[0])
 

@@ -1,10 +1,11 @@
 """
 Saves and restores the order in which DDP adds gradients up.
 
-Ranks add their gradients bucket by bucket, and from three ranks on the place of a gradient in its bucket decides which
-ranks' values are added first. Once, after the first backward pass, DDP rebuilds its buckets in the order in which the
-gradients came. A trainer that resumes has not had that pass: its first step would be added up in other buckets, and
-differ in the last bit. So a snapshot has that order, and a resumed DDP begins with the buckets that follow from it.
+Ranks add their gradients bucket by bucket. From three ranks on, the place of a gradient in its bucket decides which
+ranks' values are added first. DDP rebuilds its buckets once, after the first backward pass, in the order in which the
+gradients came. A trainer that resumes has not had that pass: its first step would add gradients up in other buckets,
+and differ in the last bit. So a snapshot holds that order, and a resumed DDP begins with the buckets that follow from
+it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor, distributed, nn
 from spotrun.training.private_names import missing
 
 Order: TypeAlias = list[int]
-"""The numbers of parameters, as DDP counts those that it trains, in the order of their first gradients."""
+"""Parameter numbers, as DDP counts the parameters that it trains, in the order of their first gradients."""
 
 PRIVATE_NAMES = (
     "_build_params_for_reducer",
@@ -29,14 +30,14 @@ PRIVATE_NAMES = (
     "_comm_hooks",
     "_ddp_init_helper",
 )
-"""Private names of a DDP of torch 2.13. Unpickling a DDP calls the last of them too."""
+"""Private names that DDP has in torch 2.13. Unpickling a DDP calls the last of them too."""
 DECIDES_FROM = 3
 """Minimum number of ranks for which the order matters: two values give one sum in either order."""
 _ASSIGNS = "_compute_bucket_assignment_by_size"
 
 
 class NamesMoved(Exception):
-    """Raised if this torch lacks the names that are needed."""
+    """Raised if this torch lacks a private name that spotrun needs."""
 
 
 class DdpBuckets:
@@ -50,11 +51,11 @@ class DdpBuckets:
 
     def begin(self, orders: Sequence[Order]) -> None:
         """
-        Set the orders of the snapshot before the first step; `orders` is empty if the training begins. A DDP that
-        differs from the snapshot begins as it is made.
+        Set the orders that the snapshot holds, before the first step. `orders` is empty for a fresh training. A DDP
+        whose parameters differ from the snapshot's begins with its default buckets.
 
         Raises:
-            NamesMoved
+            NamesMoved: this torch lacks one of PRIVATE_NAMES.
         """
         self._orders = []
         for number, wrapper in enumerate(_wrappers_of(self._module) if self._matters else ()):
@@ -86,7 +87,7 @@ class _Recorder:
             self._handles.append(register(self._hook(number)))
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
-        """Return a hook of this module, which identifies it as ours and not the script's."""
+        """Return a hook whose module is this one, which distinguishes it from hooks of the script."""
 
         def came(_: Tensor) -> None:
             if number not in self._order:
@@ -96,7 +97,7 @@ class _Recorder:
 
     def is_done(self) -> bool:
         """
-        Return whether the order is whole, and remove its hooks then: one that removed itself would end the process.
+        Return whether the order is complete. If so, remove all hooks: a hook that removed itself would end the process.
         """
         if len(self._order) < len(self._handles):
             return False
@@ -107,8 +108,8 @@ class _Recorder:
 
 def _wrappers_of(module: nn.Module) -> list[Any]:
     """
-    Return the DDPs that rebuild their buckets, in the order of their first parameters. Each framework keeps them
-    elsewhere, so the search covers all objects.
+    Return the DDPs that rebuild their buckets, in the order of their first parameters. The search covers all objects,
+    because each framework keeps its DDPs in another place.
     """
     place = {id(parameter): number for number, parameter in enumerate(module.parameters())}
     found = {}
@@ -137,7 +138,9 @@ def _limits_of(config: Any) -> list[int]:
 
 @contextmanager
 def _made_by(order: Order, limits: Sequence[int]) -> Iterator[None]:
-    """Replace the one function that DDP calls for its buckets, whose result it takes in the opposite order."""
+    """
+    Replace the function that DDP calls for its buckets. DDP reverses the result, so the replacement does so first.
+    """
     original: Any = vars(distributed)[_ASSIGNS]
 
     def assign(parameters: Sequence[Tensor], _: Sequence[int], sparse: Sequence[bool]) -> Any:

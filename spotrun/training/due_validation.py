@@ -2,10 +2,10 @@
 Takes snapshots around a validation, which may take long.
 
 A snapshot that is wanted before a validation is taken at once. One that is wanted during it holds the state from before
-it, kept in memory. A training that resumes from either does the whole validation.
+the validation, kept in memory. A training that resumes from either repeats the whole validation.
 
-Before the training's last validation no snapshot is taken: the one at the end holds the same step. Only if that
-validation takes long, the state from before it is worth a snapshot of its own.
+Before the training's last validation no snapshot is taken, because the one at the end holds the same step. Only if that
+validation takes long does the state from before it get a snapshot of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spotrun.training.session import Agent, Session
 from spotrun.training.snapshots import KEY, Dump, Snapshots
 
 LAST_IS_LONG_S = 10.0
-"""Maximum system time in seconds that a snapshot waits for a last validation: what would be lost grows with it."""
+"""Maximum system time in seconds that a snapshot waits for a last validation: the work at risk grows with the wait."""
 
 KEPT_MAX_BYTES = 256 << 20
 """Maximum bytes of tensors besides the model that a script may keep: with more, a validation has no snapshot."""
@@ -33,8 +33,8 @@ KEPT_MAX_BYTES = 256 << 20
 @dataclass(frozen=True)
 class _Before:
     """
-    The state before a validation. Its weights are the living ones, as a validation does not change them; `norms` shows
-    whether that is true.
+    The state before a validation. Its weights are the model's own, not copies, because a validation does not change
+    them; `norms` shows whether that holds.
     """
 
     place: Boundary
@@ -52,7 +52,7 @@ def _norms(module: nn.Module) -> list[Tensor]:
 
 
 class DueValidation:
-    """The validation that is due or runs, if there is one."""
+    """Handles the validation that is due or running, if any."""
 
     def __init__(self, framework: Framework, agent: Agent, ranks: Ranks, snapshots: Snapshots) -> None:
         self._framework = framework
@@ -63,7 +63,9 @@ class DueValidation:
         self._patient_until_s = 0.0
 
     def comes(self, place: Boundary, *, last: bool) -> None:
-        """Handle a validation that comes next. `last`: only the training's end and its snapshot follow it."""
+        """
+        Handle a validation that comes next. `last`: only the end of training and its snapshot follow the validation.
+        """
         # Several ranks would have to meet during the validation, and without an agent no snapshot is wanted.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0

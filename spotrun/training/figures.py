@@ -1,8 +1,8 @@
 """
-Logs what the run has cost so far as metrics, by the loggers of the training's library, where people already look.
+Logs the run's cost so far as metrics through the loggers of the training's library, where people already look.
 
-The figures go to the loggers directly. Metrics that schedulers and early stopping read must be the same bits in an
-interrupted training as in a straight one, and dollars are not.
+The figures go to the loggers directly, not into the framework's metrics. Metrics that schedulers and early stopping
+read must be the same bits in an interrupted training as in a straight one, and dollars are not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ LAST_WAIT_S = 1.0
 
 
 class FiguresBox:
-    """The agent's newest figures. The thread that listens fills it, and training empties it between two batches."""
+    """
+    The agent's newest figures. The listening thread puts them in; the training thread takes them between two batches.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -49,6 +51,6 @@ def log(framework: Framework, box: FiguresBox) -> None:
 
 
 def log_last(framework: Framework, box: FiguresBox, epochs: int) -> None:
-    """Log at the end of training, with the figures of the last of the run's `epochs`."""
+    """Log at the end of training, once the agent has sent the figures of the last of the run's `epochs`."""
     box.wait(epochs, LAST_WAIT_S)
     log(framework, box)

@@ -3,21 +3,21 @@ Runs one fit() under an agent; a process may have several, one after the other.
 
 The order of events (epoch and batch count from 0; a *boundary* is a moment between two optimizer steps):
 
-    setup              Hello, of a later fit() FitBegins; wait for Resume and the weights; give the framework its
+    setup              send Hello (FitBegins for a later fit()); wait for Resume and the weights; give the framework its
                        checkpoint; exchange the loaders
-    the model is built what Python objects are now is what a script makes again; all that it makes later is carried
+    the model is built a script makes all present Python objects again; those that it makes later are carried
     each batch         generators seeded by (seed, epoch, batch)
-    first step         wait for what optimizers keep
+    first step         wait for the states of the optimizers
     batch end          Progress. If a validation is due and a snapshot is wanted, it is taken here, and a training that
                        resumes from it validates first; before the training's last validation only a final one is
-    within validation  the same snapshot, of the state before it, as soon as it is wanted
-    boundary           a wanted snapshot, if an arena is free; with DrainWanted a final one, then no step any more
-    next backward      the rest of that snapshot, to which only optimizers write, is copied by now: tell the agent
+    within validation  a wanted snapshot, at once, of the state before the validation
+    boundary           a wanted snapshot, if an arena is free; with DrainWanted a final one, and no step after it
+    next backward      the rest of that snapshot (tensors that only optimizers write to) is copied: tell the agent
     epoch end          EpochEnded, then a wanted snapshot, which holds the whole epoch
     training's end     the final snapshot, unless training resumed from it; then Finished
 
-A snapshot after an epoch's last batch waits for the epoch's end, so that every history runs the end once. So does the
-final snapshot at the end of training.
+A snapshot after an epoch's last batch waits for the epoch's end, and so does the final snapshot at the end of training.
+Thus the epoch's end runs once, whatever the history.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 
 
 class Fit:
-    """The `Hooks` of one training: decides what happens at each of them."""
+    """Implements `Hooks` for one training: decides what to do at each of them."""
 
     def __init__(
         self, framework: Framework, agent: session.Agent, ranks: Ranks, resume: Resume, memory: Memory | None
@@ -138,7 +138,10 @@ class Fit:
 
     @classmethod
     def begin_anyway(cls, framework: Framework, local: str | None = None) -> Fit:
-        """Begin as `begin` does. Without an agent the fit trains alike, and is saved in the folder `local`, if any."""
+        """
+        Return the fit as `begin` does, even without an agent. It then trains alike, and is saved in the folder `local`,
+        if given.
+        """
         ranks, agent = _agent_of(framework)
         if agent is None and local is not None:
             agent = local_folder.in_folder(os.path.realpath(local)) if ranks.rank == 0 else session.Follower()
@@ -146,7 +149,7 @@ class Fit:
 
     @classmethod
     def under(cls, framework: Framework, ranks: Ranks, agent: session.Agent) -> Fit:
-        """Return the fit that talks to `agent`, ready; or refuse it before its first step."""
+        """Return the fit that talks to `agent`, ready to start; or refuse the training before its first step."""
         if agent.unfinished:
             unsupported.reject(
                 agent,
@@ -167,7 +170,7 @@ class Fit:
         return cls(framework, agent, ranks, resume, memory)
 
     def _read(self, memory: Memory) -> State:
-        """Return the state. All of it has arrived, except for what optimizers keep."""
+        """Return the checkpoint's state. All of it has arrived, except for the optimizer states."""
         image: Any = memory.image
         state: State
         state, meta = read_image(image, memory.need, self._files.of_checkpoints)
@@ -188,7 +191,9 @@ class Fit:
         return state
 
     def _machine(self) -> machine.Facts:
-        """Return the facts to compare with the checkpoint's; a checkpoint of spotrun 0.1 says `lightning`."""
+        """
+        Return the facts to compare with the checkpoint's meta. A checkpoint from spotrun 0.1 has the key `lightning`.
+        """
         version = self._framework.version
         return machine.facts() | {"framework": f"{self._framework.name} {version}", "lightning": version}
 
@@ -227,7 +232,7 @@ class Fit:
 
     def _put_back(self) -> None:
         """
-        Restore after the script's own hooks of the start, which may write to anything and make parts of the model.
+        Restore the state, once the script's own start hooks have run: they may write to anything and make model parts.
         """
         self._put_files_back()
         if not self._started:
@@ -253,7 +258,7 @@ class Fit:
             attributes.load(module, own["attributes"])
 
     def _load_averages(self, own: State) -> None:
-        """Restore the averages that exist. The Python state reports one that only a batch makes."""
+        """Restore the averages that exist. `PythonState` reports an average that only a batch makes."""
         averages = self._framework.averages
         older = dict(zip(averages, own.get("callbacks", ()), strict=False))  # an older snapshot has a list
         for name, state in own.get("averages", older).items():
@@ -286,7 +291,7 @@ class Fit:
             )
 
     def _put_files_back(self) -> None:
-        """Restore files and loggers once; the loggers go on after it, in these files."""
+        """Restore files and loggers once. After that the loggers continue in the restored files."""
         if self._positions is not None:
             self._files.put_back(self._positions)
             self._positions = None
@@ -298,7 +303,7 @@ class Fit:
         return self._snapshots.plan(self._snapshots.state(self._here())).size_bytes
 
     def _complete_optimizers(self) -> None:
-        """Wait, before the first step, for the rest of the checkpoint."""
+        """Wait, before the first step, for the rest of the checkpoint, which is the optimizer states."""
         if self._structure is not None:
             self._structure.optimizers.arrive()
             self._structure = None
@@ -327,7 +332,7 @@ class Fit:
     def loading(self, stage: Stage, epoch: int) -> Iterator[None]:
         self._loaders_made = 0
         self._loads_late = epoch > 0
-        if self._loads_late and "python" in self._own:  # the script made them by what it had in mid-training
+        if self._loads_late and "python" in self._own:  # the script made them with its state in mid-training
             self._python.load(self._own["python"], last=False)
         with seeds.kept():
             seeds.seed_cpu(seeds.derive(self._seed, "loaders", stage, epoch))
@@ -415,7 +420,7 @@ class Fit:
 
     def finish(self) -> None:
         """
-        Take the final snapshot, once. A training that resumed after its end, with nothing left to do, has it already.
+        Take the final snapshot, once. It exists already if training resumed from it and had nothing left to do.
         """
         if self._finished:
             return
@@ -433,7 +438,7 @@ class Fit:
         self._agent.end()
 
     def fail(self) -> None:
-        """Report the exact step to the agent after the script raised. If the same step fails twice, the run ends."""
+        """Report the exact step to the agent after the script raised. The run ends if the same step fails twice."""
         self._snapshots.settle()
         self._reporter.progress("train", always=True)
 
@@ -447,7 +452,9 @@ def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
 
 
 def _seed_of(resume: Resume, script_seed: int) -> int:
-    """Derive the seed also from the script's own, so that --seed 2 is another training, and from the fit's number."""
+    """
+    Derive the fit's seed from the run's seed, the script's own (so --seed 2 trains differently), and the fit's number.
+    """
     fit = () if resume.fit == 1 else ("fit", resume.fit)
     return seeds.derive(resume.seed, script_seed, *fit)
 

@@ -1,4 +1,4 @@
-"""The port between training and the framework that runs the loop: what each calls on the other."""
+"""The port between training and the framework that runs the loop: the calls in both directions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ Stage: TypeAlias = Literal["train", "validate"]
 WEIGHTS = "state_dict"
 OPTIMIZERS = "optimizer_states"
 STEP = "global_step"
-"""The three entries that every framework's state has: weights by name, one state an optimizer, the count of steps."""
+"""The three entries that every framework's state has: weights by name, one state per optimizer, the step count."""
 SCHEDULERS = "lr_schedulers"
-"""The entry of schedulers. Below it and OPTIMIZERS, a framework gives `load_state_dict` the script's own objects."""
+"""
+The entry of schedulers. In it and in OPTIMIZERS, a framework passes the script's own objects to `load_state_dict`.
+"""
 
 
 class Problem(NamedTuple):
@@ -34,10 +36,10 @@ class Problem(NamedTuple):
 
 class Framework(Protocol):
     """
-    One training as its framework knows it: its place, and the state to save.
+    A training as its framework sees it: its position, and the state to save.
 
-    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. Nothing here may
-    draw random numbers, move a counter or change a weight, except for `load` and what follows from it.
+    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. No method may draw
+    random numbers, move a counter or change a weight, except `load` and the restore that it starts.
 
     A fit begins in this order: `problems`; `load` or, on a fresh start, perhaps `load_file`; `open`. Then the framework
     calls `Hooks.built`; restores itself and calls `Hooks.restore`, which calls `load_metrics` after a resume; makes its
@@ -47,7 +49,7 @@ class Framework(Protocol):
     # --- what it is
 
     name: str
-    """The package, whose version is `version`: in the first message to the agent and in each checkpoint."""
+    """The package whose version is `version`. It is in the first message to the agent and in each checkpoint."""
     version: str
     rank: int
     ranks: int
@@ -57,10 +59,10 @@ class Framework(Protocol):
 
     @property
     def seed(self) -> int:
-        """The seed that the script has given to its generators, 0 if none."""
+        """The seed that the script gave to its generators; 0 if it gave none."""
 
     def problems(self) -> Sequence[Problem]:
-        """Return all reasons why spotrun cannot resume this training exactly; the first call of all."""
+        """Return all reasons why spotrun cannot resume this training exactly. Called before every other method."""
 
     # --- what is trained
 
@@ -72,22 +74,22 @@ class Framework(Protocol):
 
     @property
     def steps_optimizers(self) -> bool:
-        """True if `Hooks.optimizer_steps` comes before each step of an optimizer."""
+        """True if the framework calls `Hooks.optimizer_steps` before each step of an optimizer."""
 
     @property
     def leaves_gradients(self) -> bool:
-        """True if gradients may be pending at a boundary; then they are carried."""
+        """True if gradients may be pending at a boundary. Snapshots then hold them."""
 
     @property
     def base(self) -> Mapping[str, str]:
         """
-        Unchanged weights that the script makes in each process, by name, with a digest of each. No image holds them.
-        Empty where all weights are trained.
+        Digests, by name, of unchanged weights that the script makes in each process. No image holds these weights.
+        Empty if all weights are trained.
         """
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """Modules besides `module` that hold averages of it, by names that stay the same."""
+        """Modules besides `module` that hold averages of it, by names that never change."""
 
     @property
     def own_attributes(self) -> frozenset[str]:
@@ -96,18 +98,18 @@ class Framework(Protocol):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Objects of the framework that a script may hold, which change as it trains. The framework carries by itself what
-        matters of them.
+        Objects of the framework that a script may hold and that change during training. The framework itself saves the
+        part of their state that matters.
         """
 
     def roots(self) -> Mapping[str, object]:
         """
-        Objects besides `module` that the script gave to the training, by names that stay the same: callbacks, and
+        Objects besides `module` that the script gave to the training, by names that never change: callbacks, and
         loggers of its own classes.
         """
 
     def lost(self) -> Sequence[UntrackedChange]:
-        """Return the changes that the framework itself sees and no image holds; each time."""
+        """Return the changes that the framework sees and that no image holds. Each call returns all of them."""
 
     @property
     def loggers(self) -> Sequence[Any]:
@@ -117,7 +119,7 @@ class Framework(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The epoch that runs; after its end the next one."""
+        """The epoch that runs; once it has ended, the next one."""
 
     @property
     def batch(self) -> int:
@@ -125,11 +127,11 @@ class Framework(Protocol):
 
     @property
     def batches(self) -> int:
-        """The number of batches of a whole epoch, 0 if that is unknown."""
+        """The number of batches of a whole epoch; 0 if unknown."""
 
     @property
     def epochs(self) -> int:
-        """The maximum number of epochs, 0 if that is unknown."""
+        """The maximum number of epochs; 0 if unknown."""
 
     @property
     def step(self) -> int:
@@ -145,87 +147,90 @@ class Framework(Protocol):
 
     @property
     def loss(self) -> Any:
-        """The loss of the newest batch, None if there is none."""
+        """The loss of the newest batch; None if it has none."""
 
     def metrics(self) -> Mapping[str, Any]:
         """Return the last known value of each metric, without computing any for this call."""
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
-        Give `figures` to the loggers of libraries and to nothing else; a name that the script uses stays its own. A
-        logger of the script's class may keep all that it is given.
+        Send `figures` to the loggers of libraries, and nowhere else. A name that the script uses keeps the script's
+        value. A logger of the script's own class is left out, because it may keep every value that it gets.
         """
 
     # --- its data
 
     def loaders(self, stage: Stage) -> Sequence[Any]:
-        """Return the loaders in use, each of which came out of `Hooks.exact`."""
+        """Return the loaders in use. Each was returned by `Hooks.exact`."""
 
     @property
     def cycles(self) -> bool:
-        """True if a short one of several training loaders begins again until the longest ends."""
+        """True if training reads several loaders, and a short one begins again until the longest ends."""
 
     @property
     def passes_before(self) -> int:
-        """The number of passes over training data that the epoch has behind it, where it may have several."""
+        """
+        The number of passes over training data that the current epoch has completed, if an epoch may have several.
+        """
 
     @property
     def pass_begins_at(self) -> tuple[int, int]:
-        """Epoch and batch of the first batch of a pass over the training data that would begin now."""
+        """The epoch and batch at which a pass over the training data would begin now."""
 
     def restart_pass(self) -> None:
         """
-        Throw away the iterator over the training data and begin a new one at `pass_begins_at`. A framework whose passes
-        begin with their first batch, and not before, has nothing to do.
+        Throw away the iterator over the training data and begin a new one at `pass_begins_at`. Does nothing in a
+        framework whose passes begin only with their first batch.
         """
 
     # --- its state
 
     def dump(self) -> State:
         """
-        Return the framework's own checkpoint, with WEIGHTS as the script shows them, OPTIMIZERS and STEP in it. Tensors
-        are the living ones.
+        Return the framework's own checkpoint, which contains WEIGHTS as the script shows them, OPTIMIZERS and STEP. Its
+        tensors are the training's own, not copies.
         """
 
     def dump_rest(self) -> State:
-        """Return what that checkpoint leaves out and is the same on all ranks, under names that never change."""
+        """Return the state that `dump` leaves out. It is equal on all ranks, and its names never change."""
 
     def dump_metrics(self) -> State:
-        """Return what this rank has counted and logged so far."""
+        """Return the counts and logged metrics of this rank so far."""
 
     def load(
         self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
         """
-        Resume at `place`. `state` is an earlier `dump` without OPTIMIZERS, and `rest` holds what `dump_rest` gave. The
-        framework takes them when it restores itself, and copies the weights, whose memory goes away. `optimizers`
-        begins to load when the framework has its optimizers.
+        Resume at `place`. `state` is an earlier `dump` without OPTIMIZERS, and `rest` an earlier `dump_rest`. The
+        framework uses both when it restores itself, and copies the weights, because their memory goes away.
+        `optimizers` begins to load when the framework has its optimizers.
 
-        `state[WEIGHTS]` is what the script showed of `weights`, the module's own, which are restored before the first
-        batch whatever this makes of them. They are None for a state from before they were saved.
+        `weights` are the module's own, and `state[WEIGHTS]` is the script's view of them. Whatever the framework
+        restores from that view, the module's own weights are restored before the first batch. `weights` is None for a
+        state from a version that did not save them.
         """
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        Call the script's hooks of the beginning of each of the first `epochs` epochs again after a resume, as they may
-        make parts of the model and optimizers. Their other effects are undone by what is restored after this. Without
-        `training` nothing is left to train, and the hooks of the beginning of training have yet to be called too.
+        After a resume, call the script's epoch-start hooks again for each of the first `epochs` epochs, because they
+        may make parts of the model and optimizers. The restore that follows undoes their other effects. Without
+        `training` nothing is left to train, and the hooks of the start of training have to be called too.
         """
 
     def misfit(self) -> str:
-        """Return which of the framework's own parts changed, so that `load`'s state does not fit; "" if none did."""
+        """Name the framework's own part that changed, so that the state of `load` does not fit; "" if none changed."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Train with these from now on, or report in `misfit` why not."""
+        """Train with `optimizers` from now on. If that is impossible, `misfit` gives the reason."""
 
     def load_metrics(self, metrics: State) -> None:
-        """Restore a `dump_metrics` of the same rank."""
+        """Restore an earlier `dump_metrics` of the same rank."""
 
     def enter(self) -> None:
-        """Put the loop where `load` said, so that the next thing it does is what came after the snapshot."""
+        """Move the loop to the place given to `load`: it continues with whatever came after the snapshot."""
 
     def load_file(self, path: str) -> None:
-        """Begin with the framework's own checkpoint file at `path`, whatever the script says."""
+        """Start from the framework's own checkpoint file at `path`, whatever the script says."""
 
     # --- its loop
 
@@ -238,27 +243,27 @@ class Framework(Protocol):
 
 class Hooks(Protocol):
     """
-    Methods that a framework calls, each after every callback and hook of the script had its turn.
+    Methods that a framework calls, each after all callbacks and hooks of the script have run.
 
-    An epoch is `epoch_begins`, its batches, `epoch_closes`, the script's own hooks of its end, `epoch_ends`. A batch is
+    An epoch is `epoch_begins`, its batches, `epoch_closes`, the script's own epoch-end hooks, `epoch_ends`. A batch is
     `batch_begins`, for each backward pass `backward_begins` and `backward_ends`, before each step of an optimizer
     `optimizer_steps`, then `batch_ends`, its validation if one is due, and `step_ends`.
 
-    Where the script owns the loop, its code of an epoch begins passes over data, each with `pass_begins` and, once no
-    batch is left, `pass_ends`. A resume within a pass runs again what the script has before it in the epoch, between
-    `epoch_begins_again` and `epoch_begins`, which undoes it.
+    If the script owns the loop, its epoch code makes passes over data. Each pass begins with `pass_begins` and ends,
+    once no batch is left, with `pass_ends`. A resume within a pass first runs the epoch's code that comes before the
+    pass. That happens between `epoch_begins_again` and `epoch_begins`, and `epoch_begins` undoes its effects.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:
-        """Return the loader to read instead of `loader`, with the order and position that seed and place give."""
+        """Return the loader to read instead of `loader`. The seed and the place decide its order and position."""
 
     def loading(self, stage: Stage, epoch: int) -> AbstractContextManager[None]:
-        """Return a context for the making of loaders, which may be the script's own code."""
+        """Return a context in which the framework makes loaders, perhaps by calling the script's own code."""
 
     def built(self) -> None:
         """
-        Note that the model is as the script has built it. Nothing has been restored: whatever the script makes from its
-        weights later, such as a copy of them, is another one in a training that resumes.
+        Note that the script has built the model, and nothing has been restored. Anything that the script makes from the
+        weights after this, such as a copy of them, would differ in a training that resumes.
         """
 
     def restore(self) -> None:
@@ -268,15 +273,15 @@ class Hooks(Protocol):
         """Note that loaders and optimizers exist. Training begins next."""
 
     def epoch_begins_again(self) -> None:
-        """Restore the Python state; weights and all else come with `epoch_begins`."""
+        """Restore the Python state only. `epoch_begins` restores the weights and everything else."""
 
     def epoch_begins(self) -> None: ...
 
     def pass_begins(self) -> None:
-        """Note a pass: its loader came out of `exact`, is among `Framework.loaders`, and is still unread."""
+        """Note a pass. `exact` returned its loader, which is among `Framework.loaders` and still unread."""
 
     def pass_ends(self, *, boundary: bool) -> None:
-        """Note that no batch is left. At a boundary a resume comes here, and the script goes on behind the pass."""
+        """Note that no batch is left. At a boundary, a resume continues here, with the script's code after the pass."""
 
     def batch_begins(self) -> None: ...
 
@@ -294,7 +299,7 @@ class Hooks(Protocol):
         """
 
     def step_ends(self) -> None:
-        """Do as `batch_ends` on a boundary, with its validation done, and with more batches of this epoch to come."""
+        """Note a boundary after a batch whose validation, if due, is done; more batches of this epoch follow."""
 
     def validation_batch_ends(self) -> None: ...
 
@@ -303,12 +308,12 @@ class Hooks(Protocol):
 
     def epoch_validates(self) -> None:
         """
-        Note that the script's own hooks of the epoch's end are done, and a validation comes after them. A framework
-        that resumes there calls this again, and not those hooks.
+        Note that the script's own epoch-end hooks are done and that a validation follows. A framework that resumes here
+        calls this again, but not those hooks.
         """
 
     def epoch_ends(self) -> None:
-        """Note that all of the epoch is done; `Framework.epoch` is the next one."""
+        """Note that the epoch is done. `Framework.epoch` is the next one."""
 
     def finish(self) -> None:
-        """Note that training is done, the script's hooks of its end included. Idempotent."""
+        """Note that training is done, including the script's end hooks. Idempotent."""

@@ -1,6 +1,6 @@
 """
-Manages the memory of a checkpoint that a trainer resumes from. The trainer copies from most of it and gives that back;
-what optimizers and callbacks keep stays where it lies.
+Manages the memory of a checkpoint that a trainer resumes from. The trainer copies most of it and gives that memory
+back. Tensors that optimizers and callbacks keep stay where they lie.
 
 New memory is the most expensive part of a restore. Touching a page for the first time takes several times as long as
 copying into it, and many times as long on a virtual machine whose host has yet to find that page.
@@ -27,12 +27,12 @@ from spotrun.trainer_link import LinkClosed
 from spotrun.training.tensors import mapped, owned, tensors_of
 
 KEPT_FROM_BYTES = 64 << 10
-"""Minimum bytes of a tensor that stays in place; a smaller one is copied, as it would keep whole pages alive."""
+"""Minimum bytes of a tensor that stays in place. A smaller one is copied, because it would keep whole pages in use."""
 _POPULATE_READ = 22
 """MADV_POPULATE_READ of Linux 5.14, for which the module mmap has no name. An older kernel does nothing."""
 _MAPPED_BYTES = 4 << 20
 _MAPPING_PAUSE_S = 1e-4
-"""Pause in seconds between two calls: a thread that allocates waits for a call to end, and 4 ms or more without it."""
+"""Pause in seconds between two calls. A thread that allocates waits for a call to end; without pauses, 4 ms or more."""
 _madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap.madvise keeps the interpreter from other threads
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -54,7 +54,7 @@ class Arrival:
             self._changed.notify_all()
 
     def ends(self) -> None:
-        """Note that no more will arrive."""
+        """Note that no more bytes will arrive."""
         with self._changed:
             self._lost = True
             self._changed.notify_all()
@@ -64,7 +64,7 @@ class Arrival:
         Wait for the first `end` bytes.
 
         Raises:
-            LinkClosed: the agent, which fetches them, is gone.
+            LinkClosed: the agent, which fetches the bytes, is gone.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._lost or self.size_bytes >= end)
@@ -74,11 +74,11 @@ class Arrival:
 
 class ImageMemory:
     """
-    The image behind `fd`, from `start` on; only its first `here_bytes` may have arrived so far. Closes the descriptor.
-    Only the agent, which fetches the rest, may use that memory besides this object.
+    The image behind `fd`, from `start` on. Only its first `here_bytes` may have arrived so far. Closes the descriptor.
+    Besides this object, only the agent, which fetches the rest, may use that memory.
 
-    `image` is for reading: writing to it changes nothing. Large tensors that are kept are that memory itself. A forked
-    process shares it with this one.
+    `image` is for reading: writing to it has no effect outside it. Large tensors that are kept are views of that memory
+    itself. A forked process shares them with this one.
     """
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:
@@ -91,23 +91,23 @@ class ImageMemory:
     def map_beside(self) -> None:
         """
         Map all pages from another thread, as they arrive. Otherwise the reading thread would stop at every sixteenth
-        page, which costs a third of the time that copying takes.
+        page, which costs a third of the time of the copy.
         """
         memory = torch.frombuffer(self._private, dtype=torch.uint8)
         threading.Thread(target=_map, args=(memory, self.arrival), name="spotrun-map", daemon=True).start()
 
     def need(self, end: int) -> None:
-        """Wait until the first `end` bytes of `image` are there. Raises what `Arrival.need` does."""
+        """Wait until the first `end` bytes of `image` have arrived. Raises the same errors as `Arrival.need`."""
         self.arrival.need(end)
 
     def need_all_of(self, tree: Any) -> None:
-        """Wait for the tensors of `tree`, which are views into `image`."""
+        """Wait until the tensors of `tree`, which are views into `image`, have arrived."""
         start = self._start_address()
         ends = [tensor.data_ptr() + tensor.nbytes - start for tensor in tensors_of(tree)]
         self.need(max((end for end in ends if end <= len(self._private)), default=0))
 
     def keep(self, tree: Any) -> Any:
-        """Return the same tree with tensors that may be kept, once they are there."""
+        """Return a copy of `tree` whose tensors may be kept. Waits until they have arrived."""
         start = self._start_address()
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
 
@@ -124,7 +124,7 @@ class ImageMemory:
         return mapped(tree, own)
 
     def let_go(self) -> None:
-        """Keep nothing more. The memory of the rest is given back with the last view into it."""
+        """Keep nothing more. All other memory is given back with the last view into it."""
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
         spare = list(_pages_between(sorted(self._kept), len(lasting)))
         weakref.finalize(self.image, _give_back, os.getpid(), self._private, lasting, spare).atexit = False
@@ -135,7 +135,7 @@ class ImageMemory:
 
 
 class Received:
-    """An image that another process is going to send; used as `ImageMemory`."""
+    """An image that another process will send. Has the interface of `ImageMemory`."""
 
     def __init__(self, size_bytes: int) -> None:
         self.image: Bytes = bytearray(size_bytes)
@@ -168,7 +168,7 @@ def _map(memory: Tensor, arrival: Arrival) -> None:
 
 
 def _pages_between(kept: Iterable[tuple[int, int]], size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, size) of the whole pages that hold nothing of `kept`."""
+    """Yield (start, size) of each range of whole pages that contains no kept byte."""
     free_from = 0
     for begin, end in (*kept, (size_bytes, size_bytes)):
         start, stop = -(-free_from // mmap.PAGESIZE) * mmap.PAGESIZE, begin // mmap.PAGESIZE * mmap.PAGESIZE
@@ -178,7 +178,9 @@ def _pages_between(kept: Iterable[tuple[int, int]], size_bytes: int) -> Iterator
 
 
 def _give_back(process: int, private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
-    """Give memory back in a thread, as it takes 0.1 s a GB. A forked child does nothing: its parent may still read."""
+    """
+    Give memory back in a thread, because it takes 0.1 s per GB. A forked child does nothing: its parent may still read.
+    """
     if os.getpid() == process:
         threading.Thread(target=_remove, args=(private, memory, spare), name="spotrun-give-back", daemon=True).start()
 

@@ -1,8 +1,8 @@
 """
-Finds parts of the model that only a batch makes, or throws away: no process that resumes does that again.
+Finds model parts that only a batch makes, or throws away. A process that resumes does not repeat that batch.
 
-A resume repeats what the script's hooks of a beginning do to the model, and can make a part that is built like another
-one as its copy. It would refuse any other part, so the training is refused as soon as it has one.
+A resume repeats the script's start hooks, and can copy a part that is built like another one. It would refuse a model
+with any other late part, so this training is refused as soon as it has one.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from spotrun.training.weights import class_of, kinds_of, named, without_copies
 
 
 class LateParts:
-    """Late parts of one model. `epoch_begins` and `batch_begins` come before and after the hooks of each beginning."""
+    """
+    Late parts of a model. Call `epoch_begins` before the hooks of each epoch's start, and `batch_begins` after them.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._kinds: dict[str, str] = {}
-        """Kinds of the parts that a process that resumes has too."""
+        """Kinds of the parts that a resuming process also has."""
         self._before: dict[str, str] | None = None
         self._judges = False
 
@@ -41,7 +43,10 @@ class LateParts:
             self._kinds.pop(name, None)
 
     def misfit(self, modules: Mapping[str, str]) -> str:
-        """Return which of `modules`, the kinds of all parts by name, no resume could make; "" if there is none."""
+        """
+        Name the parts that a resume could not make as they are in `modules` (kinds of all parts, by name); "" if it
+        could make all.
+        """
         if not self._judges:
             return ""
         known = self._kinds

@@ -1,8 +1,9 @@
 """
-Saves and resumes a training without an agent in a folder of this machine, by the engine of every other training.
+Saves and resumes a training without an agent in a local folder, with the same engine as any other training.
 
-The folder has one file for each fit: its newest snapshot, an image as checkpoints hold them. A snapshot is taken once a
-minute and at the end of a fit, and written while training goes on; it replaces the last one when all of it is on disk.
+The folder has one file for each fit: its newest snapshot, in the image format of checkpoints. A snapshot is taken once
+a minute and at the end of a fit, and written while training goes on. It replaces the last one when all of it is on
+disk.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class SnapshotDueEvent(threading.Event):
 
 class LocalFolder(Alone):
     """
-    Replaces a session on rank 0. Two arenas, so that training goes on while one of them is written.
+    Replaces a session on rank 0. Has two arenas, so that training goes on while one of them is written.
 
     Raises:
         SpotrunError: the folder cannot be written to, or another process trains in it.
@@ -151,7 +152,7 @@ class LocalFolder(Alone):
 
 
 def _in_memory(image: bytes) -> ImageMemory:
-    """Copy the image into memory of its own: parts of that are given back, which must not be the file's."""
+    """Copy the image into memory of its own: `ImageMemory` gives parts back, and those must not be the file's."""
     descriptor = os.memfd_create("spotrun-image", os.MFD_CLOEXEC)
     with open(os.dup(descriptor), "wb") as copy:
         copy.write(image)
@@ -160,12 +161,12 @@ def _in_memory(image: bytes) -> ImageMemory:
 
 @functools.cache
 def in_folder(folder: str) -> LocalFolder:
-    """Return that of this process."""
+    """Return this process's `LocalFolder` of `folder`."""
     return LocalFolder(Path(folder))
 
 
 def _locked(folder: Path) -> int:
-    """Return a descriptor, which holds the folder for this process as long as it is open."""
+    """Return an open descriptor of the lock file: this process holds the folder until the descriptor is closed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Facts that also decide the last bits of a float: the CPU, its threads, the libraries."""
+"""Collects facts that decide the last bits of a float: the CPU, its threads, the libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = {
 
 
 def facts() -> Facts:
-    """Return the facts of this process that each snapshot's meta holds."""
+    """Return the facts about this process that go into each snapshot's meta."""
     return {
         "cpu": f"{_cpu_model()}, {torch.backends.cpu.get_cpu_capability()}",
         "threads": torch.get_num_threads(),
@@ -36,7 +36,7 @@ def facts() -> Facts:
 
 @cache
 def _driver() -> Facts:
-    """Return the version of the NVIDIA driver; empty where there is none."""
+    """Return the version of the NVIDIA driver; empty if there is no such driver."""
     try:
         return driver_in(Path("/proc/driver/nvidia/version").read_text())
     except OSError:
@@ -44,7 +44,7 @@ def _driver() -> Facts:
 
 
 def driver_in(text: str) -> Facts:
-    """Return the version that the driver's own file names in its first line, `NVRM version: …`."""
+    """Return the version from the first line of the driver's own file, `NVRM version: …`; empty if it has none."""
     found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
     return {"driver": f"NVIDIA {found[1]}"} if found else {}
 
@@ -60,7 +60,10 @@ def _cpu_model() -> str:
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Return `CPU (A, then B)` for each of NAMES in which two metas differ. An entry that one lacks is equal."""
+    """
+    Return `CPU (A, then B)` for each of NAMES that differs between two metas. An entry that one meta lacks counts as
+    equal.
+    """
     return [
         f"{name} ({before[key]}, then {now[key]})"
         for key, name in NAMES.items()

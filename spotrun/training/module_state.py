@@ -1,4 +1,4 @@
-"""Saves what a module holds and its `state_dict()` leaves out."""
+"""Saves the parts of a module's state that `state_dict()` leaves out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ State = dict[str, Any]
 
 
 def dump(module: torch.nn.Module, *, gradients: bool = False) -> State:
-    """Return buffers that are not persistent, torchmetrics' running states, and gradients that outlive a boundary."""
+    """Return non-persistent buffers, the running states of torchmetrics, and gradients that outlive a boundary."""
     parts = list(module.named_modules())
     return {
         "buffers": dict(_hidden_buffers(parts)),
@@ -69,7 +69,7 @@ def _to(value: Any, device: torch.device) -> Any:
 
 
 Parts = Iterable[tuple[str, torch.nn.Module]]
-"""A module and all below it, by name."""
+"""A module and all modules in it, by name."""
 
 
 def _hidden_buffers(parts: Parts) -> list[tuple[str, torch.Tensor]]:
@@ -87,7 +87,9 @@ def _metrics(parts: Parts) -> list[tuple[str, Any]]:
 
 
 def counts_of(metric: Any) -> dict[str, int | float]:
-    """Return the counts in plain attributes: a window of last values keeps its position in a hidden one."""
+    """
+    Return the counts in a metric's plain attributes. For example, a window of last values keeps its position there.
+    """
     return {name: value for name, value in vars(metric).items() if type(value) in (int, float, bool)}
 
 

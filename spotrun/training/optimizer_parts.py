@@ -1,9 +1,9 @@
 """
-Saves and restores optimizers by the names of what they train.
+Saves and restores optimizers by the names of the parameters that they train.
 
-`state_dict()` counts parameters in the order of their groups. So a group that was added in training, or an optimizer
-that was exchanged, would get the state of another. A snapshot has the names too, and a resume groups the optimizers
-as they were before it gives them their state.
+`state_dict()` numbers parameters in the order of their groups. So after a group was added in training, or an optimizer
+was exchanged, a parameter would get the state of another. A snapshot therefore holds the names too, and a resume groups
+the parameters as they were before it loads the states.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ DEPTH = 4
 _OF_TORCH = frozenset(vars(Optimizer([nn.Parameter(torch.zeros(1))], {})))
 
 
-# --- what a snapshot has
+# --- the content of a snapshot
 
 
 def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
-    """Return each optimizer's class, and the names of the parameters in each of its groups; None for an unknown one."""
+    """
+    Return each optimizer's class, and the names of the parameters in each of its groups. A parameter that `module` does
+    not list has None for its name.
+    """
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return [
         {
@@ -45,8 +48,8 @@ def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
 
 def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
     """
-    Return, for each optimizer that `is_odd`, its state, groups and plain attributes, and those of the optimizers in it.
-    None if there is no such optimizer. Tensors are the living ones.
+    Return, for each optimizer that `is_odd`, its state, groups and plain attributes, and the same for the optimizers in
+    it. None if no optimizer is odd. Tensors are the optimizers' own, not copies.
     """
     if not any(map(is_odd, optimizers)):
         return None
@@ -55,14 +58,14 @@ def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] 
 
 
 def is_odd(optimizer: Any) -> bool:
-    """Return whether it holds another optimizer, or keeps more than torch would save of it."""
+    """Return whether `optimizer` holds another optimizer, or keeps more than torch would save of it."""
     if _is_of_torch(type(optimizer)):
         return False
     return any(True for _ in _held(optimizer, "", DEPTH)) or bool(_own(optimizer)) or saves_itself(optimizer)
 
 
 def saves_itself(optimizer: Any) -> bool:
-    """Return whether it has a `state_dict` or `load_state_dict` of its own."""
+    """Return whether the class of `optimizer` defines its own `state_dict` or `load_state_dict`."""
     kind = type(optimizer)
     return not (
         getattr(kind, "state_dict", None) is Optimizer.state_dict
@@ -71,7 +74,10 @@ def saves_itself(optimizer: Any) -> bool:
 
 
 def kind_of(optimizer: Any) -> str:
-    """Return its class, without the script's module, whose name may change: the program's own is `__main__`."""
+    """
+    Return the class name of `optimizer`. The module is left out for a script's class, because its name may change: that
+    of the program itself is `__main__`.
+    """
     kind = type(optimizer)
     return f"{kind.__module__}.{kind.__qualname__}" if _is_of_torch(kind) else kind.__qualname__
 
@@ -97,7 +103,7 @@ def _node(optimizer: Any, names: Mapping[Any, str]) -> State:
 
 
 def _is_whole(optimizer: Any, state: Mapping[Any, Any], names: Mapping[Any, str]) -> bool:
-    """Return whether nothing of it is left out, so that its own way to load is not needed."""
+    """Return whether a node holds everything of `optimizer`, so that its own way to load is not needed."""
     if len(state) < len(optimizer.state) or not all(isinstance(key, str) or key in names for key in state):
         return False
     more = {name: value for name, value in vars(optimizer).items() if name not in _OF_TORCH}
@@ -125,7 +131,7 @@ def _all(optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the optimizers in attributes of this one, and in lists and mappings there."""
+    """Yield the optimizers in attributes of `optimizer`, and in lists and mappings among the attributes."""
     if not depth:
         return
     for name, value in vars(optimizer).items():
@@ -140,7 +146,7 @@ def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
                 yield from _held(item, f"{path}.{place}", depth - 1)
 
 
-# --- and the way back
+# --- and its restore
 
 
 class Parts:
@@ -160,8 +166,8 @@ class Parts:
 
     def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
         """
-        Return `optimizers`, with a new one in place of each that is of another kind than it was, if that kind is
-        torch's.
+        Return `optimizers`, with each one whose kind has changed replaced by a new one of the old kind. Only optimizers
+        of torch can be made so; others stay.
         """
         if self.are_kinds_of(optimizers):
             return list(optimizers)
@@ -185,10 +191,10 @@ class Parts:
 
     def check(self, optimizers: Sequence[Any]) -> None:
         """
-        Check that these optimizers can be grouped as those of the snapshot were.
+        Check that the parameters of `optimizers` can be grouped as in the snapshot.
 
         Raises:
-            Misfit: they cannot.
+            Misfit: they cannot be.
         """
         if not self.are_kinds_of(optimizers):
             kinds = list(map(kind_of, optimizers))
@@ -205,18 +211,18 @@ class Parts:
                     raise Misfit(f"group {number} of {saved['kind']} trains weights that the model does not have")
 
     def has(self, number: int) -> bool:
-        """Return whether `put` knows optimizer `number`."""
+        """Return whether the snapshot holds more of optimizer `number` than its `state_dict`, for `put`."""
         return self._by_name[number] is not None
 
     def has_whole(self, number: int) -> bool:
-        """Return whether `put` knows all of optimizer `number`, and of those in it."""
+        """Return whether the snapshot holds all of optimizer `number`, and of the optimizers in it, for `put`."""
         saved = self._by_name[number]
         return saved is not None and all(node["whole"] for node in saved.values())
 
     def regroup(self, optimizer: Any, number: int, hyper: Sequence[State] | None) -> None:
         """
-        Give `optimizer` the groups that optimizer `number` had, with these values, in place: the present groups, and
-        the list of them, stay the same objects.
+        Give `optimizer` the groups that optimizer `number` had, with the values `hyper`. The present groups, and the
+        list of them, stay the same objects.
         """
         groups = self._described[number]["groups"]
         if (saved := self._by_name[number]) is not None:
@@ -225,7 +231,7 @@ class Parts:
         _regroup(optimizer, groups, hyper, dict(self._module.named_parameters()))
 
     def put(self, optimizer: Any, number: int) -> None:
-        """Give an odd optimizer, and those in it, all that they had, in place. See `Containers`."""
+        """Restore an odd optimizer, and the optimizers in it, in place. See `Containers`."""
         saved = self._by_name[number]
         if saved is None:
             return
@@ -275,13 +281,15 @@ def _put(optimizer: Any, saved: State, parameters: Mapping[str, nn.Parameter]) -
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Move a tensor; a count of steps stays where most optimizers keep it."""
+    """Move a tensor to `device`. A step count, which has no dimension, stays where most optimizers keep it."""
     return tensor.to(device) if tensor.dim() else tensor
 
 
 @torch.no_grad()
 def _fill(held: Any, value: Any) -> bool:
-    """Copy into the existing tensors, as other objects may hold them; False if they are not of the same build."""
+    """
+    Copy `value` into the existing tensors, because other objects may hold them. False if shapes or types differ.
+    """
     if isinstance(value, Tensor):
         if not isinstance(held, Tensor) or (held.shape, held.dtype) != (value.shape, value.dtype):
             return False
@@ -293,7 +301,9 @@ def _fill(held: Any, value: Any) -> bool:
 
 
 class Containers:
-    """The groups and states of an optimizer and of those in it, which may share them, to reinstate after a load."""
+    """
+    The groups and states of an optimizer and of the optimizers in it, which may share them, to put back after a load.
+    """
 
     def __init__(self, optimizer: Any) -> None:
         self._kept = [

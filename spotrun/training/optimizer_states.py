@@ -1,8 +1,8 @@
 """
-Loads what a checkpoint holds for the optimizers, which may arrive after training has begun.
+Loads the optimizer states of a checkpoint, which may arrive after training has begun.
 
-It is half of a checkpoint or more, and nothing needs it before the first step: the first forward and backward are
-computed while it arrives. No code sees an optimizer without its state, as reading the state waits for it.
+They are half of a checkpoint or more, and nothing needs them before the first step: the first forward and backward are
+computed while they arrive. No code sees an optimizer without its state, because reading the state waits for it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ State = dict[str, Any]
 
 class OptimizerStates:
     """
-    States of optimizers. `views` has the state of each optimizer as it saves it. Its tensors lie in `memory`, and are
-    the last that are taken from there. `parts` describes the optimizers; an older snapshot has none.
+    States of optimizers. `views` has one state for each optimizer, as that optimizer saves it. Their tensors lie in
+    `memory`, and are the last to be taken from it. `parts` describes the optimizers; None for an older snapshot.
     """
 
     def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
@@ -40,7 +40,7 @@ class OptimizerStates:
         self._waiting: list[tuple[Optimizer, list[State], int]] = []
 
     def take(self) -> Sequence[State]:
-        """Return the states, once they have arrived. See `of_living` for what is missing in them."""
+        """Return the states, once they have arrived. They lack the script's functions: see `of_living`."""
         if self._taken is None:
             self._taken = self._views = self._memory.keep(self._views)
             self._memory.let_go()
@@ -48,8 +48,9 @@ class OptimizerStates:
 
     def load(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Load optimizers of torch: their groups now, and the rest when code first reads it. Other optimizers may behave
-        differently with less: they get it all from `put_back`, as do those that are not what they were yet.
+        Load the optimizers of torch: their groups now, and each state when code first reads it. Other optimizers may
+        behave differently with less than their whole state, so `put_back` loads them whole. It does the same for
+        optimizers that differ from the snapshot's so far.
         """
         for optimizer, _, _ in self._waiting:
             optimizer.state = defaultdict(dict)  # another one takes its place
@@ -72,11 +73,11 @@ class OptimizerStates:
 
     def put_back(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Restore optimizers after the script's hooks of the start, which may write to groups, add some, and exchange
+        Restore optimizers, once the script's start hooks have run: these may write to groups, add groups, and exchange
         optimizers.
 
         Raises:
-            Misfit: these are not the optimizers of the snapshot, or one does not take its state.
+            Misfit: these are not the optimizers of the snapshot, or one of them cannot load its state.
         """
         if self._parts is not None:
             self._parts.check(optimizers)
@@ -105,7 +106,7 @@ class OptimizerStates:
             self._parts.put(optimizer, number)
 
     def arrive(self) -> None:
-        """Give the optimizers their whole state from here on."""
+        """Wait for the states, and give each waiting optimizer its whole state."""
         if not self._waiting:
             return
         states = self.take()
@@ -116,8 +117,8 @@ class OptimizerStates:
 
 def _load(optimizer: Any, state: State) -> None:
     """
-    Load a state, and keep the order of each group's entries that the script gave: torch would put the parameters last,
-    and a file that pickles an optimizer has them in their order.
+    Load a state, and keep the order of entries that the script gave each group: torch would put the parameters last,
+    but a file that pickles an optimizer keeps the order.
     """
     orders = list(map(list, optimizer.param_groups))
     optimizer.load_state_dict(state)
@@ -139,14 +140,14 @@ def _to_devices(optimizer: Any) -> None:
 
 
 def of_living(optimizers: Sequence[Optimizer], states: Sequence[State]) -> list[State]:
-    """Return `states` with the functions that the script has put into the groups of its optimizers."""
+    """Return `states`, completed with the functions that the script has put into the groups of its optimizers."""
     # A copy of each group: the checkpoint's groups are filled into it, so it must not be the optimizer's own.
     living = [{"param_groups": list(map(dict, optimizer.param_groups))} for optimizer in optimizers]
     return [revived(saved, standing) for saved, standing in zip(states, living, strict=False)]
 
 
 def can_wait(optimizer: Any) -> bool:
-    """Return whether neither its own class nor a hook decides what is loaded."""
+    """Return whether `optimizer` can load its state late: neither its own class nor a hook decides what is loaded."""
     kind = type(optimizer)
     if is_odd(optimizer) or saves_itself(optimizer) or not kind.__setstate__.__module__.startswith("torch."):
         return False
@@ -160,8 +161,8 @@ def _copied(group: State) -> State:
 
 def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) -> None:
     """
-    Load `saved` into the groups that were loaded. The present groups stay the same objects: the script may hold one,
-    may have set its rate, or may have added another.
+    Load `saved` into `loaded_groups`. The present groups stay the same objects, because the script may hold one, may
+    have set its rate, or may have added another.
     """
     groups = optimizer.param_groups
     optimizer.state, optimizer.param_groups = defaultdict(dict), loaded_groups
@@ -171,7 +172,7 @@ def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) ->
 
 
 class _Awaited(MutableMapping[Any, Any]):
-    """A stand-in for the state of an optimizer until it arrives: `arrive` puts the true one in its place."""
+    """A stand-in for an optimizer's state until that arrives: `arrive` replaces it with the true state."""
 
     def __init__(self, optimizer: Optimizer, arrive: Callable[[], None]) -> None:
         self._optimizer = optimizer

@@ -1,11 +1,11 @@
 """
 Finds tensors of a snapshot that may be copied while training goes on, and proves that nothing wrote to them meanwhile.
 
-Between two steps of an optimizer nothing else writes to what it owns: its parameters and its state. That is true of
-nearly every script, and checked for each. Each tensor counts the writes to it (`Tensor._version`), and a snapshot
-counts as taken only if the counts have not changed. Writes through `.data` are not counted, so the first snapshot of an
-attempt and every 32nd are copied at once, and compared with the living tensors later. If a script does write, training
-waits while any further snapshot is copied.
+Between two steps of an optimizer, nothing else writes to its parameters and its state. That is true of nearly every
+script, and checked for each. Each tensor counts the writes to it (`Tensor._version`), and a snapshot counts as taken
+only if the counts have not changed. Writes through `.data` are not counted. So the first snapshot of an attempt and
+every 32nd are copied at once, and compared later with the tensors as they are then. If a script does write, training
+waits from then on while a snapshot is copied.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from spotrun.checkpoint.staging import Staged
 from spotrun.training.framework import Framework
 
 FROM_BYTES = 8 << 20
-"""Minimum bytes that are copied later: less is copied within a millisecond, and later would cost as much."""
+"""Minimum bytes that are copied later: less takes under a millisecond, so that copying it later would save nothing."""
 PIECE_FROM_BYTES = 64 << 10
 PROBE_EVERY = 32
 
 
 class Overlap:
     """
-    The overlap of one training. Without `steps_optimizers` there is none: the script decides when optimizers write.
+    Decides which tensors of a training to copy later: none without `steps_optimizers`, because then the script decides
+    when optimizers write.
     """
 
     def __init__(self, framework: Framework) -> None:
@@ -37,7 +38,7 @@ class Overlap:
         self._snapshots = 0
 
     def pieces(self, plan: ImagePlan) -> list[Piece]:
-        """Return those of `plan` that only optimizers write to; none if waiting for a copy of them is as quick."""
+        """Return the pieces of `plan` that only optimizers write to; none if waiting for their copy is as quick."""
         if not self._allowed:
             return []
         large = [piece for piece in plan.pieces if piece.size_bytes >= PIECE_FROM_BYTES]
@@ -52,7 +53,7 @@ class Overlap:
         return Watch(later, probes=probes)
 
     def give_up(self) -> None:
-        """Stop overlapping, as the script writes between steps."""
+        """Stop overlapping, because the script writes between steps."""
         self._allowed = False
         print(
             "spotrun: something writes to weights between optimizer steps; from here on training waits while a "
@@ -63,14 +64,18 @@ class Overlap:
 
 
 class Watch:
-    """A watch on the tensors of one snapshot; with `probes` they are compared in whole, and must be copied at once."""
+    """
+    Watches the tensors of one snapshot. With `probes` their whole content is compared, and they must be copied at once.
+    """
 
     def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:
         self.probes = probes
         self._versions = [(piece.tensor, piece.tensor._version) for piece in pieces]
 
     def sees_writes(self, staged: Staged) -> bool:
-        """Return whether there were writes since then. Only a watch that probes sees writes through `.data`."""
+        """
+        Return whether a write was made since the watch began. Only a watch with `probes` sees writes through `.data`.
+        """
         counted = any(tensor._version != version for tensor, version in self._versions)
         return counted or (self.probes and staged.changed())
 
@@ -85,10 +90,10 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _is_watched(tensor: Tensor) -> bool:
-    """Return whether its memory is plain, or on a device that copies by itself; and it counts writes."""
+    """Return whether `tensor` counts writes, and its memory is plain or on a device that copies by itself."""
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:
-    """Return where its memory is, and how many numbers it has."""
+    """Return the address of a tensor's memory, and its number of elements."""
     return tensor.data_ptr(), tensor.numel()

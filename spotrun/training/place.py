@@ -1,4 +1,4 @@
-"""A boundary of a training, where a snapshot may be taken: the three positions that a checkpoint depends on."""
+"""A boundary of a training, at which a snapshot may be taken; and the positions that the data continues from."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Boundary:
 
     @property
     def overlaps(self) -> bool:
-        """True if a batch of the same epoch comes next, and no hook of an epoch or a validation."""
+        """True if a batch of the same epoch comes next, without an epoch hook or a validation in between."""
         return not (self.validation_due or self.epoch_ended or self.finished)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as snapshots store it; `Boundary(**stored)` is the way back."""
+        """Return the boundary as snapshots store it. `Boundary(**stored)` reads it back."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class PassStart:
     """
-    The epoch, and the batch in it, with which a pass over a loader begins.
+    The epoch and the batch with which a pass over a loader begins.
 
-    `number` is the index of the loader among the training's. `cycling` is true if short loaders begin again until the
-    longest ends.
+    `number` is the index of the loader among the training's loaders. `cycling` is true if short loaders begin again
+    until the longest ends.
     """
 
     epoch: int
@@ -44,12 +44,12 @@ class PassStart:
 @dataclass(frozen=True)
 class StreamPosition:
     """
-    The state from which a pass over a stream begins at `batch` of `epoch`: the stream's own `state`, None if it has
-    none.
+    The position of a stream: a pass that begins with `batch` of `epoch` starts from it. `state` is the stream's own
+    state; None if the stream has no state.
 
-    `ended`: the pass has no batch left, and `state` is that between two passes. `earlier`: of a stream that can be read
-    only once, the passes before and how many batches each has read. `mark`: of a stream without a state, the `mark_of`
-    its last batch.
+    `ended`: the pass has no batch left, and `state` is the one between two passes. `earlier`, for a stream that can be
+    read only once: the passes before, each with the number of batches that it read. `mark`, for a stream without a
+    state: the `mark_of` its last batch.
     """
 
     epoch: int
@@ -60,7 +60,7 @@ class StreamPosition:
     mark: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as snapshots store it; `StreamPosition(**stored)` is the way back."""
+        """Return the position as snapshots store it. `StreamPosition(**stored)` reads it back."""
         whole = {"epoch": self.epoch, "batch": self.batch, "ended": self.ended, "state": self.state}
         marked = {} if self.mark is None else {"mark": self.mark}
         return whole | marked | ({"earlier": self.earlier} if self.earlier else {})

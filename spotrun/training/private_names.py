@@ -1,4 +1,4 @@
-"""Finds names of other packages that spotrun relies on and that a release of theirs does not have."""
+"""Finds names of other packages that spotrun relies on and that their installed release lacks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spotrun.training.python_state.script import set_by
 
 def missing(owner: object, names: Iterable[str]) -> list[str]:
     """
-    Return those of `names` that `owner` does not have. Dots lead to parts of parts; a class has also what its methods
-    set on its instances.
+    Return those of `names` that `owner` lacks. Dots lead to parts of parts. A class also counts the names that its
+    methods set on its instances.
     """
     return [name for name in names if not _has(owner, name)]
 

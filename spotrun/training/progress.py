@@ -25,7 +25,9 @@ class ProgressReporter:
         waited_s: Callable[[], float],
         samples: Callable[[int], int],
     ) -> None:
-        """Take `waited_s`, the `data_s` of Progress, and `samples`, which counts those of the epoch's first batches."""
+        """
+        Take `waited_s` (`data_s` of Progress), and `samples`, which counts the samples of the epoch's first batches.
+        """
         self._framework = framework
         self._agent = agent
         self._counting = counting
@@ -66,7 +68,7 @@ class ProgressReporter:
 
 
 def finite_metrics(framework: Framework) -> dict[str, float]:
-    """Return the last known metrics that are finite numbers, which is what JSON can hold."""
+    """Return the last known metrics that are finite numbers: JSON cannot hold others."""
     values = {name: _number(value) for name, value in framework.metrics().items()}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -2,11 +2,11 @@
 The processes of one training: DDP, on one machine or on all of a gang. Rank 0 alone talks to the agent; the others
 follow it.
 
-They meet in a gloo group of their own, on the training thread and at the same places of the loop, so that all take the
-same snapshot after the same step. A lone process does not communicate.
+They meet in their own gloo group, on the training thread and at the same places of the loop, so that all take the same
+snapshot after the same step. A lone process does not communicate.
 
-Any program that reaches the port can take the place of a rank. So each rank first proves that it knows the secret of
-the training. After that the ranks exchange only what cannot contain code: JSON, and images as of checkpoints.
+Any program that reaches the port can take the place of a rank. So each rank first proves that it knows the training's
+secret. After that the ranks exchange only formats that cannot contain code: JSON, and the images of checkpoints.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spotrun.training.revival import revived
 from spotrun.wire import plain
 
 LONGEST_FETCH = timedelta(hours=24)
-"""Maximum time for which the others wait in a collective call while rank 0 waits for a fetch of the agent."""
+"""Maximum time for which the other ranks wait in a collective call while rank 0 waits for the agent to fetch."""
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _UNSAVABLE = "unsavable"
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Strangers(SpotrunError):
-    """Raised if processes have met that do not belong together."""
+    """Raised if the processes that met do not belong together."""
 
 
 class Ranks:
@@ -54,15 +54,15 @@ class Ranks:
 
     def compare(self) -> None:
         """
-        Check all ranks, before anything else that they do together (protocol 37): in spotrun's own group, and in that
-        of all, by which frameworks exchange objects, if it is one of gloo.
+        Check all ranks, before they do anything else together (protocol 37). The check runs in spotrun's own group. It
+        also runs in the group of all ranks if that is a gloo group, because frameworks exchange objects in it.
 
-        Each sends random bytes, and then proves with the random bytes of all that it knows the secret. Its gang is part
-        of the proof.
+        Each rank sends random bytes. It then proves, over the random bytes of all, that it knows the secret. Its gang
+        is part of the proof.
 
         Raises:
-            Strangers: another process has taken the place of a rank, or a process that came late has met those of
-                another attempt or incarnation.
+            Strangers: another process has taken the place of a rank, or a late process has met ranks of another attempt
+                or incarnation.
         """
         if self._group is None:
             return
@@ -87,7 +87,7 @@ class Ranks:
 
     @property
     def misfit(self) -> str:
-        """Describes what is wrong with the number of processes; "" if their gang is as large, or there is none."""
+        """The reason why the number of processes is wrong; "" if it is that of their gang, or there is no gang."""
         gang = os.environ.get(GANG)
         world = self.size if gang is None else int(gang.split()[-1])
         if world == self.size:
@@ -114,7 +114,7 @@ class Ranks:
         return None if found is None else plain.typed(kind, found)
 
     def share_image(self, memory: ImageMemory | None, size_bytes: int) -> Memory | None:
-        """Return rank 0's checkpoint image of that size on every rank, each in memory of its own."""
+        """Return rank 0's checkpoint image of `size_bytes` on every rank, each in memory of its own."""
         if self._group is None:
             return memory
         mine = Received(size_bytes) if memory is None else memory
@@ -123,17 +123,17 @@ class Ranks:
         return mine
 
     def gather(self, value: Json) -> list[Json]:
-        """Return every rank's value on rank 0, as JSON has it, and an empty list on the others."""
+        """Return every rank's value on rank 0, as read back from JSON, and an empty list on the others."""
         if self._group is None:
             return [value]
         return [_read(each) for each in self._gathered(_as_bytes(value))]
 
     def gather_states(self, own: Any) -> list[Any]:
         """
-        Return every rank's state on rank 0, and an empty list on the others. Tensors of other ranks are on the CPU.
+        Return every rank's state on rank 0, and an empty list on the others. The tensors of other ranks are on the CPU.
 
         Raises:
-            Unsavable: on rank 0: a rank's state holds what no image can hold.
+            Unsavable: on rank 0 only: a rank's state holds a value that no image can hold.
         """
         if self._group is None:
             return [own]
@@ -142,7 +142,7 @@ class Ranks:
         return [own, *(_state_of(each, rank) for rank, each in enumerate(others, start=1))] if self.rank == 0 else []
 
     def _everywhere(self, mine: bytes, group: Any) -> list[bytes]:
-        """Return what each rank sent, on every rank. All send the same number of bytes."""
+        """Return the bytes that each rank sent, on every rank. All ranks send the same number of bytes."""
         boxes = [torch.empty(len(mine), dtype=torch.uint8) for _ in range(self.size)]
         distributed.all_gather(boxes, torch.frombuffer(bytearray(mine), dtype=torch.uint8), group=group)
         return [mine if rank == self.rank else box.numpy().tobytes() for rank, box in enumerate(boxes)]
@@ -162,7 +162,7 @@ class Ranks:
 
 
 def _proof(rank: int, gang: bytes, asked: bytes) -> bytes:
-    """Return what only a process with the secret can know; it differs for each rank, and each time."""
+    """Return a digest that only a process with the secret can compute. It differs for each rank, and each time."""
     return hmac.digest(os.environ.get(RANKS_SECRET, "").encode(), b"%d " % rank + gang + asked, "sha256")
 
 
@@ -176,7 +176,7 @@ def _read(data: Tensor) -> Json:
 
 
 def _image_of(own: Any) -> Tensor:
-    """Return the image of a rank's state, or one that names what no image can hold."""
+    """Return the image of a rank's state; if no image can hold the state, an image that names the value at fault."""
     try:
         plan = plan_image({"own": own}, {})
     except Unsavable as problem:
@@ -192,7 +192,7 @@ def _state_of(image: Tensor, rank: int) -> Any:
     Return the state that an image holds. Its tensors lie in the image.
 
     Raises:
-        Unsavable: the rank has reported so.
+        Unsavable: the rank reported that no image can hold its state.
     """
     state, _ = read_image(image.numpy().data)
     if _UNSAVABLE in state:

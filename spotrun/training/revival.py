@@ -1,10 +1,10 @@
 """
 Revives the objects that a checkpoint describes.
 
-Nothing of a checkpoint is imported or called. An enum gives the member of that name, a named tuple is a tuple, and an
-instance of the script's own class is made without its `__init__` and given its attributes. Such a class must exist,
-not be installed, and not decide how it is made or freed. An object that exists at the same place already is filled, by
-its own `load_state_dict` where it has one.
+Nothing from a checkpoint is imported or called. An enum member is found by its name, a named tuple is made as a tuple,
+and an instance of the script's own class is made without its `__init__` and given its attributes. Such a class must
+exist, must not be installed, and must not define how it is made or freed. An object that already exists at the same
+place is filled, with its own `load_state_dict` if it has one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _NOBODY = object()
 
 
 class NotRevived(SpotrunError):
-    """Raised for an object whose class or place this script does not have. The script has changed."""
+    """Raised for an object whose class or place this script lacks: the script has changed."""
 
 
 def revived(value: Any, standing: Any = _NOBODY) -> Any:
     """
-    Return `value` with objects for each `SavedObject` in it; the very same if there is none. With `standing`, the
-    script's value at that place, its objects are used. Without it those that need one stay as they are.
+    Return `value` with each `SavedObject` in it replaced by an object; `value` itself if it holds none. `standing` is
+    the script's value at the same place, whose objects are used. Without `standing`, a `SavedObject` that needs an
+    existing object stays as it is.
 
     Raises:
-        NotRevived: the script has no such class or object any more.
+        NotRevived: the script no longer has such a class or object.
     """
     if isinstance(value, SavedObject):
         return _object(value, standing)

@@ -1,8 +1,8 @@
 """
-Derives random numbers from the place: the seed of the run, the epoch, the batch, the sample.
+Derives random seeds from the place: the seed of the run, the epoch, the batch, the sample.
 
-So nothing has to be saved, and nothing can drift (docs/decisions/002-order-of-samples.md). Each seed is the first
-8 bytes of BLAKE2b over the parts.
+So nothing has to be saved, and nothing can drift (docs/decisions/002-order-of-samples.md). Each seed is the first 8
+bytes of BLAKE2b over the parts.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import torch
 
 
 def derive(*parts: object) -> int:
-    """Derive a 64-bit seed from parts whose `repr` is stable: numbers, texts, tuples of them."""
+    """Derive a 64-bit seed from parts whose `repr` is stable: numbers, texts, and tuples of these."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
 def seed_process(seed: int) -> None:
     """
-    Seed Python's, numpy's and torch's global generators, those of all accelerators included.
+    Seed the global generators of Python, numpy and torch, including those of all accelerators.
 
-    Where there is no accelerator, `torch.manual_seed` would record the whole stack for one that might come.
+    Without an accelerator, `torch.manual_seed` would record the whole stack, in case an accelerator appears later.
     """
     if _has_accelerator():
         torch.manual_seed(seed)
@@ -42,7 +42,7 @@ def _has_accelerator() -> bool:
 
 
 def seed_cpu(seed: int) -> None:
-    """Do as `seed_process`, without the accelerators; for data loading, once per sample."""
+    """Seed as `seed_process` does, except for accelerators. For data loading, once per sample."""
     torch.default_generator.manual_seed(seed)
     _seed_others(seed)
 
@@ -66,7 +66,7 @@ GeneratorsState = tuple[Any, Any, torch.Tensor]
 
 
 def state() -> GeneratorsState:
-    """Return the state of the global generators of this process, those of accelerators left out."""
+    """Return the state of this process's global generators, without those of accelerators."""
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 

@@ -1,8 +1,8 @@
 """
 The trainer's session with its agent.
 
-A thread reads what the agent sends and raises flags; the training thread reads them between two steps, where I/O and
-collective calls are safe. If the agent is gone, the process follows within a minute (protocol 17).
+A thread reads the agent's messages and raises flags. The training thread reads the flags between two steps, where I/O
+and collective calls are safe. If the agent is gone, the process follows within a minute (protocol 17).
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from spotrun.training.image_memory import Arrival, ImageMemory
 
 LISTENER_ENDS_WITHIN_S = 5.0
 LOOK_S = 0.5
-"""System time in seconds between two checks that the agent is still there."""
+"""System time in seconds between two checks that the agent is still running."""
 AGENT_GONE_EXIT_CODE = 75
 AGENT_GONE_EXIT_S = 55.0
 ARENA_SLACK_BYTES = 4 << 20
 """
-Bytes by which an arena is larger than the first snapshot, as counters, metrics and callbacks' states grow a little.
+Bytes by which an arena is larger than the first snapshot: counters, metrics and callbacks' states grow a little.
 """
 
 T = TypeVar("T")
@@ -61,8 +61,8 @@ T = TypeVar("T")
 
 class Session:
     """
-    The link and the arenas of one trainer process, and its agent's requests. Each fit() begins with `begin`, and is
-    `unfinished` until it has come to its end.
+    A trainer process's link to its agent, its arenas, and the agent's requests. Each fit() starts with `begin`, and is
+    `unfinished` until it has ended.
     """
 
     def __init__(self, link: TrainerLink) -> None:
@@ -87,13 +87,13 @@ class Session:
 
     @property
     def has_begun(self) -> bool:
-        """True if a fit() of this process is, or was, under its agent."""
+        """True if a fit() of this process has begun under its agent."""
         return self._fits > 0
 
     def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
         """
         Report that a fit() begins, and wait for the checkpoint to resume from, however long the agent takes to find it.
-        What the agent has yet to fetch is waited for later, when training needs it.
+        The part that the agent has yet to fetch is waited for later, when training needs it.
 
         Raises:
             LinkClosed: the agent is gone.
@@ -132,7 +132,7 @@ class Session:
         raise LinkClosed("the agent is gone")
 
     def _leave(self, process: int, listener: threading.Thread) -> None:
-        """End the threads at exit, as one that computes while the interpreter shuts down aborts the process."""
+        """End the threads at exit: a thread that computes while the interpreter shuts down would abort the process."""
         if os.getpid() != process:
             return
         self._over.set()
@@ -150,7 +150,7 @@ class Session:
             self._take(message, fds)
 
     def tell(self, message: Message, fds: Collection[int] = ()) -> bool:
-        """Send a message; return False if the agent is gone, and training goes on without it."""
+        """Send a message. Return False if the agent is gone; training then goes on without it."""
         if self.closed.is_set():
             return False
         try:
@@ -160,13 +160,15 @@ class Session:
         return not self.closed.is_set()
 
     def end(self) -> None:
-        """End the fit(): from now on the process outlives the agent, until the next one begins."""
+        """End the fit(): from now on the process outlives the agent, until the next fit() begins."""
         self._over.set()
 
     # --- files
 
     def want_files(self, wanted: FilesWanted) -> str:
-        """Request the checkpoint's files, and wait for them. Return why they could not be put back, or nothing."""
+        """
+        Request the checkpoint's files, and wait for them. Return the reason why they could not be restored, or "".
+        """
         self.tell(wanted)
         while not self.closed.is_set():
             try:
@@ -176,7 +178,7 @@ class Session:
         return "the agent is gone"
 
     def said_of_files(self) -> Committed | FilesTorn | None:
-        """Return the agent's messages on frozen folders, each once, the oldest first; None if there is none."""
+        """Return the oldest unread message from the agent about a frozen folder; None if all are read."""
         try:
             return self._files.get_nowait()
         except queue.Empty:
@@ -186,8 +188,8 @@ class Session:
 
     def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
         """
-        Return whether a free arena can take `plan`. If none is large enough, request larger ones from the agent, once.
-        If this call waits, it tells the agent so.
+        Return whether a free arena can take `plan`. If no arena is large enough, request larger ones from the agent,
+        once. If this call has to wait, it sends RoomWanted to the agent.
         """
         if plan.size_bytes > self._stager.size_bytes:
             self.want_arenas(plan.size_bytes)
@@ -211,7 +213,7 @@ class Session:
         return self._stager.stage(plan, later, overlapped=overlapped)
 
     def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
-        """Return work for the thread that copies: see `Stager.aside`."""
+        """Return work for the copying thread: see `Stager.aside`."""
         return self._stager.aside(work, tensors)
 
     def unstage(self, staged: Staged) -> None:
@@ -262,7 +264,7 @@ class Session:
 
 
 class Follower:
-    """Replaces a session on all ranks but 0: it has no agent, and no snapshot is wanted."""
+    """Replaces a session on all ranks except rank 0: it has no agent, and no snapshot is wanted."""
 
     def __init__(self) -> None:
         self.snapshot_wanted = threading.Event()
@@ -298,7 +300,7 @@ class Follower:
 
 
 class Alone(Follower):
-    """Replaces a session where there is no agent: each fit of the process begins afresh, with the seed of every run."""
+    """Replaces a session if there is no agent. Each fit of the process starts afresh, with the seed of every run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -312,18 +314,18 @@ class Alone(Follower):
 
 
 Agent: TypeAlias = Session | Follower
-"""The agent that a fit talks to, or its replacement."""
+"""The agent that a fit talks to, or a replacement of it."""
 
 _alone = Alone()
 
 
 def alone() -> Alone:
-    """Return the replacement of an agent, for a fit of this process without one."""
+    """Return the stand-in for an agent, for fits of this process that have no agent."""
     return _alone
 
 
 _claimed: tuple[int, Session] | None = None
-"""The process, and its session: a forked child has none."""
+"""The process that claimed the session, and the session. A forked child has to claim its own."""
 
 
 def claim() -> Session | None:
@@ -331,7 +333,7 @@ def claim() -> Session | None:
     Return the session of this process; None if there is no agent.
 
     Raises:
-        LinkLost: there is an agent, and no way to it.
+        LinkLost: there is an agent, but this process cannot reach it.
     """
     global _claimed
     if _claimed is None or _claimed[0] != os.getpid():

@@ -1,8 +1,8 @@
 """
-Takes snapshots of a training: decides when one is due, collects its state, and writes it into an arena.
+Takes snapshots of a training: decides when one is due, collects the state, and writes it into an arena.
 
-A snapshot is the framework's own checkpoint, with what that leaves out under the key "spotrun", and the living weights
-that it does not show (weights.py).
+A snapshot is the framework's own checkpoint plus two entries. "spotrun" holds the state that the framework leaves out.
+`weights.BESIDE` holds the model's weights that the framework's checkpoint does not show (weights.py).
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
 
 @dataclass(frozen=True)
 class Dump:
-    """The state of the training at a boundary, and the files of its work folder; None where they do not count."""
+    """The state of the training at a boundary, and the files of its work folder; None if the files are not saved."""
 
     state: State
     files: Frozen | None
 
     def again(self) -> Dump:
-        """Return the same again, for a boundary that may have several snapshots."""
+        """Return a duplicate, for a boundary that may have several snapshots."""
         return Dump(self.state, None if self.files is None else self.files.duplicate())
 
     def close(self) -> None:
-        """Close it unused."""
+        """Close an unused dump."""
         if self.files is not None:
             self.files.close()
 
@@ -75,12 +75,12 @@ class _Pending:
     step_before: int
 
     def begin(self) -> None:
-        """Begin what is left for the thread that copies: the copy, then the check that all numbers are finite."""
+        """Start the remaining work of the copying thread: the copy, then the check that all numbers are finite."""
         self.staged.begin()
         self.finite.begin()
 
     def done(self) -> bool:
-        """Return whether it can be reported without a wait. A snapshot that probes is compared as late as possible."""
+        """Return whether the snapshot can be reported at once. One that probes is compared as late as possible."""
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
 
@@ -91,7 +91,7 @@ class _Decision(IntEnum):
 
 
 class Snapshots:
-    """The snapshots of one training, one each `every_steps` optimizer steps and whenever the agent wants one."""
+    """Takes the snapshots of a training: one every `every_steps` optimizer steps, and whenever the agent wants one."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Snapshots:
         self._standing = Standing((OPTIMIZERS, SCHEDULERS), self._saved_elsewhere)
 
     def begin(self, resumed: State | None) -> None:
-        """Begin, before the first step, with spotrun's part of the snapshot if there is one."""
+        """Begin, before the first step. `resumed` is the "spotrun" entry of the snapshot; None for a fresh start."""
         try:
             self._buckets.begin(() if resumed is None else resumed.get("gradients", ()))
         except NamesMoved as moved:
@@ -137,7 +137,7 @@ class Snapshots:
         self._step = step
 
     def wanted(self) -> bool:
-        """Return whether a snapshot is wanted, on rank 0; the others never want one."""
+        """Return whether a snapshot is wanted. True on rank 0 only."""
         if self._agent.closed.is_set():
             return False
         return self._agent.drain_wanted.is_set() or self._agent.snapshot_wanted.is_set() or self._interval_is_over()
@@ -171,7 +171,7 @@ class Snapshots:
         """
         Take a snapshot now, unless no arena is free within `wait_s`.
 
-        Within an epoch a part of it may be copied while the next step is computed; `settle` ends that.
+        Within an epoch, part of it may be copied while the next step is computed; `settle` waits for that copy.
         """
         self.settle()
         started = time.perf_counter()
@@ -199,14 +199,14 @@ class Snapshots:
             self.settle()
 
     def batch_begins(self) -> None:
-        """Copy what is left of a snapshot while the model computes."""
+        """Copy the rest of a snapshot while the model computes."""
         if self._pending is not None:
             self._pending.begin()
 
     def _told(
         self, arena: int, plan: ImagePlan, place: Boundary, files: Frozen | None, *, final: bool
     ) -> SnapshotTaken:
-        """Return the report to the agent, except for what only the finished snapshot shows."""
+        """Return the report to the agent. `settle` sets the values that only the finished snapshot shows."""
         return SnapshotTaken(
             arena=arena,
             size_bytes=plan.size_bytes,
@@ -226,7 +226,7 @@ class Snapshots:
         """
         Finish the newest snapshot, and report it to the agent.
 
-        Called with `wait` before optimizers write again. If the script has written meanwhile, that snapshot is thrown
+        Called with `wait` before optimizers write again. If the script has written meanwhile, the snapshot is thrown
         away, and another one is wanted.
         """
         coming = self._pending
@@ -254,7 +254,7 @@ class Snapshots:
         Lay out the image of a state.
 
         Raises:
-            TrainingUnsupported: the state holds what no image can hold.
+            TrainingUnsupported: the state contains a value that no image can hold.
         """
         meta = state[KEY]["place"] | {
             "step": state[STEP],
@@ -272,17 +272,17 @@ class Snapshots:
         unsupported.reject(self._agent, f"the state holds {problem}", f"leave {problem.where} out of the saved state")
 
     def dump(self, place: Boundary, *, final: bool = False) -> Dump:
-        """Return the state, and the files as they are now, with what loggers and the script had in buffers."""
+        """Return the state and the files as they are now, after loggers and the script's open files are flushed."""
         return Dump(self.state(place), self._files.freeze(final=final))
 
     def state(self, place: Boundary) -> State:
         """
-        Return everything that the rest of the training depends on. Tensors are the living ones. Report what no image
-        holds.
+        Return everything that the rest of the training depends on. Tensors are the training's own, not copies. Report
+        changed values that no image holds.
 
         Raises:
-            TrainingUnsupported: no resume could make the model so. Or something is in no image, and the job requires
-                that each resume is exact.
+            TrainingUnsupported: no resume could rebuild the model as it is. Or no image holds a changed value, and the
+                job requires that each resume is exact.
         """
         framework, orders = self._framework, self._buckets.dump()
         state = framework.dump()
@@ -305,7 +305,7 @@ class Snapshots:
         self._uncarried.say(lost, self._counting.step(framework.step))
         if odd := optimizer_parts.by_name(framework.optimizers, framework.module):
             state[optimizer_parts.BY_NAME] = odd
-        state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, as a resume needs it last
+        state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, because a resume needs it last
         return state
 
     def _saved_elsewhere(self, value: object) -> bool:
@@ -320,7 +320,7 @@ class Snapshots:
             self._reject(problem)
 
     def _own(self, place: Boundary) -> State:
-        """Return the state that each rank has for itself."""
+        """Return the state that is this rank's own."""
         framework = self._framework
         return {
             "metrics": framework.dump_metrics(),
@@ -335,6 +335,6 @@ class Snapshots:
 
 
 def _stand_still() -> NoReturn:
-    """Do no further step; the agent ends the process group."""
+    """Take no further step. The agent ends the process group."""
     while True:
         threading.Event().wait(3600)

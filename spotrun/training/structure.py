@@ -1,9 +1,9 @@
 """
-Restores the model and its optimizers as a snapshot had them.
+Restores the model and its optimizers with the parts that they had in a snapshot.
 
-A script may make parts of both late: in a hook, at the beginning of an epoch, in a step. What a hook of the start makes
-exists in a new process as well. If something is missing, the hooks of the epochs that have begun are called again. What
-is still missing then cannot be resumed, and the training ends with a line that names it.
+A script may make parts of both late: in a hook, at the beginning of an epoch, in a step. Parts that a start hook makes
+exist in a new process as well. If a part is missing, the hooks of all epochs that have begun are called again. A part
+that is still missing then cannot be resumed, and the training ends with a line that names the part.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from spotrun.training.weights import Misfit, Weights
 
 class Structure:
     """
-    The structure of the resumed `state`, from which it takes its own entries. `described` is
-    `optimizer_parts.described` of then. An older snapshot has neither that nor the names of its weights: then they are
-    as the framework restores them.
+    The structure of the resumed `state`; its own entries are removed from `state`. `described` is the snapshot's
+    `optimizer_parts.described`. An older snapshot has neither that nor the names of its weights: then the framework
+    alone restores model and optimizers.
 
     Raises:
-        Misfit: the model is made of other weights.
+        Misfit: the base of the model has other weights than in the checkpoint.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Structure:
 
     def put_back(self, *, training: bool) -> None:
         """
-        Restore both once, after the script's hooks of the start. Without `training` nothing is left to train.
+        Restore model and optimizers, once, after the script's start hooks. Without `training` nothing is left to train.
 
         Raises:
-            Misfit: the model or its optimizers are not what they were.
+            Misfit: the model or its optimizers differ from the snapshot's.
         """
         framework, parts = self._framework, self._parts
         if not self._fits() or (training and framework.misfit()):

@@ -14,12 +14,12 @@ from torch import Tensor
 
 
 def owned(value: Any) -> Any:
-    """Return the same tree with tensors of its own."""
+    """Return a copy of the tree `value` with copies of its tensors."""
     return mapped(value, lambda tensor: tensor.detach().clone())
 
 
 def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Return the same tree with other tensors."""
+    """Return a copy of the tree `value` with each tensor replaced by the result of `function`."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
@@ -46,7 +46,8 @@ def tensors_of(value: Any) -> list[Tensor]:
 @torch.no_grad()
 def norms(parameters: Iterable[Tensor]) -> list[Tensor]:
     """
-    Return the 2-norms of all floating-point tensors, in which NaN and infinity show; one tensor a device and type.
+    Return the 2-norms of all floating-point tensors, as one tensor per device and type. A NaN or infinity shows in
+    them.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in parameters:

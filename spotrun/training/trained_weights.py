@@ -1,4 +1,4 @@
-"""Finds weights that an optimizer trains, and that no checkpoint would hold."""
+"""Finds weights that an optimizer trains but no checkpoint would hold."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from spotrun.training.tensors import tensors_of
 
 NAMED_MAX = 4
 DEPTH_MAX = 4
-"""Maximum depth of containers in containers in which a name is searched."""
+"""Maximum depth of nested containers that are searched for a weight's name."""
 
 
 def left_out(module: nn.Module, optimizers: Sequence[Optimizer], state: State) -> list[str]:
     """
     Return the names of the weights that an optimizer trains and `state` lacks, in the optimizers' order. `state` is the
-    whole one without the optimizers' own.
+    whole state without the optimizers' states.
 
-    The module's own are saved in any case (weights.py), others as a tensor in the same memory: a script may save them.
+    The module's own weights are saved in any case (weights.py). Another weight is saved if `state` has a tensor in the
+    same memory, because a script may save it.
     """
     there = {id(weight) for weight in module.parameters()}
     memory: set[int] | None = None
@@ -54,7 +55,10 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _name(module: nn.Module, weight: Tensor) -> str | None:
-    """Return where the module holds it: registered, or in a container that torch does not search; None if nowhere."""
+    """
+    Return the place where `module` holds `weight`: registered, or in a container that torch does not search. None if it
+    is in neither.
+    """
     parts = list(module.named_modules())
     places = [(name, held) for prefix, part in parts for name, held in _held(vars(part), prefix)]
     found = (name for name, held in [*module.named_parameters(), *places] if held is weight)

@@ -11,12 +11,12 @@ from spotrun.training.session import Agent
 
 
 class TrainingUnsupported(SpotrunError):
-    """Raised if this training cannot run under spotrun as it is; the hint says what to change."""
+    """Raised if spotrun cannot run this training as it is; the hint says what to change."""
 
 
 def reject(agent: Agent, reason: str, hint: str) -> NoReturn:
     """
-    Report to the agent, which will not try again, and to the user.
+    Report `reason` to the user and to the agent, which will not try again.
 
     Raises:
         TrainingUnsupported: always.
@@ -31,7 +31,7 @@ def check(framework: Framework, agent: Agent) -> None:
     Refuse a training that cannot be resumed exactly.
 
     Raises:
-        TrainingUnsupported: for everything about this training that keeps a resumed run from being bit-identical.
+        TrainingUnsupported: a part of this training keeps a resumed run from being bit-identical.
     """
     if problems := framework.problems():
         reject(agent, "; ".join(each.reason for each in problems), "; ".join(each.hint for each in problems))

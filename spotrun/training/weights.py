@@ -1,8 +1,9 @@
 """
 Saves and restores the weights of a module as they are: its parameters and persistent buffers, by name.
 
-`state_dict()` is what a script shows of them to other readers: averages in their place, adapters alone, a pruned model.
-A snapshot keeps that as it is, and next to it (`BESIDE`) each living weight that it does not hold.
+`state_dict()` is the view that a script gives other readers. It may show averages in place of the weights, adapters
+alone, or a pruned model. A snapshot keeps that view, and next to it (`BESIDE`) each weight of the model that the view
+does not hold.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from torch.nn.utils import prune
 State = dict[str, Any]
 
 BESIDE = "spotrun_weights"
-"""The entry of a state for the living weights that the script's view lacks."""
+"""The entry of a state for the model's weights that the script's view lacks."""
 
 
 class Misfit(Exception):
-    """Raised if the module is not built as when its weights were saved. The text says where, `hint` what to do."""
+    """
+    Raised if the module's structure differs from when its weights were saved. The text says where, `hint` what to do.
+    """
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text)
@@ -31,16 +34,19 @@ class Misfit(Exception):
 
 
 class Weights(NamedTuple):
-    """Saved weights, and the names of all parts that the module had."""
+    """Saved weights, and the names of all parts of their module."""
 
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     modules: Mapping[str, str]
     """The class of each part, by its name."""
     frozen: frozenset[str] | None = None
-    """The parameters that needed no gradient; None if that was not saved."""
+    """The parameters that needed no gradient; None if the snapshot did not save them."""
     shared: Mapping[str, str] = MappingProxyType({})
-    """Further names of parts and weights, as where layers are tied: for each the one under which it is listed."""
+    """
+    Further names of parts and weights, for example of tied layers: each with the name under which its part or weight is
+    listed.
+    """
 
     @property
     def by_name(self) -> dict[str, Tensor]:
@@ -49,8 +55,8 @@ class Weights(NamedTuple):
 
 def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
-    Return what a snapshot has to hold in addition to `shown`, the script's own view of the weights. Tensors are the
-    living ones. Of `base` it holds only the digests.
+    Return the weights that a snapshot has to hold in addition to `shown`, the script's own view. Tensors are the
+    model's own, not copies. For `base` it holds only the digests.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -71,7 +77,10 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
-    """Return the weights, with the tensors of both; those of a base are taken from `module`, where it has them."""
+    """
+    Return all weights of a snapshot: those that the view `shown` has, and its own. Weights of a base come from
+    `module`, if it has them.
+    """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
     parameters, buffers = (
@@ -83,11 +92,11 @@ def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
 
 def put_back(module: nn.Module, weights: Weights) -> None:
     """
-    Give `module` these weights, in its own memory where shape and type are the same. Parameters and buffers that came
-    after the module was made are made here; a part that is missing is not.
+    Give `module` these weights, in its own memory if shape and type are equal. Parameters and buffers that were added
+    after the module was built are made here. A missing part is not.
 
     Raises:
-        Misfit: nothing was changed but by `prune_again` and `share_again`.
+        Misfit: a part is missing, new or different. Only `prune_again` and `share_again` have changed the module.
     """
     prune_again(module, weights)
     share_again(module, weights)
@@ -106,10 +115,10 @@ def put_back(module: nn.Module, weights: Weights) -> None:
 
 def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
-    Compare the base's digests.
+    Compare the digests of the base's weights.
 
     Raises:
-        Misfit: weights that no image holds are not those of before.
+        Misfit: weights that no image holds have changed.
     """
     if other := [name for name, digest in before.items() if now.get(name) != digest]:
         raise Misfit(
@@ -119,7 +128,7 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 
 def fits(module: nn.Module, weights: Weights) -> bool:
-    """Return whether `put_back` would have a place for all."""
+    """Return whether `put_back` would find a place for all of `weights`. Prunes and ties the module again."""
     try:
         prune_again(module, weights)
         share_again(module, weights)
@@ -130,13 +139,13 @@ def fits(module: nn.Module, weights: Weights) -> bool:
 
 
 def fitting(module: nn.Module, weights: Weights) -> dict[str, Tensor]:
-    """Return those for which the module has a place of the same shape now."""
+    """Return the weights for which the module currently has a place of the same shape."""
     now = dict(module.named_parameters()) | dict(_persistent_buffers(module))
     return {name: value for name, value in weights.by_name.items() if name in now and now[name].shape == value.shape}
 
 
 def prune_again(module: nn.Module, weights: Weights) -> None:
-    """Split those parameters that torch.nn.utils.prune split into `…_orig` and `…_mask` before, and not yet now."""
+    """Split parameters into `…_orig` and `…_mask` with torch.nn.utils.prune, if the saved model had them split."""
     parts = dict(module.named_modules())
     for name in weights.parameters:
         whole = name.removesuffix("_orig")
@@ -148,7 +157,7 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
 
 
 def share_again(module: nn.Module, weights: Weights) -> None:
-    """Make parts and weights one where they were one, and two where they were two."""
+    """Tie the parts and weights that were tied, and untie those that were not."""
     parts = dict(module.named_modules())
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
@@ -168,8 +177,8 @@ def share_again(module: nn.Module, weights: Weights) -> None:
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
     """
-    Make each part that is missing as a copy of another one that is built alike, as teachers and averages are. It gets
-    its own weights by `put_back`.
+    Make each missing part as a copy of another part that is built alike: teachers and averages are such copies.
+    `put_back` then gives it its own weights.
     """
     for name, like in copies(weights.modules, kinds_of(module)).items():
         prefix, _, leaf = name.rpartition(".")
@@ -178,8 +187,8 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    Return, for each of the `modules` that is missing `now` and can be made as a copy, the name of one that is built
-    alike. Its own parts come with it.
+    Return, for each of `modules` that is missing in `now` and can be copied, the name of a part that is built alike.
+    The parts of a copied part come with it.
     """
     there, builds = _builds(now), _builds(modules)
     found: dict[str, str] = {}
@@ -194,7 +203,7 @@ def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]
 
 
 def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return those that are missing `now` and are in no copy, without the parts of such ones."""
+    """Return the parts missing in `now` that no copy provides, without the parts inside them."""
     missing = [name for name in modules if name not in now]
     made = copies(modules, now) if missing else {}
     missing = [name for name in missing if not any(_is_in(name, each) for each in made)]
@@ -202,22 +211,22 @@ def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 
 def kinds_of(module: nn.Module) -> dict[str, str]:
-    """Return the class of each part, by its name, and how it was made as far as torch says it."""
+    """Return the class of each part, by name, with the constructor's arguments if torch shows them."""
     return {name: _kind_of(part) for name, part in module.named_modules()}
 
 
 def class_of(kind: str) -> str:
-    """Return the class in a kind, without how it was made, which may change in place."""
+    """Return the class in `kind`, without the constructor's arguments, which may change in place."""
     return kind.partition("(")[0]
 
 
 def _title_of(kind: str) -> str:
-    """Return the name of its class, without its module: that of a script differs where another program imports it."""
+    """Return the class name in `kind`. Its module is left out: another program imports a script under another name."""
     return class_of(kind).rpartition(".")[2]
 
 
 def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return `build_of` each part."""
+    """Return the `build_of` each part, by the part's name."""
     found: dict[str, dict[str, str]] = {}
     for name, kind in kinds.items():
         whole = name
@@ -228,7 +237,9 @@ def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def build_of(part: nn.Module) -> dict[str, str]:
-    """Return the kinds of all its parts, by name. Modules that are built alike have places for the same weights."""
+    """
+    Return the kinds of all parts of `part`, by name. Modules that are built alike have places for the same weights.
+    """
     return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
 
 
@@ -237,7 +248,10 @@ def _is_in(name: str, whole: str) -> bool:
 
 
 def _kind_of(part: nn.Module) -> str:
-    """Return its class, and how it was made if torch says it: a convolution's stride does not show in its weights."""
+    """
+    Return the class of `part`, with the constructor's arguments if torch shows them: for example, a convolution's
+    stride does not show in its weights.
+    """
     kind = type(part)
     made = part.extra_repr() if kind.__module__.startswith("torch.nn.") else ""
     return f"{kind.__module__}.{kind.__qualname__}({made})"
@@ -260,7 +274,7 @@ def named(names: list[str]) -> str:
 
 
 class _Named:
-    """All parts and weights of a module by their names, in torch's order, each under the first one that it has."""
+    """All parts and weights of a module in torch's order, each under its first name; `shared` has the other names."""
 
     def __init__(self, module: nn.Module) -> None:
         self.parts: dict[str, nn.Module] = {}
@@ -304,7 +318,7 @@ def _persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_same(weight: Tensor, other: Any) -> bool:
-    """Return whether both are the same memory, read in the same way."""
+    """Return whether both tensors are the same memory, read in the same way."""
     if not isinstance(other, Tensor) or (weight.shape, weight.dtype) != (other.shape, other.dtype):
         return False
     return weight is other or (weight.stride() == other.stride() and weight.data_ptr() == other.data_ptr())
@@ -332,7 +346,7 @@ def _put_parameter(owner: nn.Module, leaf: str, value: Tensor, device: torch.dev
 
 
 def _put_in_order(module: nn.Module, names: Iterable[str]) -> None:
-    """Restore the order in which each part lists its parameters; sums over all of them depend on that."""
+    """Restore the order in which each part lists its parameters. Sums over all parameters depend on it."""
     for name in names:
         owner, leaf = _owner(module, name)
         owner._parameters[leaf] = owner._parameters.pop(leaf)
@@ -340,7 +354,7 @@ def _put_in_order(module: nn.Module, names: Iterable[str]) -> None:
 
 @torch.no_grad()
 def put_buffer(module: nn.Module, name: str, value: Tensor) -> None:
-    """Put a buffer into its own memory where shape and type are the same, else into new memory."""
+    """Copy `value` into the existing buffer if shape and type are equal; otherwise make a new buffer."""
     owner, leaf = _owner(module, name)
     now = owner._buffers.get(leaf)
     if now is not None and (now.shape, now.dtype) == (value.shape, value.dtype):

@@ -1,5 +1,5 @@
 """
-Exact resume for scripts that train with the Trainer of transformers, behind the port spotrun/training/framework.py. A
-script needs no line for it: autoload calls `entry.install` after transformers.trainer was imported. An import of this
-package costs nothing.
+Exact resume for scripts that use the Trainer of transformers, behind the port in spotrun/training/framework.py. A
+script needs no extra line: autoload calls `entry.install` once transformers.trainer is imported. Importing this package
+costs nothing.
 """

@@ -1,4 +1,4 @@
-"""transformers behind the port `Framework`: answers what training needs from one Trainer."""
+"""transformers behind the port `Framework`: answers training's calls from one Trainer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spotrun.transformers.loop import TrainerLoop
 
 OURS = ("transformers", "accelerate", "spotrun")
 OF_THE_SCRIPT = ("data_collator", "compute_metrics", "compute_loss_func", "preprocess_logits_for_metrics")
-"""Attributes of a Trainer that hold what the script passed to it."""
+"""Attributes in which a Trainer holds arguments from the script."""
 REPORTING = "transformers.integrations"
 """Module of the callbacks that write to loggers."""
 OUTPUT = "output"
@@ -40,13 +40,13 @@ def _is_ours(thing: object) -> bool:
 
 
 def _holder(given: Any) -> object:
-    """Return the object whose method it is, if it is one; None for a function, which is found in its module."""
+    """Return the object that `given` is or is a method of; None for a function, which is found in its module."""
     held = getattr(given, "__self__", given)
     return None if isinstance(held, FunctionType | ModuleType) else held
 
 
 class TransformersFramework(TrainerLoop):
-    """One train() of one Trainer. `module_of` is its transformers.trainer."""
+    """One train() of one Trainer. `module_of` is the transformers.trainer module of that Trainer."""
 
     name = "transformers"
     averages: Mapping[str, nn.Module] = MappingProxyType({})
@@ -98,7 +98,9 @@ class TransformersFramework(TrainerLoop):
 
     @property
     def leaves_gradients(self) -> bool:
-        """A pass over a stream may end within the batches of one step, and the next one goes on with its gradients."""
+        """
+        True if a pass over a stream may end within the batches of one step. The next pass continues with its gradients.
+        """
         return self.batches == 0 and self._trainer.args.gradient_accumulation_steps > 1
 
     @cached_property
@@ -107,7 +109,9 @@ class TransformersFramework(TrainerLoop):
 
     @property
     def own_objects(self) -> Sequence[object]:
-        """The libraries' own objects, with the Trainer unless its class is the script's: then it is a root."""
+        """
+        The libraries' own objects. The Trainer is one of them, unless its class is the script's: then it is a root.
+        """
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
         return [one for one in held if _is_ours(one)] + trainer_state.configs(self.module)
@@ -122,7 +126,9 @@ class TransformersFramework(TrainerLoop):
         return ()
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """Log by the reporting callbacks, never through the Trainer's own `log`, which would add to its history."""
+        """
+        Log through the reporting callbacks, never through the Trainer's own `log`, which would add to its history.
+        """
         trainer = self._trainer
         logs = {name: value for name, value in figures.items() if name not in self._metrics}
         for callback in trainer.callback_handler.callbacks:
@@ -148,7 +154,9 @@ class TransformersFramework(TrainerLoop):
         }
 
     def dump_rest(self) -> State:
-        """Return also what a library's own Trainer keeps, such as sums of metrics that it has yet to log."""
+        """
+        Return also the state of a library's own Trainer class, such as sums of metrics that it has not logged yet.
+        """
         trainer = self._trainer
         return {
             "callbacks": trainer_state.dump_callbacks(trainer, self._module_of),
@@ -208,7 +216,9 @@ class TransformersFramework(TrainerLoop):
         return ""
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
-        """Run the script's callbacks of these epochs; those of the training's beginning were called in any case."""
+        """
+        Run the script's epoch-start callbacks for these epochs. The train-start callbacks were called in any case.
+        """
         trainer = self._trainer
         for _ in range(epochs):
             for callback in trainer.callback_handler.callbacks:
@@ -240,7 +250,7 @@ class TransformersFramework(TrainerLoop):
         self._taps.around(self._trainer, "_finalize_training", self._on_end)
 
     def _on_end(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Skip the end of a training that had ended before this process: its image is from after that."""
+        """Skip the end of a training that had ended before this process: its image was made after that end."""
         if self._place is None or not self._place.finished:
             return original(*args, **kwargs)
         trainer = self._trainer

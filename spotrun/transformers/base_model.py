@@ -1,6 +1,6 @@
 """
-Digests of the base of a model that is trained through adapters: weights that the script itself makes in each process,
-and that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each.
+Digests the base of a model that is trained through adapters: weights that the script itself makes in each process and
+that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIGEST_BYTES = 16
 
 
 class BaseModel:
-    """The frozen weights of a PEFT model as they are now; of any other model none."""
+    """The frozen weights of a PEFT model as they are now. For any other model, no weights."""
 
     def __init__(self, model: nn.Module) -> None:
         frozen = {name: weight for name, weight in model.named_parameters() if not weight.requires_grad}
@@ -41,7 +41,7 @@ class BaseModel:
 
 @torch.no_grad()
 def digest(weight: Tensor) -> str:
-    """Return a digest of its bits, type and shape."""
+    """Return a digest of the weight's bits, type and shape."""
     data = weight.detach().cpu().contiguous()
     found = hashlib.blake2b(f"{weight.dtype} {tuple(weight.shape)} ".encode(), digest_size=DIGEST_BYTES)
     found.update(data.flatten().view(torch.uint8).numpy().data)

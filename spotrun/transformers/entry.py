@@ -12,8 +12,8 @@ AGENT = "SPOTRUN_AGENT"
 
 def install(module: ModuleType) -> None:
     """
-    Let `train()` of each Trainer get from its agent where to begin. `module` is transformers.trainer, freshly imported.
-    Idempotent; without an agent it does nothing.
+    Let `train()` of each Trainer ask its agent where to begin. `module` is transformers.trainer, freshly imported.
+    Idempotent. Does nothing without an agent.
     """
     if AGENT not in os.environ or hasattr(module.Trainer.train, "asks_its_agent"):
         return
@@ -35,7 +35,7 @@ def _watch_training(module: ModuleType) -> None:
 
 
 def _begin_where_the_loader_does(module: ModuleType) -> None:
-    """Let a loader of ours begin at any batch; all others skip through their batches as before."""
+    """Let spotrun's loaders begin at any batch. All others skip through their batches as before."""
     original = module.skip_first_batches
 
     @functools.wraps(original)

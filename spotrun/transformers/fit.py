@@ -19,7 +19,7 @@ HELD = "held by spotrun"
 
 
 def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run `original(trainer, …)` from where this run is. `module` is transformers.trainer."""
+    """Run `original(trainer, …)` from the place that this run has reached. `module` is transformers.trainer."""
     framework = TransformersFramework(trainer, module)
     agent = claim() if framework.rank == 0 else Follower()
     if agent is None:
@@ -36,7 +36,7 @@ def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs:
 
 
 class Training:
-    """The Trainer's own loop, with a `Fit` around it. `asked` is what the script itself resumes from."""
+    """The Trainer's own loop with a `Fit` around it. `asked` is the checkpoint that the script itself resumes from."""
 
     def __init__(self, framework: TransformersFramework, module: ModuleType, trainer: Any, asked: Any) -> None:
         self._framework = framework
@@ -66,7 +66,10 @@ class Training:
         return output
 
     def _own_checkpoint(self) -> str | None:
-        """Load on a fresh start the checkpoint that the script names, as the Trainer would; None without one."""
+        """
+        On a fresh start, load the checkpoint that the script names, as the Trainer would. None if it names no
+        checkpoint.
+        """
         if not self._asked:
             return None
         folder = self._trainer.args.output_dir

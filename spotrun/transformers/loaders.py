@@ -10,11 +10,11 @@ from spotrun.training.framework import Hooks, Stage
 from spotrun.transformers.taps import Taps
 
 BENEATH = "base_dataloader"
-"""Attribute of an accelerate loader that holds the loader that it reads."""
+"""Attribute of an accelerate loader that holds the loader it reads from."""
 
 
 def begins_anywhere(loader: Any) -> bool:
-    """Return whether it, or the loader that it reads, is exact."""
+    """Return whether `loader`, or the loader that it reads from, is exact."""
     return type(vars(loader).get(BENEATH, loader)) is LoaderProxy
 
 
@@ -56,17 +56,17 @@ class Loaders:
         return loader
 
     def of(self, stage: Stage) -> Sequence[Any]:
-        """Return those in use: the newest of each dataset."""
+        """Return the loaders in use: the newest of each dataset."""
         return list(self._made[stage].values())
 
     def begin(self) -> None:
-        """Begin a pass over the training data from which no batch is read."""
+        """Begin a pass over the training data without reading a batch."""
         for exact in self._made["train"].values():
             iter(exact)
 
     @property
     def batches(self) -> int:
-        """The number of batches of a pass over the training data, 0 if that is unknown."""
+        """The number of batches in a pass over the training data; 0 if unknown."""
         try:
             return len(self._outer)
         except TypeError:
@@ -78,7 +78,7 @@ class Loaders:
         return bool(vars(self._outer).get("end_of_dataloader", False))
 
     def close(self) -> None:
-        """Restore what the script keeps."""
+        """Put the script's own loaders back."""
         for loader, beneath in self._exchanged:
             setattr(loader, BENEATH, beneath)
         self._exchanged.clear()

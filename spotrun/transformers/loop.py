@@ -1,8 +1,9 @@
 """
 The loop of one Trainer: its place, and the moments at which it calls `Hooks`.
 
-One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves,
-as its TrainerControl says then; and once more after an epoch's last batch, when the epoch's own callbacks have run.
+One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves
+if its TrainerControl asks for it. It does so once more after an epoch's last batch, when the epoch's own callbacks have
+run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NOTHING_TO_READ: tuple[list[Any], None] = ([], None)
 
 
 class TrainerLoop:
-    """The loop of one train(). `batch` is of the epoch that runs or ended last."""
+    """The loop of one train(). `batch` counts in the epoch that runs or, between epochs, in the last one."""
 
     _hooks: Hooks
 
@@ -76,7 +77,7 @@ class TrainerLoop:
         return self._metrics
 
     def dump_place(self) -> State:
-        """Return what the place itself does not say."""
+        """Return the parts of the position that a `Boundary` does not hold."""
         grad_norm, learning_rate = self._last or (None, None)
         return {
             "closing": self._closing,
@@ -88,7 +89,7 @@ class TrainerLoop:
         }
 
     def load_place(self, place: Boundary, saved: State) -> None:
-        """Begin there, as soon as the Trainer begins."""
+        """Begin at `place` as soon as the Trainer begins."""
         self._place = place
         self._last = (saved["grad_norm"], saved["learning_rate"]) if saved["has_stepped"] else None
         self._closes_again = saved["closing"] and place.validation_due
@@ -125,10 +126,10 @@ class TrainerLoop:
         self._taps.close()
 
     def restored(self) -> None:
-        """Continue once the model, the optimizer and its schedule exist, and are on their device."""
+        """Continue once the model, the optimizer and its schedule exist and are on their device."""
 
     def _on_counters(self, original: Any, *args: Any, **kwargs: Any) -> tuple[int, int]:
-        """Return the epoch in which training begins, and the batch of it."""
+        """Return the epoch in which training begins, and the batch in that epoch."""
         epochs, batches = original(*args, **kwargs)
         place = self._place
         if place is not None:
@@ -181,7 +182,7 @@ class TrainerLoop:
         self._hooks.epoch_ends()
 
     def _step_end_again(self, of_epoch: Mapping[str, Any]) -> None:
-        """Repeat what follows a batch: it was trained before the snapshot, and its end was not handled."""
+        """Repeat the steps that follow a batch: it was trained before the snapshot, but its end was not handled."""
         grad_norm, learning_rate = self._last or (None, None)
         names = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
         self._trainer._maybe_log_save_evaluate(
@@ -189,7 +190,7 @@ class TrainerLoop:
         )
 
     def _on_batches(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Begin a batch when the batches of one step are read, which is at once."""
+        """Begin a batch when the Trainer reads the batches of a step, all of them at once."""
         if self._nothing_is_left:
             return NOTHING_TO_READ
         batches, items = original(*args, **kwargs)

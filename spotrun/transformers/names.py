@@ -1,4 +1,4 @@
-"""The private names of transformers that spotrun uses, and a check that this version has them."""
+"""The private names of transformers that spotrun uses, and a check that the installed version has them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METHODS = {
     "get_batch_samples": (),
     "training_step": (),
 }
-"""Methods of Trainer, with those of their parameters that spotrun passes or reads."""
+"""Methods of Trainer, each with the parameters that spotrun passes or reads."""
 ATTRIBUTES = (
     "_tr_loss",
     "_total_loss_scalar",
@@ -33,7 +33,7 @@ ATTRIBUTES = (
     "_initial_num_input_tokens_seen",
     "current_flos",
 )
-"""Attributes of a Trainer that trains."""
+"""Attributes that a Trainer has during training."""
 OF_THE_MODULE = (
     "skip_first_batches",
     "get_last_checkpoint",
@@ -51,7 +51,7 @@ OF_THE_MODULE = (
 
 
 def moved(module: ModuleType) -> list[str]:
-    """Return the names above that this transformers does not have. `module` is its transformers.trainer."""
+    """Return the names above that this transformers lacks. `module` is its transformers.trainer."""
     found = missing(module, (*OF_THE_MODULE, *(f"Trainer.{name}" for name in (*METHODS, *ATTRIBUTES))))
     for name in (each for each in METHODS if f"Trainer.{each}" not in found):
         known = inspect.signature(getattr(module.Trainer, name)).parameters

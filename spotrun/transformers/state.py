@@ -1,4 +1,4 @@
-"""Saves and loads what a Trainer keeps that the rest of its training depends on."""
+"""Saves and loads the state of a Trainer that the rest of its training depends on."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def dump(trainer: Any) -> State:
 
 
 def load_counts(trainer: Any, saved: State) -> None:
-    """Load counts once the Trainer has made its new state."""
+    """Load counts once the Trainer has made its new TrainerState."""
     for name, value in saved[COUNTS].items():
         setattr(trainer.state, name, value)
 
@@ -63,7 +63,7 @@ def load_helpers(trainer: Any, saved: State) -> None:
 
 
 def dump_sums(trainer: Any) -> State:
-    """Return the sums of losses and of operations, since the training began and since it last logged."""
+    """Return the sums of losses and of operations, since training began and since the Trainer last logged."""
     return {name: getattr(trainer, name) for name in names.ATTRIBUTES}
 
 
@@ -97,7 +97,7 @@ def _exportable(trainer: Any, module: ModuleType) -> Iterator[Any]:
 
 
 def configs(model: nn.Module) -> list[Any]:
-    """Return the config and the generation config of a transformers model; files that it saves contain both."""
+    """Return the config and the generation config of a transformers model. Files that the model saves contain both."""
     found = (getattr(model, name, None) for name in ("config", "generation_config"))
     return [one for one in found if hasattr(one, "to_dict")]
 
@@ -113,7 +113,9 @@ def load_configs(model: nn.Module, saved: list[State]) -> None:
 
 
 def dump_log_folders(trainer: Any) -> list[str | None]:
-    """Return where each callback writes, or None: TensorBoard's folder has the time of the first start in its name."""
+    """
+    Return each callback's log folder, or None. TensorBoard's folder has the time of the first start in its name.
+    """
     found = (getattr(each, LOG_FOLDER, None) for each in trainer.callback_handler.callbacks)
     return [folder if isinstance(folder, str) else None for folder in found]
 
@@ -126,20 +128,20 @@ def load_log_folders(trainer: Any, saved: list[str | None]) -> None:
 
 
 def set_by_libraries(cls: type) -> frozenset[str]:
-    """Return the attributes that belong to a library's class of Trainer, between the script's and transformers'."""
+    """Return the attributes set by library classes of Trainer that lie between the script's and transformers' own."""
     script = Script.of_this_process()
     between = (each for each in cls.__mro__ if each.__module__.partition(".")[0] not in ("transformers", "builtins"))
     return set_by(tuple(each for each in between if not script.owns(each)))
 
 
 def dump_attributes(trainer: Any, names: frozenset[str]) -> State:
-    """Return those that hold plain values."""
+    """Return the attributes `names` that hold plain values."""
     kept = vars(trainer)
     return {name: copied(kept[name]) for name in sorted(names) if name in kept and is_plain(kept[name])}
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Return what was logged, without epoch and step, and without durations."""
+    """Return the logged numbers, without epoch, step and durations."""
     kinds = {name: value for name, value in logs.items() if name not in ("epoch", "step")}
     kinds = {name: value for name, value in kinds.items() if not name.endswith(TIMES)}
     return {name: value for name, value in kinds.items() if isinstance(value, int | float)}

@@ -1,4 +1,4 @@
-"""Calls functions of ours around methods of living objects."""
+"""Wraps methods of existing objects in spotrun's functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Tap = Callable[..., Any]
 
 
 class Taps:
-    """Taps on methods. Each lies in the object itself, so that a class and its other instances stay as they are."""
+    """Taps on methods. Each is set on the object itself, so that its class and other instances stay unchanged."""
 
     def __init__(self) -> None:
         self._tapped: list[tuple[Any, str, Any]] = []

@@ -1,8 +1,8 @@
 """
 Writes the trace of one train() for `spotrun verify-resume`: the trace behind the port, at the Trainer's own moments.
 
-Its taps lie around those of TrainerLoop, so that a batch is written down before the generators are seeded for what
-comes after it.
+Its taps wrap those of TrainerLoop, so that a batch is recorded before the generators are seeded for the code that
+follows it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TrainerTrace:
         self._taps.close()
 
     def ended(self) -> None:
-        """Treat the script's own calls of the Trainer from now on as results of the process."""
+        """From now on, record the results of the script's own calls of the Trainer as results of the process."""
         assert self._trace is not None
         self._trace.ended()
         for stage in ("evaluate", "predict"):
@@ -110,7 +110,7 @@ class TrainerTrace:
 
 
 def traced_result(process: ProcessTrace, trainer: Any, original: Any, stage: str) -> Any:
-    """Wrap the Trainer's own `original`, to write down what it returns outside of a training."""
+    """Wrap the Trainer's own `original`, to record its results outside of a training."""
 
     @functools.wraps(original)
     def result(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
 """
-Saves and restores what averaging callbacks forget.
+Saves and restores the state that averaging callbacks do not save.
 
 StochasticWeightAveraging saves its average, but sets itself up only when an epoch starts. After a resume within an
-epoch it would have no schedule until the next one, and would count its averages from 0. This module sets the callback
-up as it was.
+epoch it would have no schedule until the next epoch, and would count its averages from 0. This module restores the
+callback's setup.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-Hooks of the training loops that come after all others.
+Calls hooks in the training loops after all other hooks have run.
 
-Lightning has no public hook for that. So this module wraps methods of the loop *objects* of the one Trainer that runs.
+Lightning has no public hook for that. So this module wraps methods of the loop *objects* of the one running Trainer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spotrun.training.framework import Hooks, Stage
 
 
 class Loops:
-    """The loops of one Trainer, which call `Hooks` while they are open; `resume` says how to enter them."""
+    """The loops of one Trainer, which call `Hooks` while they are open. `resume` prepares how they are entered."""
 
     _hooks: Hooks
 
@@ -52,8 +52,8 @@ class Loops:
 
     def forget_loading(self) -> None:
         """
-        End restarts after a fit(), so that the next fit() of this Trainer begins as it would have. Lightning does this
-        in loops that have run, but none has in a training that had ended before.
+        End restarts after a fit(), so that the Trainer's next fit() starts normally. Lightning does this in loops that
+        have run, but none has run in a training that had already ended.
         """
         for loop in _all_loops(self._fit):
             loop.on_iteration_done()
@@ -68,8 +68,8 @@ class Loops:
 
     def lengths(self) -> dict[str, Any]:
         """
-        Return the lengths that Lightning assumes for the present loaders. It reads them once, and their samplers may
-        give other lengths in other epochs.
+        Return the lengths that Lightning assumes for the present loaders. Lightning reads them once, but samplers may
+        have other lengths in other epochs.
         """
         loader = self._fit._combined_loader
         return {
@@ -90,7 +90,10 @@ class Loops:
             iter(self._fit._data_fetcher)
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
-        """Make loaders, from `Callback.setup` until `enter`, as if these were the epochs that run (see `loaded_at`)."""
+        """
+        Let loaders be made, from `Callback.setup` until `enter`, as if each stage were in its epoch of `epochs` (see
+        `loaded_at`).
+        """
         self._loaded_at = epochs
 
     def _make_loaders(self, stage: Stage, original: Callable[[], None]) -> None:
@@ -107,9 +110,9 @@ class Loops:
         """
         Return `state` with the epoch that had begun counted as begun, in `Callback.setup`.
 
-        A fit() that continues a checkpoint of the script, written in the last batch of an epoch, counts none of its
-        epochs as begun before they have ended. Lightning would take a snapshot within one for a snapshot of its end.
-        Once training goes on, the counters are again what they were.
+        If a fit() continues a checkpoint that the script wrote in the last batch of an epoch, Lightning counts each of
+        its epochs as begun only once it has ended. It would then take a snapshot within an epoch for one at the epoch's
+        end. Once training goes on, the counters get their own values again.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]
         current = progress["current"]
@@ -129,7 +132,7 @@ class Loops:
 
     def resume(self, *, validation_due: bool, should_stop: bool) -> None:
         """
-        Keep the loops, before they run (on_fit_start), from ending at once if a last validation is still due.
+        Keep the loops from ending at once if a last validation is still due. Called before they run (on_fit_start).
 
         `done` reads max_steps and should_stop first. Both get their true values back before anything acts on them.
         """
@@ -143,7 +146,7 @@ class Loops:
             self._epoch.max_steps += 1 << 40
 
     def enter(self, *, mid_epoch: bool) -> None:
-        """Restart in the middle of an epoch, or start the next epoch afresh, in on_train_start after a resume."""
+        """Continue in the middle of an epoch, or start the next one afresh. Called in on_train_start after a resume."""
         self._loaded_at = {}
         self._begins_epoch = not mid_epoch
         if self._entering is not None:  # Lightning counts one more after an epoch that a hook has cut short
@@ -155,8 +158,8 @@ class Loops:
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        Call `on_train_epoch_start` of the module, and of those callbacks that have one which is not Lightning's own, as
-        at the beginning of each of the first `epochs` epochs. Without `training`, call `on_train_start` before.
+        Call `on_train_epoch_start` of the module and of callbacks whose method is not Lightning's own, as at the start
+        of each of the first `epochs` epochs. Without `training`, first call `on_train_start`.
         """
         trainer, current = self._trainer, self._fit.epoch_progress.current
         before = current.completed, trainer.accumulate_grad_batches

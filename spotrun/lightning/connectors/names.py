@@ -1,4 +1,4 @@
-"""The private names of Lightning that spotrun uses, and a check that this version has them."""
+"""The private names of Lightning that spotrun uses, and a check that the installed version has them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from spotrun.training.by_name import is_a
 from spotrun.training.private_names import missing
 
 RESULTS = "trainer.connectors.logger_connector.result"
-"""Module of the classes that hold what is logged."""
+"""Module of the classes that hold logged values."""
 _TRAINER = ".trainer.trainer"
-"""Module of Trainer, behind the name of its package."""
+"""Module of Trainer, to be added to the name of its package."""
 OF_TRAINER: Mapping[str, tuple[str, ...]] = {
     "": ("_val_check_time_interval",),
     "_checkpoint_connector": (  # restores a snapshot in place of a file
@@ -22,7 +22,7 @@ OF_TRAINER: Mapping[str, tuple[str, ...]] = {
     "precision_plugin": ("on_save_checkpoint",),
     "strategy": ("load_model_state_dict",),
     "_data_connector": ("_prepare_dataloader",),
-    "_logger_connector": (  # what was logged so far
+    "_logger_connector": (  # the values logged so far
         *("_callback_metrics", "_logged_metrics", "_progress_bar_metrics", "_first_loop_iter", "_current_fx"),
     ),
     "fit_loop": (
@@ -42,7 +42,7 @@ OF_TRAINER: Mapping[str, tuple[str, ...]] = {
         *("_combined_loader", "_max_batches", "_last_val_dl_reload_epoch", "restarting", "setup_data"),
     ),
 }
-"""Names by the part of a Trainer that has them, "" for the Trainer itself."""
+"""Names by the part of a Trainer that has them; "" is the Trainer itself."""
 OF_MODULES: Mapping[str, tuple[str, ...]] = {
     RESULTS: ("_ResultMetric", "_Metadata", "_Sync"),
     "utilities.combined_loader": ("CombinedLoader._mode",),
@@ -64,7 +64,7 @@ OF_PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 def moved(trainer: Any) -> list[str]:
-    """Return the private names above that this Lightning does not have."""
+    """Return the private names above that this Lightning lacks."""
     found = missing(trainer, (f"{part}.{name}".lstrip(".") for part, names in OF_TRAINER.items() for name in names))
     for path, names in OF_MODULES.items():
         found += [f"{path}.{name}" for name in missing(module_of(trainer, path), names)]
@@ -75,7 +75,7 @@ def moved(trainer: Any) -> list[str]:
 
 
 def _root(trainer: Any) -> str:
-    """Return "pytorch_lightning" or "lightning.pytorch", also for a script's own class of Trainer."""
+    """Return "pytorch_lightning" or "lightning.pytorch", even if the script has its own Trainer class."""
     modules = (cls.__module__ for cls in type(trainer).__mro__)
     return next((each for each in modules if each.endswith(_TRAINER)), "").removesuffix(_TRAINER)
 
@@ -90,7 +90,7 @@ def version(trainer: Any) -> str:
 
 
 def module_of(trainer: Any, path: str) -> Any:
-    """Return a module of the Lightning in use; None if there is none at that path."""
+    """Return a module of the Lightning in use; None if it has no module at `path`."""
     with suppress(ImportError):
         return importlib.import_module(f"{_root(trainer)}.{path}")
     return None

@@ -48,8 +48,9 @@ class Position:
     @property
     def pass_begins_at(self) -> tuple[int, int]:
         """
-        The batch is not 0 only on the way into an epoch whose middle was restored. On a fresh start that may be the
-        user's own checkpoint, written inside a batch (`on_train_batch_end`), which Lightning counts as completed later.
+        The batch is not 0 only on the way into an epoch that is restored from its middle. On a fresh start, that epoch
+        may come from the user's own checkpoint, written inside a batch (`on_train_batch_end`). Lightning counts such a
+        batch as completed later.
         """
         epochs = self._trainer.fit_loop.epoch_progress
         progress = self._trainer.fit_loop.epoch_loop.batch_progress
@@ -62,5 +63,5 @@ class Position:
 
 
 def validates_by_the_clock(trainer: Any) -> bool:
-    """Return whether `val_check_interval` is a time."""
+    """Return whether `val_check_interval` is a duration."""
     return trainer._val_check_time_interval is not None

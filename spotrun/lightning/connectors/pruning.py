@@ -1,7 +1,7 @@
 """
-Saves and restores what ModelPruning forgets: the first weights, to which lottery tickets go back.
+Saves and restores the state that ModelPruning does not save: the first weights, which lottery tickets return to.
 
-Each process copies them when it sets up, so after a resume they would be those of the script's new model. And where
+Each process copies them when it sets up, so after a resume they would be the weights of the script's new model. If
 model and copies are on one device, Lightning lets a parameter that goes back and its copy share their memory from then
 on: further steps write to both.
 """
@@ -20,7 +20,7 @@ State = dict[str, Any]
 
 
 def dump(trainer: Any) -> list[list[Tensor | None]]:
-    """Return the copies of each callback; None in place of one that shares the memory of the weight."""
+    """Return the copies of each callback. A copy that shares the memory of its weight is replaced by None."""
     return [
         [None if copy.data_ptr() == weight.data_ptr() else copy.detach() for weight, copy in _pairs(callback)]
         for callback in callbacks(trainer)
@@ -39,7 +39,7 @@ def load(trainer: Any, saved: list[list[Tensor | None]]) -> None:
 
 
 def _pairs(callback: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each weight with its copy. A weight that is pruned has its values in `…_orig`."""
+    """Yield each weight with its copy. The values of a pruned weight are in `…_orig`."""
     originals = callback._original_layers or {}
     for module, name in callback._parameters_to_prune if originals else ():
         weight = getattr(module, f"{name}_orig", None)

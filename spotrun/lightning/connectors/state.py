@@ -1,4 +1,4 @@
-"""Saves and loads a Trainer's state as a tree: what Lightning saves, and the metrics that it does not save."""
+"""Saves and loads a Trainer's state as a tree: Lightning's own checkpoint, and the metrics that it leaves out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from spotrun.training.revival import revived
 from spotrun.training.weights import Weights
 
 TYPES = ("hparams_type", "datamodule_hparams_type")
-"""Keys that hold the classes of hyper-parameters. Without them Lightning reads these as plain values."""
+"""
+Keys that hold the classes of hyper-parameters. Without these keys, Lightning reads hyper-parameters as plain values.
+"""
 SCORE = "current_score"
 RESTORED_LAST = ("loops", SCHEDULERS, OPTIMIZERS)
 """Entries that Lightning restores after on_fit_start."""
@@ -24,8 +26,8 @@ RESTORED_LAST = ("loops", SCHEDULERS, OPTIMIZERS)
 
 def dump(trainer: Any) -> State:
     """
-    Return what Lightning would save, plus what the script's hooks have removed from that, except for weights. Tensors
-    are the living ones, not copies.
+    Return Lightning's own checkpoint, and the entries that the script's hooks have removed from it, except for weights.
+    Tensors are the training's own, not copies.
     """
     plugin, before_hooks = trainer.precision_plugin, State()
     original = plugin.on_save_checkpoint
@@ -47,8 +49,8 @@ def dump(trainer: Any) -> State:
 
 def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
     """
-    Let this fit() restore `state`, whatever path it was given; called in `Callback.setup`. Of its schedules restore
-    only those that are of the same of `kinds` as they were: others may come.
+    Let this fit() restore `state`, whatever path it was given. Called in `Callback.setup`. A scheduler is restored only
+    if its kind is still the one in `kinds`: others may come later.
     """
     connector = trainer._checkpoint_connector
 
@@ -62,7 +64,7 @@ def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
 
 
 def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
-    """Let this fit() give its schedulers what they hold themselves where a state has a gap for it."""
+    """Let this fit() fill gaps in the saved state of a scheduler with the objects that the scheduler holds itself."""
     connector = trainer._checkpoint_connector
     original = connector.restore_lr_schedulers
 
@@ -82,13 +84,16 @@ def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
 
 
 def load_again(trainer: Any, state: State) -> None:
-    """Reinstate what the script's `on_load_checkpoint` took away, for Lightning; called after it, in on_fit_start."""
+    """
+    Restore entries that the script's `on_load_checkpoint` removed, for Lightning. Called after that hook, in
+    on_fit_start.
+    """
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = connector._loaded_checkpoint | {name: state[name] for name in RESTORED_LAST}
 
 
 def load_scores(trainer: Any, state: State) -> None:
-    """Restore in on_fit_start a ModelCheckpoint's last score, which Lightning saves and does not load."""
+    """Restore each ModelCheckpoint's last score, in on_fit_start: Lightning saves it but does not load it."""
     saved = state.get("callbacks", {})
     for callback in trainer.callbacks:
         own = saved.get(callback.state_key)
@@ -98,8 +103,8 @@ def load_scores(trainer: Any, state: State) -> None:
 
 def load_weights(trainer: Any, saved: Weights) -> None:
     """
-    Let this fit() take those of `saved` that its module has a place for by now; called in `Callback.setup`. A module
-    with a `load_state_dict` of its own gets what its own `state_dict` made.
+    Let this fit() load the weights of `saved` for which its module has a place by then. Called in `Callback.setup`. A
+    module with its own `load_state_dict` gets the result of its own `state_dict`.
     """
     strategy = trainer.strategy
     original = strategy.load_model_state_dict
@@ -118,7 +123,7 @@ def load_weights(trainer: Any, saved: Weights) -> None:
 
 
 def load_optimizers_by(trainer: Any, load: Callable[[Sequence[Any]], None]) -> None:
-    """Let this fit() restore the state of its optimizers by `load` alone; called in `Callback.setup`."""
+    """Let this fit() restore its optimizers with `load` alone. Called in `Callback.setup`."""
     strategy = trainer.strategy
 
     def load_optimizer_state_dict(checkpoint: State) -> None:
@@ -137,7 +142,7 @@ def kinds_of_schedulers(trainer: Any) -> list[str]:
 
 
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
-    """Load those that came after Lightning has restored the ones `before`."""
+    """Load the schedulers that replaced or followed those in `before`. Lightning has restored `before` already."""
     for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
         if number >= len(before) or scheduler is not before[number]:
             scheduler.load_state_dict(revived(state, scheduler.state_dict()))
@@ -158,7 +163,9 @@ _EMPTY_HOOKS = ("Callback.on_load_checkpoint", "CheckpointHooks.on_load_checkpoi
 
 
 def load_file(trainer: Any, path: str) -> None:
-    """Let this fit() restore the Lightning checkpoint at `path`, whatever path it was given; in `Callback.setup`."""
+    """
+    Let this fit() restore the Lightning checkpoint at `path`, whatever path it was given. Called in `Callback.setup`.
+    """
     connector = trainer._checkpoint_connector
     original = connector.resume_start
 
@@ -185,7 +192,7 @@ def before_restoring(trainer: Any, call: Callable[[], None]) -> None:
 
 
 def dump_metrics(trainer: Any) -> State:
-    """Return what was logged so far in this epoch, and the last known metrics: Lightning saves neither."""
+    """Return the values logged so far in this epoch, and the last known metrics. Lightning saves neither."""
     logger = trainer._logger_connector
     return {
         "callback": dict(logger._callback_metrics),
@@ -211,7 +218,7 @@ def load_metrics(trainer: Any, state: State) -> None:
 
 
 def last_metrics(trainer: Any) -> State:
-    """Return the callback metrics as they were last computed. The public property would compute them again."""
+    """Return the callback metrics as last computed. The public property would compute them again."""
     metrics: State = trainer._logger_connector._callback_metrics
     return metrics
 

@@ -1,6 +1,6 @@
 """
-Saves and restores the counts of each process's EarlyStopping. Lightning saves those of the first one; without
-`sync_dist` the others see other values.
+Saves and restores the EarlyStopping counts of each process. Lightning saves only those of the first process, and
+without `sync_dist` the other processes see other values.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ State = dict[str, Any]
 
 
 def dump(trainer: Any) -> list[State]:
-    """Return the states in each process."""
+    """Return the states of this process's callbacks."""
     return [callback.state_dict() for callback in callbacks(trainer)]
 
 
 def load(trainer: Any, saved: Sequence[State]) -> None:
-    """Restore them in on_fit_start, after Lightning has given all processes the first one's."""
+    """Restore the states in on_fit_start, after Lightning has given every process those of the first one."""
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         callback.load_state_dict(state)
 

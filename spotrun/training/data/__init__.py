@@ -1,1 +1,1 @@
-"""Gives data an exact order, and exact random numbers that are drawn with it."""
+"""Gives data an exact order, and exact random numbers for everything that is drawn while data is read."""

@@ -1,10 +1,10 @@
 """
-Exact data position: order = f(seed, epoch), plus an integer.
+Restores the exact position in data: order = f(seed, epoch), plus an integer.
 
-`exact_copy` makes a copy of a user's DataLoader that begins an epoch at any batch without reading what comes before.
-Generators seeded by (seed, epoch) draw the order of an epoch. Generators seeded by the place of a sample or a batch are
-there when it is read or collated. So the result depends neither on workers and prefetching, nor on what the training
-drew, nor on the process.
+`exact_copy` copies a user's DataLoader. The copy can begin an epoch at any batch without reading the batches before it.
+Generators seeded by (seed, epoch) draw the order of an epoch. A sample is read, and a batch collated, under generators
+seeded by its place. So the result depends neither on workers and prefetching, nor on numbers that the training drew,
+nor on the process.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from spotrun.training.data.proxy import Proxy
 from spotrun.training.data.samplers import Drawn, Samplers
 
 Position = Callable[[], tuple[tuple[object, ...], int]]
-"""Returns where a pass that begins now begins: a key that names the pass ("train", epoch, …), and its first batch."""
+"""Returns the start of a pass that begins now: a key that names the pass ("train", epoch, …), and its first batch."""
 
 
 @dataclass(frozen=True)
 class Keyed:
-    """One batch's indices (or the one index of a loader without batches), and the seed of its place."""
+    """A batch's indices (or the one index of a loader without batches), and the seed of its place."""
 
     indices: Any
     seed: int
 
 
 class KeyedBatch(list[Any]):
-    """A Keyed for loaders that hand a list to the dataset."""
+    """A `Keyed` for loaders that pass a list to the dataset."""
 
     seed: int
 
@@ -53,7 +53,7 @@ class KeyedBatch(list[Any]):
 
 @dataclass(frozen=True)
 class SeededSamples:
-    """Samples on their way to the collate function, which draws under generators of the same place."""
+    """Samples for the collate function, which draws under generators seeded by the same place."""
 
     samples: Any
     seed: int
@@ -61,8 +61,8 @@ class SeededSamples:
 
 class ExactDataset(Proxy):
     """
-    A map-style dataset whose samples are read under generators seeded by the place of the sample in its epoch. Workers
-    record in `notes` what changes of it there.
+    A map-style dataset that reads each sample under generators seeded by the sample's place in its epoch. In workers,
+    changes of the dataset are recorded in `notes`.
     """
 
     _watch: Watch | None
@@ -114,14 +114,14 @@ class ExactDataset(Proxy):
         return samples
 
     def _own(self) -> OwnGenerators:
-        """Find its generators at each batch, as a dataset may make them when a worker reads the first sample."""
+        """Find the dataset's own generators at each batch: it may make them when a worker reads the first sample."""
         return generators.kept_by(dataset=self._inner)
 
 
 def _reads_without_code(dataset: object) -> bool:
     """
-    Return whether a sample is just looked up, without code that could draw. Seeding three generators for a sample takes
-    ten microseconds, much longer than reading such a one.
+    Return whether reading a sample is only a look-up, without code that could draw. Seeding three generators takes ten
+    microseconds, which is much longer than such a look-up.
     """
     if type(dataset) is TensorDataset:
         return all(type(tensor) is Tensor for tensor in dataset.tensors)
@@ -129,7 +129,7 @@ def _reads_without_code(dataset: object) -> bool:
 
 
 class ExactCollate(Proxy):
-    """A collate function that draws (mixup and its kin) from generators seeded by the batch's place."""
+    """A collate function that draws (as mixup does) from generators seeded by the batch's place."""
 
     def __call__(self, read: Any) -> Any:
         if type(read) is not SeededSamples:
@@ -147,8 +147,8 @@ def _seed(own: OwnGenerators, seed: int, place: object) -> None:
 
 class ExactOrder:
     """
-    Replaces a (batch) sampler: gives the same indices in an order that is a function of seed and epoch, from any batch
-    on.
+    Replaces a (batch) sampler: yields the same indices in an order that is a function of seed and epoch. A pass may
+    begin at any batch.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int, rank: int, position: Position) -> None:
@@ -176,7 +176,7 @@ class ExactOrder:
 
     @property
     def is_drawn(self) -> bool:
-        """True if the whole order of the current pass is drawn: it needs no generator any more."""
+        """True if the whole order of the current pass is drawn, so that it needs no generator any more."""
         return self._order.is_whole
 
     def samples(self, batches: int) -> int:
@@ -209,7 +209,7 @@ class ExactOrder:
 
 
 def notes_for(loader: DataLoader[Any]) -> Notes | None:
-    """Return notes, or None if its data is read in this process, where all changes are seen."""
+    """Return notes for the workers of `loader`; None if this process reads the data, and so sees all changes."""
     return Notes(loader.num_workers) if loader.num_workers else None
 
 
@@ -221,15 +221,15 @@ def order_generators(loader: object) -> OwnGenerators:
 
 
 def _untouched() -> Any:
-    """Keep loading from moving the training's generators in the main process. A worker draws for nothing else."""
+    """Keep data loading from moving the training's generators in the main process. A worker has none of those."""
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 
 
 def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position) -> DataLoader[Any]:
     """
-    Return a copy of `loader` with an exact position. `loader` reads a map-style dataset and has a length; it stays as
-    it is. The order is the same on every rank, whose sampler takes its share of it. The seeds of samples differ by
-    rank.
+    Return a copy of `loader` with an exact position. `loader` has to read a map-style dataset and have a length; it is
+    not changed. The order is the same on every rank, and each rank's sampler takes its share of it. The seeds of
+    samples differ by rank.
     """
     order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}
@@ -242,7 +242,7 @@ def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position
 
 
 def changed(loader: DataLoader[Any], changes: dict[str, Any]) -> DataLoader[Any]:
-    """Return a copy of `loader` with other attributes, which the `__setattr__` of a DataLoader would reject."""
+    """Return a copy of `loader` with the attributes `changes`, which a DataLoader's own `__setattr__` would reject."""
     loader = copy.copy(loader)
     for name, value in changes.items():
         object.__setattr__(loader, name, value)

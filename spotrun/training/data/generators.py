@@ -1,8 +1,8 @@
 """
-Finds and seeds generators that objects of the script keep for themselves: an augmentation's, a sampler's, a model's.
+Finds and seeds generators that belong to the script's objects, such as an augmentation, a sampler or a model.
 
 The output of such a generator depends on the whole history of its process. So each is seeded by place, as the global
-ones are. Two objects may share one.
+generators are. Two objects may share one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spotrun.training.python_state.stateful_objects import GENERATORS, load, sta
 from spotrun.training.python_state.values import Encoded
 
 OwnGenerators = dict[str, Any]
-"""Generators by the places that keep them, as in `dataset.transform.rng`."""
+"""Generators by the places that hold them, as in `dataset.transform.rng`."""
 
 NO_HOLDERS = (type, ModuleType, torch.Tensor, torch.nn.Module)
 DEPTH = 5
@@ -29,7 +29,10 @@ LONG = 64
 
 
 def kept_by(**roots: object) -> OwnGenerators:
-    """Return those in attributes of these objects, and of the objects there, `DEPTH` levels deep; no global ones."""
+    """
+    Return the generators in attributes of `roots` and of the objects in those attributes, `DEPTH` levels deep. The
+    global generators are left out.
+    """
     found: OwnGenerators = {}
     seen: set[int] = set()
     level: list[tuple[str, object]] = list(roots.items())
@@ -42,7 +45,9 @@ def kept_by(**roots: object) -> OwnGenerators:
 
 
 def kept_by_modules(module: torch.nn.Module) -> OwnGenerators:
-    """Return those in attributes of a module and of its parts, no deeper: its framework may know all generators."""
+    """
+    Return the generators in attributes of a module and of its parts, no deeper: its framework may hold all generators.
+    """
     return {
         f"{path}.{name}": value
         for path, part in module.named_modules()
@@ -57,7 +62,7 @@ def seed(own: OwnGenerators, number: int) -> None:
 
 
 def states(own: OwnGenerators) -> list[Encoded]:
-    """Return their states now, in the order of `own`."""
+    """Return the present states of these generators, in the order of `own`."""
     return [state_of(generator) for generator in own.values()]
 
 

@@ -1,9 +1,9 @@
 """
-Watches what a data set of the script keeps in the worker processes of its loader.
+Watches the state of a script's data set in the worker processes of its loader.
 
-It changes only there, so no checkpoint holds it: a new worker has what the training process holds. The worker compares
-it now and then with its state at the comparison before, and records what has changed in memory that the training
-process reads at its snapshots.
+A change there happens in no other process, so no checkpoint holds it: a new worker starts with the training process's
+copy of the data set. Now and then, each worker compares its data set with the state at the previous comparison. It
+records changes in shared memory, which the training process reads at its snapshots.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from spotrun.training.python_state.values import SCALARS, name_of, same
 
 ROW_BYTES = 4096
 PLACES_MAX, PLACE_MAX = 10, 200
-"""Maximum places that a worker reports, and maximum characters of each, so that one has room in a row."""
+"""Maximum places that a worker reports, and maximum characters of each, so that at least one fits into a row."""
 LOOK_EVERY = 1024
-"""Batches between two comparisons. The first ones come earlier: 1, 2, 4, 8, …"""
+"""Batches between two comparisons. The first comparisons come earlier: after batches 1, 2, 4, 8, …"""
 OBJECTS_MAX = 1000
 DEPTH = 5
 LONG = 64
-"""Maximum length of a compared container; of a longer one only the length: touching its items costs memory."""
+"""Maximum length of a compared container. Of a longer one only the length is compared: touching items costs memory."""
 KEPT_THERE = "kept in a worker of its loader"
 OTHER = "an object of a library"
 _CONTAINERS = (list, tuple, deque, set, frozenset, dict)
@@ -74,7 +74,7 @@ def _text(places: list[str]) -> bytes:
 
 
 class Watch:
-    """One data set in one worker. Made in the training process, and used only in the worker."""
+    """Watches a data set in one worker. Made in the training process, but used only in the worker."""
 
     def __init__(self, dataset: Any, notes: Notes) -> None:
         self.notes = notes
@@ -90,7 +90,7 @@ class Watch:
             self.look(worker)
 
     def look(self, worker: int) -> None:
-        """Compare with the last facts; the first call only records them."""
+        """Compare with the facts of the last call; the first call only records them."""
         self._script = self._script or Script.of_this_process()
         now = dict(_facts(self._script, type(self._dataset).__name__, self._dataset))
         if self._before is not None:
@@ -110,15 +110,18 @@ class Watch:
 
 
 def _has_changed(before: Any, now: Any) -> bool:
-    """Return whether facts differ. What was opened when it was first needed is opened again by another worker."""
+    """
+    Return whether facts differ. A library's object that is new does not count: another worker opens it again when
+    needed.
+    """
     opened = before is None and type(now) is tuple and now[0] is OTHER
     return not opened and not same(before, now)
 
 
 def _facts(script: Script, path: str, dataset: Any) -> Iterator[tuple[str, Any]]:
     """
-    Yield facts of the objects of the script's classes in a data set: their attributes, by their places. Generators are
-    left out, as the place in the data seeds them.
+    Yield facts about the script's own objects in a data set: their attributes, by place. Generators are left out,
+    because the place in the data seeds them.
     """
     waiting = deque([(path, dataset, DEPTH, script.owns(type(dataset)))])
     seen: set[int] = set()
@@ -147,7 +150,7 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
 
 
 def _fact(value: Any) -> Any:
-    """Return a fact that `same` of values.py can compare."""
+    """Return a fact that `values.same` can compare."""
     cls = type(value)
     if cls in SCALARS:
         return value
@@ -161,7 +164,7 @@ def _fact(value: Any) -> Any:
 
 
 def notes_of(loader: Any) -> Notes | None:
-    """Return the notes of a loader whose data set was given some; else None."""
+    """Return the notes that a loader's data set writes to; None if it writes to none."""
     dataset = getattr(loader, "dataset", None)
     watch = vars(dataset).get("_watch") if issubclass(type(dataset), Proxy) else None
     return None if watch is None else watch.notes

@@ -1,4 +1,4 @@
-"""Reads one loader as the framework does: each pass over it begins at the training's place."""
+"""Reads one loader as the framework does, but begins each pass over it at the training's place."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from spotrun.training.data.proxy import Proxy
 from spotrun.training.place import PassStart, StreamPosition
 
 KEPT_STATES = 3
-"""States that are kept: a framework may read one batch ahead, as Lightning does if a loader has no length."""
+"""Number of states that are kept: a framework may read a batch ahead, as Lightning does for a loader without length."""
 
 
 class LoaderProxy(Proxy):
-    """The loader that the framework reads instead of the user's; `exact` begins each pass over it."""
+    """The loader that the framework reads instead of the user's. `exact` begins each pass over it."""
 
     def __init__(self, loader: Any, exact: ExactLoader) -> None:
         super().__init__(loader)
@@ -44,8 +44,8 @@ class LoaderProxy(Proxy):
 
 class ValidationProxy(Proxy):
     """
-    An exact copy whose passes draw nothing: torch draws a seed when the workers of a loader start, which is at each of
-    its passes or, with persistent workers, at the first one of a process.
+    An exact copy whose passes leave the global generators as they were. torch draws a seed when a loader's workers
+    start: at each pass or, with persistent workers, at the first pass in a process.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -58,8 +58,9 @@ class ValidationProxy(Proxy):
 
 class ExactLoader:
     """
-    The passes over one loader. `start(self)` returns where the pass that begins now begins. A pass that begins after
-    the end of another one of the same epoch is a further cycle. `is_carried(generator)`: checkpoints hold it.
+    The passes over one loader. `start(self)` returns the start of the pass that begins now. A pass that begins after
+    the end of another pass of the same epoch is a further cycle. `is_carried(generator)` is true if checkpoints hold
+    the generator.
     """
 
     def __init__(
@@ -97,27 +98,30 @@ class ExactLoader:
         self.proxy = LoaderProxy(self._loader, self)
         self._waits = _Waits()
         self.gave_others = False
-        """True if a stream that was read again after a resume gave another batch than before it."""
+        """True if a stream, read again after a resume, gave another batch than before the resume."""
 
     @property
     def name(self) -> str:
-        """The user's name of this data: the class of the dataset, or of a loader that has none."""
+        """The user's name for this data: the class of the dataset or, without a dataset, of the loader."""
         return type(getattr(self._user_loader, "dataset", self._user_loader)).__name__
 
     @property
     def replays(self) -> bool:
-        """True if a position in this loader is reached by reading what comes before it."""
+        """True if a position in this loader can only be reached by reading the batches before it."""
         return self._stream is not None and self._stream.inside is None
 
     def resume(self, state: dict[str, Any] | None) -> None:
-        """Begin the pass in which `state` was taken with that state (see the method `state`)."""
+        """Restore `state` (see the method `state`) at the start of the pass in which it was taken."""
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
         elif state:
             self.order.samplers.resume(state)
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, Any] | None:
-        """Return what a pass needs to begin there besides the two numbers; None if it needs nothing."""
+        """
+        Return the state with which a pass can begin after `batch` of `epoch`, besides these numbers; None if it needs
+        no state.
+        """
         if self._current is None:
             return None
         if self.order is not None:
@@ -132,7 +136,7 @@ class ExactLoader:
         return StreamPosition(epoch, batch, False, state, earlier, mark).to_dict()
 
     def state_between(self) -> Any:
-        """Return the state of a stream between two passes, None if it has none."""
+        """Return the state of a stream between two passes; None if the stream has no state."""
         between = self._stream.between if self._stream else None
         return streams.state_of(between) if between is not None else None
 
@@ -142,7 +146,7 @@ class ExactLoader:
 
     @property
     def waited_s(self) -> float:
-        """System seconds that the training has waited for batches."""
+        """System seconds for which the training has waited for batches."""
         return self._waits.total_s
 
     def samples(self, batches: int) -> int:
@@ -153,7 +157,10 @@ class ExactLoader:
         return (cycles * self.order.samples(len(self._loader)) if cycles else 0) + self.order.samples(rest)
 
     def samples_by_size(self, batches: int) -> int:
-        """Return the same, and of a stream by the size of its loader's batches; 0 if that is unknown."""
+        """
+        Return the same as `samples`, but count a stream's samples as full batches of its loader's batch size. 0 if
+        unknown.
+        """
         if self.order is None:
             return batches * (getattr(self._user_loader, "batch_size", None) or 0)
         return self.samples(batches)
@@ -170,13 +177,13 @@ class ExactLoader:
                 self._current = self._begin_stream(self._stream, self._seed_pass(self._key))
             else:
                 self._current = self._begin_indexed()
-        self._current.waits = self._waits  # what it has read on its way to its place is no training
+        self._current.waits = self._waits  # the reads that led to its place do not count as waits of the training
         return self._current
 
     def _begin_indexed(self) -> _Pass:
         """
-        Begin a pass, and draw its order. The generators for that may be ones that the script draws from too: its data
-        set's, or the one that it trains by. In the middle of a pass these stay as they were there.
+        Begin a pass, and draw its order. The script may draw from the same generators too: from its data set's, or from
+        the one that it trains with. In the middle of a pass, these generators keep the state that they had there.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)
@@ -193,7 +200,10 @@ class ExactLoader:
         return root
 
     def _begin_once(self, stream: streams.Stream, before: _Pass | None, last: tuple[int, ...]) -> _Pass:
-        """Begin a pass over data that can be read once: later passes, and new processes, do not get it again."""
+        """
+        Begin a pass over data that can be read only once: neither a later pass nor a new process gets the same data
+        again.
+        """
         resumed = self._resumed
         if self._resumed is not None:
             if not self._resumed.begins(self._epoch, self._first):
@@ -253,7 +263,7 @@ class _Waits:
 
 
 class _Pass(Iterator[Any]):
-    """One pass over a loader; it knows whether it has ended."""
+    """One pass over a loader. It records whether it has ended."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -279,8 +289,9 @@ class _Pass(Iterator[Any]):
 
 class _StreamPass(_Pass):
     """
-    Reads each batch under generators seeded by the batch's number, and leaves those of the training alone. `states` has
-    the state of `holder` after each of the last batches; without a holder, `marks` has numbers that identify these.
+    Reads each batch under generators seeded by the batch's number, and leaves the training's generators alone. `states`
+    has the state of `holder` after each of the last batches. Without a holder, `marks` has a number that identifies
+    each of them.
     """
 
     def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:
@@ -311,8 +322,8 @@ class _StreamPass(_Pass):
 
 class _OncePass(_StreamPass):
     """
-    A pass over a stream whose batches can be read only once. The first ones are kept, as a framework may read ahead and
-    then begin the pass again.
+    A pass over a stream whose batches can be read only once. The first batches are kept, because a framework may read
+    ahead and then begin the pass again.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -320,7 +331,7 @@ class _OncePass(_StreamPass):
         self.skip(0)
 
     def skip(self, count: int) -> None:
-        """Begin after the next `count` batches."""
+        """Begin the pass after the next `count` batches, which are read and dropped."""
         self._kept: deque[Any] = deque()
         self._again: deque[Any] = deque()
         self._first = self.number + count
@@ -328,7 +339,7 @@ class _OncePass(_StreamPass):
             next(self, None)
 
     def begins_again(self) -> bool:
-        """Begin the pass again; return False if too much was read for that."""
+        """Begin the pass again. Return False if more batches were read than are kept."""
         if self.number - self._first != len(self._kept):
             return False
         self._again, self.number, self.ended = self._kept.copy(), self._first, False
@@ -345,12 +356,14 @@ class _OncePass(_StreamPass):
 
 
 def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:
-    """Return the exact loaders behind those proxies among `loaders`."""
+    """Return the exact loaders of the proxies among `loaders`."""
     return [loader.exact for loader in loaders if type(loader) is LoaderProxy]
 
 
 def is_indexed(loader: object) -> bool:
-    """Return whether it is a DataLoader over a map-style dataset that iterates as torch's own, or torchdata's, does."""
+    """
+    Return whether `loader` is a DataLoader over a map-style dataset and iterates as torch's or torchdata's own does.
+    """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     iterate = type(loader).__iter__

@@ -1,4 +1,4 @@
-"""A stand-in for another object that the code around it cannot tell from it."""
+"""A stand-in for another object. Code that uses it sees no difference."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 class Proxy:
     """
-    A stand-in for `inner`: what the subclass does not define is that object's own, `isinstance` included.
+    A stand-in for `inner`. Whatever the subclass does not define is taken from `inner`, including its class for
+    `isinstance`.
 
-    Setting an attribute sets it on the object.
+    Setting an attribute sets it on `inner`.
     """
 
     _inner: Any

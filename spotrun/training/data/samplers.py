@@ -1,8 +1,9 @@
 """
-Restores what samplers keep between two passes, and draws orders that may not end.
+Restores the state that samplers keep between two passes, and draws orders that may not end.
 
-A sampler may count its passes, grow its batches, or get other weights from a hook. So a pass begins with what the
-sampler held when it first began, and a snapshot holds what has changed of that since the process began.
+A sampler may count its passes, grow its batches, or get other weights from a hook. So a pass begins with the values
+that the sampler had when the pass first began. A snapshot holds those of them that have changed since the process
+began.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ DEPTH = 3
 
 
 class Samplers:
-    """A (batch) sampler and those that it holds."""
+    """A (batch) sampler and the samplers that it holds."""
 
     def __init__(self, sampler: Any) -> None:
         self._samplers = dict(_within("sampler", sampler, DEPTH))
@@ -48,7 +49,10 @@ class Samplers:
         self._resumed: State | None = None
 
     def made_late(self) -> None:
-        """Save all that they hold: the script has made them in training, and a new process may make others."""
+        """
+        Save every value that the samplers hold: the script made them during training, and a new process may make
+        others.
+        """
         self._first = {}
 
     def set_epoch(self, epoch: object) -> None:
@@ -57,12 +61,13 @@ class Samplers:
                 set_epoch(epoch)
 
     def resume(self, state: State) -> None:
-        """Make the pass that begins next the one of `state`."""
+        """Let the pass that begins next be the one in which `state` was saved."""
         self._resumed = state
 
     def begin(self, key: object) -> None:
         """
-        Prepare to draw the pass `key`. If it has been drawn before, keep only what hooks have changed since.
+        Prepare to draw the pass `key`. If it has been drawn before, keep only the changes that hooks have made since
+        then.
         """
         if self._resumed is not None:
             self._set(self._first | self._resumed["before"])
@@ -80,17 +85,20 @@ class Samplers:
             self._resumed = None
 
     def state(self, *, next_pass: bool) -> State:
-        """Return what this pass began with and hooks have changed since; or what the next one would begin with."""
+        """
+        Return the values that this pass began with, and those that hooks have changed since; or, for `next_pass`, the
+        values that the next pass would begin with.
+        """
         if next_pass:
             return {"before": self._to_save(self._copies()), "since": {}}
         return {"before": self._begun_with, "since": self._since()}
 
     def _to_save(self, values: Values) -> Values:
-        """Return the values without long ones that equal the first ones, as a new process has these."""
+        """Return `values` without long ones that equal the first ones, because a new process has those too."""
         return {n: value for n, value in values.items() if not _is_long(value) or not same(self._first.get(n), value)}
 
     def _since(self) -> Values:
-        """Return changed values, but skip long ones that are the same objects: each snapshot calls this."""
+        """Return changed values. Long ones that are the same object are skipped, because each snapshot calls this."""
         living = ((name, value) for name, value in self._living() if not _is_table(value, self._held.get(name)))
         return {n: copied(v) for n, v in living if is_plain(v) and not same(self._drawn.get(n), v)}
 
@@ -104,7 +112,7 @@ class Samplers:
 
     def _set(self, values: Values) -> None:
         """
-        Set values; equal ones stay the same objects: one may be the data, whose items other parts of a script hold.
+        Set values. An equal value stays the same object: it may be the data, whose items other parts of a script hold.
         """
         living = dict(self._living())
         for name, value in values.items():
@@ -126,7 +134,7 @@ def _attributes(value: Any) -> Values:
 
 
 def _fill(sampler: Any, name: str, value: Any) -> None:
-    """Set it in place if possible, as another part of the script may hold it too."""
+    """Set a value in place if possible, because another part of the script may hold it too."""
     held = getattr(sampler, name, None)
     if isinstance(held, list | deque):
         held.clear()
@@ -192,8 +200,8 @@ def same(one: Any, other: Any) -> bool:
 
 class Drawn:
     """
-    The indices of a pass, in the sampler's order. Most are drawn at once; those of a sampler that never ends are drawn
-    when they are needed, under the generators with which the first ones ended.
+    The indices of a pass, in the sampler's order. Most orders are drawn at once. The order of a sampler that never ends
+    is drawn on demand, each time with the generator states at the end of the previous draw.
     """
 
     def __init__(self, indices: Iterator[Any]) -> None:
@@ -211,7 +219,7 @@ class Drawn:
         Return the indices of batch `number`.
 
         Raises:
-            IndexError: the pass has ended before.
+            IndexError: the pass ended before this batch.
         """
         while number >= len(self.known) and self._state is not None:
             with seeds.kept():
@@ -223,8 +231,8 @@ class Drawn:
 
     def samples(self, batches: int) -> int:
         """
-        Return the number of samples in the first `batches`, each of which is a list. Training calls this after each
-        batch, so it counts only the new ones.
+        Return the number of samples in the first `batches`; each batch is a list. Training calls this after each batch,
+        so it counts only the batches that are new.
         """
         counted, samples = self._counted if self._counted[0] <= batches else (0, 0)
         samples += sum(len(batch) for batch in islice(self.known, counted, batches))

@@ -1,8 +1,8 @@
 """
 Reads data without an index: an IterableDataset, or any other iterable of batches.
 
-A stream draws under generators seeded by the place, so a pass that begins again gives the same. To reach a position,
-training loads the stream's own `state_dict`; if it has none, training reads again what comes before.
+A stream draws under generators seeded by the place, so a repeated pass gives the same batches. To reach a position,
+training loads the stream's own `state_dict`; without one, training reads the batches before the position again.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ def has_state(value: object) -> bool:
 
 
 def is_read_once(loader: object) -> bool:
-    """Return whether each iteration goes on with its next items, and it has no state: a generator, for one."""
+    """
+    Return whether each iteration continues with the next items and has no state to restore: a generator, for example.
+    """
     data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
     return isinstance(data, Iterator) and not has_state(loader) and not has_state(data)
 
 
 class SeededStream(Proxy):
     """
-    An IterableDataset each of whose samples is read under generators seeded by the pass, the worker and its number.
+    An IterableDataset that reads each sample under generators seeded by the pass, the worker and the sample's number.
 
-    `place` names the pass. It lies in shared memory, so that workers that outlive a pass see the next one. They record
-    in `notes` what differs at its beginning from their first pass.
+    `place` names the pass. It lies in shared memory, so that workers that outlive a pass see the next one. At the start
+    of a pass, workers record in `notes` what differs from their first pass.
     """
 
     def __init__(self, inner: Any, seed: int, rank: int, place: Tensor, notes: Notes | None = None) -> None:
@@ -103,8 +105,8 @@ class SeededStatefulStream(SeededStream):
 @dataclass(frozen=True)
 class Stream:
     """
-    A loader to iterate over, and the objects that hold its state `inside` a pass and `between` two passes. None: there
-    is no state, and training enters a pass by reading its beginning again.
+    A loader to iterate over, and the objects that hold its state `inside` a pass and `between` two passes. None if it
+    has no state: training then enters a pass by reading its beginning again.
     """
 
     loader: Any
@@ -114,7 +116,10 @@ class Stream:
 
 
 def stream(loader: Any, seed: int, rank: int) -> Stream:
-    """Return a copy of a DataLoader over an IterableDataset, or another iterable as it is, ready to be positioned."""
+    """
+    Return a stream ready to be positioned: a copy of a DataLoader over an IterableDataset, or another iterable as it
+    is.
+    """
     place = torch.zeros(3, dtype=torch.int64)
     place.share_memory_()  # type: ignore[no-untyped-call]
     if not (isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)):
@@ -128,5 +133,5 @@ def stream(loader: Any, seed: int, rank: int) -> Stream:
 
 
 def state_of(holder: Any) -> Any:
-    """Return a deep copy: a dataset may hand out the very list that it goes on changing."""
+    """Return a deep copy of the state: a dataset may return the same list that it later changes."""
     return copy.deepcopy(holder.state_dict())

@@ -1,4 +1,4 @@
-"""The training and validation data of one training: exact loaders instead of its own, and their starts."""
+"""The data of a training: replaces its own training and validation loaders with exact ones, and sets their starts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spotrun.training.session import Agent
 
 class TrainingData:
     """
-    The data of one training, in an order that `seed` decides. `resumed` is the `state` of an earlier process.
-    `ExactLoader` documents `is_carried`.
+    The data of one training, in an order that `seed` decides. `resumed` is the `state` of an earlier process. For
+    `is_carried` see `ExactLoader`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class TrainingData:
         self._said: set[int] = set()
 
     def exact(self, loader: Any, stage: Stage, *, late: bool = False) -> Any:
-        """Do as `Hooks.exact` says. `late`: the loader is not that of the training's beginning."""
+        """Return the loader for `Hooks.exact`. `late`: the script made it after the start of training."""
         rank = self._framework.rank
         if stage == "validate":
             return self._exact_validation(loader, rank)
@@ -67,7 +67,10 @@ class TrainingData:
         return ("validate", self._framework.epoch, self._framework.batch), 0
 
     def _resume_validation(self) -> None:
-        """Resume once its loaders are made: when training starts, or later if the epoch has no validation."""
+        """
+        Restore the validation loaders once they are made: when training starts, or later if the epoch has no
+        validation.
+        """
         if made := self._validation_streams():
             for stream, state in zip(made, self._resumed_validation, strict=False):
                 stream.load_between(state)
@@ -86,15 +89,15 @@ class TrainingData:
         return exact_loaders(self._framework.loaders("train"))
 
     def _validation_streams(self) -> list[ExactLoader]:
-        """Return the streams among the validation loaders; the others have no state."""
+        """Return the streams among the validation loaders. Other loaders have no state."""
         return exact_loaders(self._framework.loaders("validate"))
 
     def check(self) -> None:
         """
-        Report what a resume will cost.
+        Report each loader whose data a resume has to read again up to its place.
 
         Raises:
-            TrainingUnsupported: these loaders together cannot be resumed.
+            TrainingUnsupported: this combination of loaders cannot be resumed.
         """
         loaders = self._train_loaders()
         if len(loaders) > 1 and self._framework.cycles and not all(_has_length(one.proxy) for one in loaders):
@@ -115,8 +118,8 @@ class TrainingData:
 
     def begin_here(self) -> None:
         """
-        Begin the loaders again if they began elsewhere: a framework may begin them before it has restored its place.
-        (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers, Lightning#20550.)
+        Begin the loaders again if they began elsewhere, because a framework may begin them before it has restored its
+        place. (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers, Lightning#20550.)
         """
         here = self._framework.pass_begins_at
         loaders = self._train_loaders()
@@ -130,14 +133,17 @@ class TrainingData:
         self._resume_validation()
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, list[Any]]:
-        """Return what the loaders need to begin after that place, besides its numbers. Not for use in a validation."""
+        """Return the state that the loaders need to begin after that place. Do not call it during a validation."""
         return {
             "train": [one.state(epoch, batch, epoch_ended=epoch_ended) for one in self._train_loaders()],
             "validate": [one.state_between() for one in self._validation_streams()] or self._resumed_validation,
         }
 
     def news(self) -> list[UntrackedChange]:
-        """Return what data sets keep in workers of their loaders, and streams that gave other data again; each time."""
+        """
+        Return the changes of data sets in the workers of their loaders, and the streams that gave other data when read
+        again. Each call returns all of them.
+        """
         again = [
             UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
             for number, one in enumerate(self._train_loaders())
@@ -156,7 +162,7 @@ class TrainingData:
         return sum(one.samples(batches) for one in self._train_loaders())
 
     def samples_by_size(self, batches: int) -> int:
-        """Return the same, assuming that a stream fills its batches."""
+        """Return the same as `samples`, but assume that a stream fills its batches."""
         return sum(one.samples_by_size(batches) for one in self._train_loaders())
 
 

@@ -1,1 +1,1 @@
-"""Saves the files and servers that loggers write to, as part of a checkpoint."""
+"""Saves what loggers write, to files and to servers, as part of a checkpoint."""

@@ -1,8 +1,8 @@
 """
-Flushes a SummaryWriter with all that it was given.
+Flushes to its files all events that were given to a SummaryWriter.
 
 `flush()` of tensorboardX flushes the files, but not the events that are still in the queue of each file's thread. So
-`flush` here sends a marker after them: when the marker comes out of the queue, they are in the file.
+`flush` here sends a marker after them: once the marker comes out of the queue, the events are in the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _waiting: dict[int, threading.Event] = {}
 
 def flush(writer: Any) -> None:
     """
-    Bring everything that `writer`, a SummaryWriter of tensorboardX or torch, was given into its files.
+    Write all events that were given to `writer`, a SummaryWriter of tensorboardX or torch, into its files.
 
     Raises:
         SpotrunError: the writer's thread has stopped.
@@ -48,7 +48,7 @@ def _wait_for_queue(file_writer: Any) -> None:
 
 
 class _Marker:
-    """An event for the queue. The queue pickles it, so `_arrive` is called where it comes out."""
+    """An event for the queue. The queue pickles it, so that `_arrive` is called when it comes out."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -58,7 +58,9 @@ class _Marker:
 
 
 def _arrive(number: int) -> Any:
-    """Report, on the thread that writes the file, that it has written all that came before. Write an empty event."""
+    """
+    Report, on the thread that writes the file, that all earlier events are written. Return an empty event to write.
+    """
     if number in _waiting:
         _waiting[number].set()
     return importlib.import_module("tensorboardX.proto.event_pb2").Event()

@@ -1,4 +1,4 @@
-"""All kinds of loggers at once, under the names that their state has in a snapshot."""
+"""Handles all kinds of loggers at once. Each kind's state has its own name in a snapshot."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def dump(loggers: Loggers) -> State:
 
 
 _under_way: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""The loggers of this process that a fit() has written to, by `id`: another fit() goes on in their files."""
+"""The loggers of this process that a fit() has written to, by `id`. A later fit() continues in their files."""
 
 
 def begin(loggers: Loggers, run_uid: str, fit: int) -> None:
     """
-    Begin, on a fresh start and before the framework writes anything, where the same `fit` of the same run began before,
-    if it did.
+    On a fresh start, before the framework writes anything, continue the logs that the same `fit` of the same run began
+    earlier, if it did.
     """
     new = [logger for logger in loggers if id(logger) not in _under_way]
     for kind in KINDS.values():
@@ -31,14 +31,14 @@ def begin(loggers: Loggers, run_uid: str, fit: int) -> None:
 
 
 def continue_run(loggers: Loggers, saved: State) -> None:
-    """Go on where the snapshot was, after a resume and before the framework writes anything."""
+    """After a resume, before the framework writes anything, continue the logs from the snapshot."""
     for name, kind in KINDS.items():
         kind.continue_run(loggers, saved.get(name, []))
     _note(loggers)
 
 
 def _note(loggers: Loggers) -> None:
-    """One of the script's class may have no hash."""
+    """Remember the loggers by `id`, because one of the script's class may have no hash."""
     _under_way.update({id(logger): logger for logger in loggers})
 
 

@@ -1,9 +1,9 @@
 """
-Continues the MLflow run of an MLFlowLogger on a server or in a database after a resume, with no step twice.
+Continues, after a resume, the MLflow run of an MLFlowLogger on a server or in a database, and logs no step twice.
 
-The data on a server does not travel with a checkpoint and is not taken back, so what was logged after the snapshot is
-there already. The steps that are trained again give the same numbers. So the logger leaves out each metric up to the
-last step that the MLflow run has of it. This cannot work for a metric whose steps do not grow.
+The data on a server does not travel with a checkpoint and is not reset, so values logged after the snapshot are there
+already. The steps that are trained again give the same numbers. So the logger leaves out each metric up to the last
+step that the MLflow run has for it. This cannot work for a metric whose steps do not grow.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from spotrun.training.log_files import mlflow_files
 from spotrun.training.log_files.text_logs import Loggers, State
 
 TAG = "spotrun.run"
-"""The tag that names the spotrun run which began an MLflow run."""
+"""The tag of an MLflow run that names the spotrun run which began it."""
 _STRANGE = re.compile(r"[^a-zA-Z0-9_/. -]+")
 """Characters that MLFlowLogger removes from the names of metrics."""
 
 
 def _ours(loggers: Loggers) -> list[Any]:
-    """Return those whose store is no folder."""
+    """Return the MLFlowLoggers whose store is not a folder."""
     return [each for each in mlflow_files.of_mlflow(loggers) if mlflow_files.store_folder(each) is None]
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """Return the run of each logger, when all that was logged has been sent."""
+    """Return the MLflow run of each logger, once all its metrics have been sent."""
     return [_dump(logger) for logger in _ours(loggers)]
 
 
@@ -40,7 +40,7 @@ def _dump(logger: Any) -> State:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """Continue, on a fresh start, the MLflow run that the same spotrun run began before, if it did."""
+    """On a fresh start, continue the MLflow run that the same spotrun run began earlier, if it did."""
     for index, logger in enumerate(_ours(loggers)):
         mark = f"{run_uid}/{index}"
         before = logger.experiment.search_runs([logger.experiment_id], f"tags.`{TAG}` = '{mark}'", max_results=1)
@@ -51,7 +51,7 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the saved MLflow run when the logger has begun a new one."""
+    """Continue the saved MLflow run, even if the logger has begun a new one."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         _go_on_in(logger, logger.experiment.get_run(state["run"]))
 
@@ -66,13 +66,13 @@ def _go_on_in(logger: Any, run: Any) -> None:
 
 
 def _is_new(logger: Any) -> bool:
-    """Return whether nothing was logged to its run yet."""
+    """Return whether nothing has been logged to the logger's MLflow run yet."""
     data = logger.experiment.get_run(logger.run_id).data
     return not data.metrics and not data.params
 
 
 def _leave_out(logger: Any, last_steps: Mapping[str, int]) -> None:
-    """Let the logger log a metric only past its last step, from now on."""
+    """From now on, let the logger log a metric only past its last step."""
     log = logger.log_metrics
 
     def log_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:

@@ -1,7 +1,8 @@
 """
-Saves the MLflow run of an MLFlowLogger with a file store in a snapshot: metrics, parameters and tags, no artifacts.
+Saves in a snapshot the MLflow run of an MLFlowLogger with a file store: its metrics, parameters and tags, but no
+artifacts.
 
-A resumed training continues the same MLflow run, with the files as they were at the snapshot, also on a machine that
+A resumed training continues the same MLflow run, with the files as they were at the snapshot, even on a machine that
 never had them. Layout: EXPERIMENT_ID/meta.yaml and EXPERIMENT_ID/RUN_ID/{meta.yaml,metrics,params,tags}
 (https://mlflow.org/docs/latest/self-hosting/architecture/backend-store).
 """
@@ -19,11 +20,11 @@ from spotrun.training.log_files.text_logs import Loggers, State
 
 FOLDERS = ("metrics", "params", "tags")
 MARK = "tags/spotrun.run"
-"""The uid of the spotrun run that began it, as a tag that MLflow shows."""
+"""The uid of the spotrun run that began an MLflow run, as a tag that MLflow shows."""
 
 
 def _ours(loggers: Loggers) -> list[Any]:
-    """Return those whose store is a folder; `mlflow_client` has the others."""
+    """Return the MLFlowLoggers whose store is a folder. `mlflow_client` handles the others."""
     return [each for each in of_mlflow(loggers) if store_folder(each) is not None]
 
 
@@ -33,7 +34,7 @@ def of_mlflow(loggers: Loggers) -> list[Any]:
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """Return the run of each logger, with its files."""
+    """Return the MLflow run of each logger, with its files."""
     return [_dump(logger) for logger in _ours(loggers)]
 
 
@@ -52,7 +53,7 @@ def _dump(logger: Any) -> State:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """Continue, on a fresh start, the MLflow run that the same spotrun run began before, without its metrics."""
+    """On a fresh start, continue the MLflow run that the same spotrun run began earlier, without its metrics."""
     for index, logger in enumerate(_ours(loggers)):
         mark, opened = f"{run_uid}/{index}", _folder(logger)
         before = [path for path in opened.parent.glob(f"*/{MARK}") if path.read_text() == mark]
@@ -68,7 +69,7 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the saved MLflow run, with its files as they were, when the logger has begun a new one."""
+    """Continue the saved MLflow run, with its files at the snapshot, even if the logger has begun a new one."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         folder = _store(logger) / state["experiment"] / state["run"]
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +102,7 @@ def _load(folder: Path, state: State) -> None:
 
 
 def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
-    """Delete the MLflow run that the logger has begun meanwhile, unless the script uses it itself."""
+    """Delete the MLflow run that the logger has begun meanwhile, unless the script itself uses it."""
     opened = _folder(logger)
     if opened.name == run_id:
         return
@@ -113,12 +114,12 @@ def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
 
 
 def _is_new(folder: Path) -> bool:
-    """Return whether nothing was logged to it yet."""
+    """Return whether nothing has been logged to the MLflow run in `folder` yet."""
     return not any(path.is_file() for name in FOLDERS[:2] for path in (folder / name).rglob("*"))
 
 
 def is_active(run_id: str) -> bool:
-    """Return whether the script is inside `with mlflow.start_run()` of it."""
+    """Return whether the script is inside `with mlflow.start_run()` of this MLflow run."""
     import mlflow
 
     active = mlflow.active_run()
@@ -139,7 +140,7 @@ def _store(logger: Any) -> Path:
 
 
 def _folder(logger: Any) -> Path:
-    """Return the folder of its MLflow run, which begins now if it has not yet."""
+    """Return the folder of the logger's MLflow run. Begins that run if it has not begun yet."""
     return _store(logger) / str(logger.experiment_id) / str(logger.run_id)
 
 

@@ -3,7 +3,7 @@ Saves the files of CSVLogger and TensorBoardLogger as part of a snapshot.
 
 A resumed training continues in the same version's folder, with the files as they were at the snapshot. So a reader sees
 each step once: steps that were trained again are not there twice, and nothing is missing on a machine that never had
-the files. A training that begins again, as it was killed before its first snapshot, reuses its old version.
+the files. A training that starts again because it was killed before its first snapshot reuses its old version.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Loggers = Sequence[Any]
 CSV, EVENTS = "metrics.csv", "events.out.tfevents.*"
 PATTERNS = {"CSVLogger": CSV, "TensorBoardLogger": EVENTS}
 CARRIED_MAX_BYTES = 64 << 20
-"""Maximum bytes of logs in a snapshot. Larger ones would slow it down; they stay in place, and a resume cuts them."""
+"""Maximum bytes of logs in a snapshot. Larger logs would slow it down; they stay in place, and a resume cuts them."""
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """Return the version and the files of each logger that writes files; flush them."""
+    """Flush the loggers that write files, and return the version and the files of each."""
     return [_dump(logger, pattern) for logger, pattern in _kinds(loggers)]
 
 
@@ -45,7 +45,9 @@ def _dump(logger: Any, pattern: str) -> State:
 
 
 def _extent(path: Path) -> int:
-    """Return its length, in rows for a CSV file, which is rewritten when a column is added, else in bytes."""
+    """
+    Return a file's length: in rows for a CSV file, because it is rewritten when a column is added; otherwise in bytes.
+    """
     return len(path.read_bytes().splitlines()) if path.name == CSV else path.stat().st_size
 
 
@@ -64,7 +66,7 @@ def content_of(tensor: torch.Tensor) -> bytes:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """Continue, on a fresh start, the version that the same run began before, without its files."""
+    """On a fresh start, continue the version that the same run began earlier, without its files."""
     kinds = _kinds(loggers)
     before = [_begun_before(logger, run_uid) for logger, _ in kinds]
     for (logger, pattern), version in zip(kinds, before, strict=True):
@@ -94,17 +96,17 @@ def _is_marked(folder: Path, run_uid: str) -> bool:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the saved version when the logger has opened a new one."""
+    """Continue the saved version, even if the logger has opened a new one."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _move(logger, pattern, state["version"])
-        if state["files"] is None:  # now, as a CSVLogger deletes its file when it opens it
+        if state["files"] is None:  # now, because a CSVLogger deletes its file when it opens it
             state["files"] = _left_here(logger, state["extents"])
 
 
 def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
-    Return what this machine has of the files that were too large for the snapshot, up to their length at the snapshot.
-    If a process here resumed from it before, they have the names that `load` gave them.
+    Return this machine's part of the files that were too large for the snapshot, up to their length at the snapshot. If
+    a process here has resumed from the snapshot before, the files have the names that `load` gave them.
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}
@@ -112,7 +114,7 @@ def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
 
 
 def _move(logger: Any, pattern: str, version: int | str) -> None:
-    """Move to another version, and remove the one that the logger has just opened."""
+    """Change the logger's version, and remove the folder of the version that it has just opened."""
     opened = Path(logger.log_dir)
     _close(logger)
     logger._version = version
@@ -144,13 +146,15 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _columns(path: Path) -> list[str]:
-    """Return the names in the header of a CSV file; one with a comma is quoted there."""
+    """Return the column names in the header of a CSV file, in which a name with a comma is quoted."""
     with path.open(newline="") as file:
         return next(csv.reader(file))
 
 
 def _names(files: Iterable[str]) -> dict[str, str]:
-    """Return new names for event files: a writer names its file by the second, and could overwrite an old one."""
+    """
+    Return new names for event files: a writer names its file by the second, and could overwrite an old file.
+    """
     names, numbers = {}, Counter[Path]()
     for name in sorted(files):
         folder = Path(name).parent
@@ -171,13 +175,13 @@ def _remove_files(logger: Any, pattern: str) -> None:
 
 
 def _files(logger: Any, pattern: str) -> dict[str, Path]:
-    """Return files by name within the version's folder; `add_scalars` writes each curve into a folder of its own."""
+    """Return files by name within the version's folder. `add_scalars` writes each curve into a folder of its own."""
     folder = Path(logger.log_dir)
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob(pattern))}
 
 
 def _kinds(loggers: Loggers) -> list[tuple[Any, str]]:
-    """Return the loggers with local files of a kind that is known here, each with the pattern of its files."""
+    """Return the loggers with local files of a known kind, each with the pattern of its files."""
     known = ((logger, _pattern(logger)) for logger in loggers)
     return [(logger, pattern) for logger, pattern in known if pattern and "://" not in str(logger.root_dir)]
 

@@ -2,8 +2,8 @@
 Continues the offline W&B run of a WandbLogger: each attempt writes a folder of its own, and `wandb sync` joins those of
 one run.
 
-W&B numbers the rows of a run. A client that is offline begins with 0 in each folder, and rows of the same number
-replace one another. So a resumed training goes on with the number in the snapshot. Online the server sends it.
+W&B numbers the rows of a run. An offline client begins with 0 in each folder, and rows with the same number replace one
+another. So a resumed training continues from the number in the snapshot. Online, the server sends the number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from spotrun.training.log_files.text_logs import Loggers, State
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """Return the run of each logger, and the number of its next row; empty for one that is online or has no run yet."""
+    """
+    Return the W&B run of each logger, and the number of its next row. Empty for a logger that is online or has no W&B
+    run yet.
+    """
     return [_dump(getattr(logger, "_experiment", None)) for logger in _ours(loggers)]
 
 
@@ -28,14 +31,14 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Number the rows on from the snapshot's, in the same run; a script may have chosen another."""
+    """Continue the snapshot's row numbers, in the same W&B run; a script may have chosen another one."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         if state and _is_offline(run := logger.experiment) and run.id == state["run"] and run.step < state["rows"]:
             run.log({}, step=state["rows"], commit=False)
 
 
 def _is_offline(run: Any) -> bool:
-    """Return whether it is an offline run. Ranks other than 0 have a stand-in that answers to every name."""
+    """Return whether `run` is an offline W&B run. Ranks other than 0 have a stand-in that answers to every name."""
     return type(run).__module__.startswith("wandb.") and run.offline is True
 
 

@@ -1,1 +1,1 @@
-"""Saves and restores what a script keeps in plain Python objects, as part of a checkpoint."""
+"""Saves and restores the state that a script keeps in plain Python objects, as part of a checkpoint."""

@@ -26,12 +26,15 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def memory_of(tensor: Tensor) -> Array:
-    """Return the bytes of a dense tensor on the CPU, not a copy. They are its own while its `data_ptr` is the same."""
+    """
+    Return the bytes of a dense tensor on the CPU, not a copy. They stay the tensor's own while its `data_ptr` is the
+    same.
+    """
     return tensor.view(-1).view(torch.uint8).numpy()
 
 
 def bytes_of(array: Array) -> Tensor:
-    """Return the memory of the array itself, if it lies in one piece and may be written to; else a copy."""
+    """Return the array's own memory, if it lies in one piece and is writable; else a copy."""
     if not array.nbytes:
         return torch.empty(0, dtype=torch.uint8)
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -39,7 +42,9 @@ def bytes_of(array: Array) -> Tensor:
 
 
 class Masked(NamedTuple):
-    """The parts of a masked array besides its numbers: the mask, if it has one, and the value for a masked number."""
+    """
+    The parts of a masked array besides its numbers: the mask, if any, and the value that stands for a masked number.
+    """
 
     mask: Array | None
     fill_value: Array
@@ -54,9 +59,9 @@ class Masked(NamedTuple):
         return None if self.mask is None else self.mask.tobytes(), self.fill_value.tobytes(), self.is_hard
 
     def put_on(self, array: MaskedArray, data: Array) -> None:
-        """Give `array` the numbers `data` and this mask."""
+        """Set the numbers of `array` to `data`, and its mask to this one."""
         array.soften_mask()
-        array.mask = np.ma.nomask  # what is masked takes no number
+        array.mask = np.ma.nomask  # a masked place would keep its number
         array.data[...] = data
         if self.mask is not None:
             array.mask = self.mask
@@ -67,7 +72,7 @@ class Masked(NamedTuple):
 
 
 def content_of_masked(array: MaskedArray) -> tuple[Any, ...]:
-    """Return it as an image holds it."""
+    """Return the content of a masked array in the form that an image holds."""
     mask, fill_value, is_hard = Masked.of(array)
     masked = None if mask is None else bytes_of(mask)
     return bytes_of(array.data), array.dtype.str, tuple(array.shape), masked, bytes_of(fill_value), is_hard
@@ -78,12 +83,12 @@ def new_masked(dtype: str, shape: tuple[int, ...]) -> MaskedArray:
 
 
 def fill_masked(array: MaskedArray, content: tuple[Any, ...]) -> None:
-    """Fill it with a result of `content_of_masked`."""
+    """Fill `array` with a result of `content_of_masked`."""
     data, dtype, shape, mask, fill_value, is_hard = content
     own_mask = None if mask is None else array_of(mask, "|b1", shape)
     Masked(own_mask, array_of(fill_value, dtype, ()), is_hard).put_on(array, array_of(data, dtype, shape))
 
 
 def array_of(data: Tensor, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Return a new array of a result of `bytes_of`."""
+    """Return a new array made from a result of `bytes_of`."""
     return np.frombuffer(data.numpy().tobytes(), dtype=np.dtype(dtype)).reshape(shape).copy()

@@ -1,4 +1,4 @@
-"""Loads plain values in attributes of the module, as checkpoints of spotrun 0.1 hold them."""
+"""Loads plain values in attributes of the module from checkpoints of spotrun 0.1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spotrun.training.tensors import mapped
 
 
 def load(module: Any, saved: dict[str, Any]) -> None:
-    """Put them back."""
+    """Restore the saved attributes of `module`."""
     devices = iter(saved["devices"])
     for name, value in mapped(saved["values"], lambda tensor: tensor.to(next(devices))).items():
         holder = getattr(module, name, None)

@@ -1,4 +1,4 @@
-"""The Python state when training began, so that only changes since then are carried."""
+"""The Python state at the start of training. Only changes since then are saved."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from spotrun.training.python_state.unchanged_cache import Resting, Still
 from spotrun.training.python_state.values import same
 
 STARTED = "started: "
-"""Prefix of the path of an object that did not exist when training began, but when its first epoch did."""
+"""Prefix of the path of an object that was made after training began, but before its first epoch did."""
 
 LATE = "late: "
-"""Prefix of the path of a part of the trained module that came in training. A resume has restored it before."""
+"""Prefix of the path of a part that the trained module got during training. A resume has already restored it."""
 
 
 class _BaselineObject(NamedTuple):
-    """An object that existed, with its parts of then. Holding it keeps its `id` its own."""
+    """An object that existed, with its parts at that time. Holding the object keeps its `id` from being reused."""
 
     node: Node
     unchanged: Unchanged | None
 
 
 class Change(NamedTuple):
-    """The parts of an object to carry: all of it, or these parts of a holder by name."""
+    """The parts of an object to save: for a holder the changed parts by name; any other object is saved whole."""
 
     parts: dict[str, Any]
     gone: tuple[str, ...] = ()
@@ -42,8 +42,8 @@ class Change(NamedTuple):
 
 class Baseline:
     """
-    The objects that existed, by `id` and by path. A process that resumes makes the same ones, so a path names the same
-    object in both.
+    The objects that existed, by `id` and by path. A process that resumes makes the same objects, so a path names the
+    same object in both processes.
     """
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class Baseline:
         self._registered: dict[int, object] = {}
         self._still = Still()
         self._changing: set[int] = set()
-        """Large objects that were seen to change. They are carried from then on, without a comparison."""
+        """Large objects that were found to change. They are saved from then on, without a comparison."""
 
     def add(self, walk: Walk) -> None:
-        """Add what `walk` has found and was not known."""
+        """Add the objects that `walk` has found and the baseline lacks."""
         for key, node in walk.nodes.items():
             if key in self._known:
                 continue
@@ -78,7 +78,7 @@ class Baseline:
         self.settle(walk)
 
     def settle(self, walk: Walk) -> None:
-        """Take the trained module's tensors and its parts of libraries as they are now."""
+        """Record the present tensors of the trained module, and its parts that belong to libraries."""
         for _, _, value in walk.others.values():
             if issubclass(type(value), Tensor):
                 self._registered[id(value)] = value
@@ -87,8 +87,9 @@ class Baseline:
 
     def add_started(self, walk: Walk) -> None:
         """
-        Add what hooks have made since, and a process that resumes makes too. It is carried in whole, as they may have
-        made it from weights, except for what no weights decide: how libraries' modules are built.
+        Add objects that hooks have made since; a process that resumes makes them too. They are saved whole, because
+        hooks may have made them from weights. The exception is state that cannot depend on weights: the structure of
+        libraries' modules.
         """
         for node in walk.nodes.values():
             self._name(f"{STARTED}{node.path}", node.value)
@@ -99,13 +100,13 @@ class Baseline:
         self._still = Still(self._resting())
 
     def _resting(self) -> Iterator[Resting]:
-        """Yield what existed and has a path, by which its holders can refer to it."""
+        """Yield the objects that existed and have a path, so that their holders can refer to it."""
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:
                 yield Resting(node, node.has_same_parts if compare is None else partial(compare, False))
 
     def ignore(self, values: Iterable[object]) -> None:
-        """Ignore an image's values: no later process makes them before it has loaded one."""
+        """Ignore the values of an image: a later process does not make them before it has loaded one."""
         self._ignored |= {id(value): value for value in values}
 
     def _name(self, path: str, value: object) -> None:
@@ -118,28 +119,28 @@ class Baseline:
         return id(value) in self._known
 
     def path_of(self, value: object) -> str | None:
-        """Return where it was; None if it is new."""
+        """Return the path that `value` had; None if it is new."""
         found = self._paths.get(id(value))
         return found[0] if found else None
 
     def at(self, path: str) -> object:
         """
-        Return the object at this path.
+        Return the object at `path`.
 
         Raises:
-            KeyError: there was none.
+            KeyError: there was no object at `path`.
         """
         return self._by_path[path]
 
     def before(self, *, probe: bool) -> Before:
-        """Return what the next walk can skip."""
+        """Return the results that the next walk can skip."""
         for key in list(self._tables):
             if not self._is_unchanged(key, probe=probe):
                 del self._tables[key]
         return Before(self._quiet, self._registered, self._tables, self._earlier, self._still.now())
 
     def change_of(self, key: int, node: Node, *, probe: bool) -> Change | None:
-        """Return None if the object existed and has not changed."""
+        """Return the change of an object; None if it existed and has not changed."""
         known = self._known.get(key)
         if known is None:
             return Change(node.parts if node.kind in HOLDERS else {})
@@ -165,14 +166,17 @@ class Baseline:
 
 
 def _is_compared(node: Node) -> bool:
-    """Return whether it is compared in whole; other objects are compared by their parts."""
+    """Return whether the object is compared as a whole. Other objects are compared part by part."""
     if node.kind == "asked":
         return isinstance(node.value, GENERATORS)
     return node.kind not in HOLDERS and (node.kind not in CONTAINERS or node.is_closed)
 
 
 def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Change | None:
-    """Compare parts. An attribute may exist and be no part any more: of a library's module only plain ones are."""
+    """
+    Compare parts. An attribute may still exist and yet not be a part any more: of a library's module, only plain
+    attributes are parts.
+    """
     if len(before) == len(now) and all(map(is_, before, now)):
         others = compress(now, map(is_not, before.values(), now.values()))  # few of many
         parts = {name: now[name] for name in others if not same(before[name], now[name])}

@@ -1,8 +1,8 @@
 """
-Carries modules that came late and are copies of a part of the trained one: averages and teachers that a batch made.
+Carries modules that a batch made as copies of a part of the trained module: averages and teachers.
 
-An image does not say how a module is made. A resume copies the part that the module is built like, and gives the copy
-its own weights, flags and plain attributes.
+An image does not describe how to make a module. A resume copies the part that is built alike, and gives the copy its
+own weights, flags and plain attributes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from spotrun.training.python_state.values import decode, encode, is_scalar
 from spotrun.training.weights import build_of
 
 OwnParts: TypeAlias = Callable[[nn.Module], Mapping[str, Any]]
-"""Returns the attributes of a module that are compared, without those of torch."""
+"""Returns the attributes of a module that are compared, without those that torch adds."""
 
 
 class Copies:
-    """The part that each copy is built like, by `id` of the copy. It is found once, as a large model has many parts."""
+    """
+    The part that each copy is built like, by `id` of the copy. It is searched only once, because a large model has many
+    parts.
+    """
 
     def __init__(self) -> None:
         self._like: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
 
     def part_like(self, made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str | None:
-        """Return the name of a part of `module`; None if `made` is a copy of none."""
+        """Return the name of the part of `module` that `made` is a copy of; None if `made` is not a copy."""
         found = self._like.get(id(made))
         if found is None or found[0]() is not made:
             found = self._like[id(made)] = (weakref.ref(made), _part_like(made, module, own_parts))
@@ -47,7 +50,7 @@ def _part_like(made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str |
 
 
 def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
-    """Return whether everything that is not carried is the very same object in both."""
+    """Return whether every attribute that images do not hold is the same object in both."""
     if {n: t.shape for n, t in _tensors(made).items()} != {n: t.shape for n, t in _tensors(part).items()}:
         return False
     for one, other in zip(made.modules(), part.modules(), strict=True):
@@ -58,7 +61,7 @@ def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
 
 
 def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any]:
-    """Return all that differs from the part, with the living tensors."""
+    """Return everything that differs from the part. The tensors are those of `made`, not copies."""
     return {
         "like": like,
         "tensors": {name: tensor.detach() for name, tensor in _tensors(made).items()},
@@ -72,10 +75,10 @@ def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any
 
 def made_like(part: nn.Module, content: Mapping[str, Any]) -> nn.Module:
     """
-    Return a copy of `part` with a result of `content_of`.
+    Return a copy of `part` with the content that `content_of` returned.
 
     Raises:
-        KeyError, ValueError, RuntimeError: the part is built otherwise by now.
+        KeyError, ValueError, RuntimeError: the part is now built in another way.
     """
     made = copy.deepcopy(part)
     with torch.no_grad():

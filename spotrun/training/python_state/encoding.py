@@ -1,9 +1,9 @@
 """
-Encodes what has changed in the script's Python state, as an image holds it: values for places.
+Encodes changes of the script's Python state in the form that an image holds: values and their places.
 
-An image is a list of objects. One that existed when training began is named by its path and filled in place; one that
-came later is made when it is needed. Values refer to objects by their number in the list or by their path, so sharing
-and cycles are kept. What cannot be held is left out and reported.
+An image is a list of objects. An object that existed when training began is named by its path and filled in place. One
+that came later is made when it is needed. Values refer to objects by list number or by path, so sharing and cycles are
+kept. Values that have no encoding are left out and reported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMAT = 1
 BYTES_MAX = 8 << 30
 """Maximum bytes of all tensors and arrays together."""
 PACKED_FROM = 64
-"""Minimum length of a list of numbers of one kind that is stored as a tensor."""
+"""Minimum length of a list of numbers of one type that is stored as a tensor."""
 FACTORIES = {kind.__name__: kind for kind in (bool, int, float, str, tuple, list, dict, set)}
 _EXACT = {**SEQUENCES, **MAPPINGS}
 
@@ -40,14 +40,15 @@ HARMLESS = (
     "lightning_fabric",
 )  # fmt: skip
 """
-Packages of locks, logs, bars and pictures, which no step of a training depends on, and of what carries its own state.
+Packages whose objects are not reported. Some are locks, logs, bars and pictures, which no step of a training depends
+on; others carry their own state.
 """
 
 
 class UntrackedChange(NamedTuple):
     """
-    A change that is in no image: its place, and what it is. `saved`: an image has it, and the process that resumes has
-    no place for it.
+    A change that is in no image: its place, and a description. `saved`: an image has it, but the process that resumes
+    has no place for it.
     """
 
     path: str
@@ -61,7 +62,10 @@ class UntrackedChange(NamedTuple):
 
 
 class Encoder:
-    """One image of what `walk` has found and differs from `baseline`. Afterwards `lost` names what is left out."""
+    """
+    Makes an image of everything that `walk` has found and that differs from `baseline`. `lost` then names what was left
+    out.
+    """
 
     def __init__(self, script: Script, baseline: Baseline, walk: Walk, copies: Copies, *, probe: bool) -> None:
         self._script = script
@@ -94,16 +98,17 @@ class Encoder:
         return {"format": FORMAT, "objects": objects}
 
     def _is_carried_for_itself(self, key: int, node: Node) -> bool:
-        """Return whether it is carried even if its holders have not changed."""
+        """Return whether an object is saved even if its holders have not changed."""
         if self._baseline.knows(node.value) or key in self._walk.trained_parts:
             return True
         return node.kind in ("nn", "tensor") and self._baseline.path_of(node.value) is not None
 
-    # --- what has no encoding
+    # --- values without an encoding
 
     def _find_dead(self) -> None:
         """
-        Find containers to leave out: each is carried whole or not at all, so one bad part also costs its new holders.
+        Find containers to leave out. Each is saved whole or not at all, so a bad part also costs the new containers
+        around it.
         """
         held_by: dict[int, list[int]] = {}
         for key in self._changes:
@@ -125,7 +130,10 @@ class Encoder:
                     waiting.append(holder)
 
     def _lost_in(self, node: Node) -> UntrackedChange | None:
-        """Return why this object cannot be carried, as far as it shows without its parts' parts; else None."""
+        """
+        Return the reason why this object cannot be saved, or None. Checks the object and its parts, but not their
+        parts.
+        """
         value = node.value
         if node.is_closed:
             return UntrackedChange(node.path, f"a {name_of(value)} of {len(value)} items")
@@ -230,7 +238,7 @@ class Encoder:
         carried, whole = {}, known or self._can_be_made_anew(node)
         for name, part in change.parts.items():
             if type(part) is MethodType and part.__self__ is node.value:
-                continue  # that of its class: a framework had replaced it for a while
+                continue  # its class defines the method too: a framework had replaced it for a while
             lost = self._lost_part(f"{node.path}.{name}", node, part)
             if lost is None:
                 carried[name] = self._value(part)
@@ -246,7 +254,9 @@ class Encoder:
         }
 
     def _part_like(self, node: Node) -> str | None:
-        """Return the part of the trained module that this later one is a copy of, or None."""
+        """
+        Return the name of the trained module's part that this later module is a copy of; None if it is not a copy.
+        """
         if node.kind != "nn" or self._walk.module is None or self._baseline.path_of(node.value) is not None:
             return None
         return self._copies.part_like(node.value, self._walk.module, self._walk.own_parts)
@@ -294,7 +304,7 @@ def _is_factory(value: object) -> bool:
 
 
 def _packed(parts: list[Any]) -> Tensor | None:
-    """Pack numbers that need no names: all float, or all small int; else return None."""
+    """Pack numbers into a tensor, if all are float or all are small int; else return None."""
     if len(parts) < PACKED_FROM:
         return None
     kinds = set(map(type, parts))

@@ -1,8 +1,8 @@
 """
 Compares an array, a tensor or a long container with its earlier self.
 
-Small ones are compared in whole, each time. Large ones are compared by their counts of writes, and with `probe` by
-their bytes: at the first comparison, and at every 32nd after it. The first of the large ones are then compared in
+Small ones are compared whole, each time. Large ones are compared by their write counts. With `probe` they are also
+compared by their bytes: at the first comparison, and at every 32nd after it. The first large ones are then compared
 whole, and the others by samples.
 """
 
@@ -22,7 +22,7 @@ from spotrun.training.python_state.stateful_objects import GENERATORS, state_of
 
 SMALL_ELEMENTS = 1 << 16
 WHOLE_BYTES = 64 << 20
-"""Maximum bytes that one probe compares in whole, which takes a tenth of a second."""
+"""Maximum bytes that one probe compares whole, which takes a tenth of a second."""
 SAMPLES, SAMPLE_BYTES = 64, 4096
 PROBE_EVERY = 32
 
@@ -37,14 +37,14 @@ class Budget:
         self._left = WHOLE_BYTES
 
     def take(self, size_bytes: int) -> bool:
-        """Take `size_bytes`, and return whether there was room for them."""
+        """Reserve `size_bytes`, and return whether there was room for them."""
         fits = size_bytes <= self._left
         self._left -= size_bytes if fits else 0
         return fits
 
 
 def unchanged(value: Any, budget: Budget) -> Unchanged:
-    """Return a function that compares `value`, when called later, with what it is now."""
+    """Return a function that later compares `value` with its present state."""
     if isinstance(value, Tensor):
         return _tensor(value, budget)
     if isinstance(value, np.ma.MaskedArray):
@@ -63,7 +63,7 @@ def _generator(generator: Any) -> Unchanged:
 
 
 def comparable(encoded: Any) -> Any:
-    """Return a state of `asked.py` as values that `==` compares by their bits."""
+    """Return an encoded state (stateful_objects.py) in a form that `==` compares bit by bit."""
     if isinstance(encoded, Tensor):
         return _bits(encoded)
     return list(map(comparable, encoded)) if isinstance(encoded, list | tuple) else encoded
@@ -92,7 +92,7 @@ def _bytes_alike(array: np.ndarray[Any, Any], budget: Budget) -> Unchanged:
 
 
 def sampled(array: np.ndarray[Any, Any]) -> int:
-    """Return a checksum of it, whatever its class; of a large one of its samples."""
+    """Return a checksum of the array, whatever its class. A large array's checksum covers only samples."""
     array = np.ndarray.view(array, np.ndarray)
     return _checksum_of_array(array, array.size <= SMALL_ELEMENTS)
 
@@ -110,7 +110,10 @@ def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
 
 
 def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
-    """Compare also by bits: writes through `.data`, as averages of weights are often written, count no version."""
+    """
+    Compare bits as well as versions: writes through `.data`, as averages of weights are often made, do not change the
+    version.
+    """
     if not is_dense(tensor):
         return lambda probe: True
     version, shape = _version(tensor), tensor.shape
@@ -148,7 +151,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _bits(tensor: Tensor) -> bytes:
-    """Return its bits, by which NaN equals NaN, and 0.0 differs from -0.0."""
+    """Return the tensor's bytes. As bytes, NaN equals NaN, and 0.0 differs from -0.0."""
     return memory_of(tensor.contiguous()).tobytes()
 
 
@@ -162,7 +165,7 @@ def _checksum(tensor: Tensor, whole: bool) -> int:
 
 
 def sampled_tensor(tensor: Tensor) -> int:
-    """Return a checksum of it; of a large one of its samples."""
+    """Return a checksum of the tensor. A large tensor's checksum covers only samples."""
     return _checksum(tensor, tensor.numel() <= SMALL_ELEMENTS)
 
 

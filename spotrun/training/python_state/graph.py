@@ -1,9 +1,8 @@
 """
-Walks once over what the script keeps in Python objects: finds every object whose parts may change, and its place.
+Walks the state that the script keeps in Python objects: finds every object whose parts may change, and its place.
 
-An object is named by the first way to it, as in `module.meters['loss'].history`. The walk goes on through containers
-and through instances, classes, functions and modules of the script. It stops at objects of libraries, which are only
-named.
+An object is named by the first path to it, as in `module.meters['loss'].history`. The walk enters containers, and
+instances, classes, functions and modules of the script. It stops at objects of libraries, which only get a name.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from spotrun.training.python_state.stateful_objects import is_asked, parts_of
 from spotrun.training.python_state.values import SCALARS, is_scalar
 
 MAPPED_MAX_BYTES = 64 << 20
-"""Maximum bytes of a carried `numpy.memmap`; a larger one is only reported: its pages may be on the disk alone."""
+"""Maximum bytes of a saved `numpy.memmap`. A larger one is only reported: its pages may be on disk only."""
 OBJECTS_MAX = 50_000
-"""Maximum number of objects in one walk. What lies beyond is reported if it changes, and not carried."""
+"""Maximum number of objects in one walk. Objects beyond it are not saved, but reported if they change."""
 TABLE_ITEMS = 1_000
-"""Maximum items of a container that is walked when training begins; a longer table is read once it has changed."""
+"""Maximum items of a container that the first walk enters; a longer one is a table, read only once it has changed."""
 ITEMS_MAX = 1 << 20
-"""Maximum items of a carried container; a longer one is reported if it changes, and not carried."""
+"""Maximum items of a saved container. A longer one is not saved, but reported if it changes."""
 
 FLAGS_OF_TORCH = {"training"}
 OF_TORCH = frozenset(vars(nn.Module())) - FLAGS_OF_TORCH
 TENSORS_OF_TORCH = ("_parameters", "_buffers", "_modules")
-"""Attributes in which a module that is no part of the trained one keeps its tensors."""
+"""Attributes in which a module outside the trained one keeps its tensors."""
 CLOSURE = "nonlocal "
-"""Prefix of the names of those parts of a function that are variables of the function around it."""
+"""Prefix of the names of a function's parts that are variables of the enclosing function."""
 FLAGS = "requires_grad of parameters"
-"""Name of a part of a module that no attribute holds."""
+"""Name of a module's part that is not an attribute: the flags of its parameters."""
 
 SEQUENCES: dict[type, str] = {
     list: "list",
@@ -59,23 +58,25 @@ SEQUENCES: dict[type, str] = {
 MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter", defaultdict: "defaultdict"}
 CONTAINERS = frozenset({*SEQUENCES.values(), *MAPPINGS.values(), "namedtuple"}) - {"bytearray"}
 HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
-"""Kinds whose parts have names, each of which is carried by itself."""
+"""Kinds whose parts have names. Each part is saved by itself."""
 LEAVES = frozenset({"array", "mapped", "masked", "tensor", "bytearray"})
-"""Kinds without parts that are walked."""
+"""Kinds whose parts the walk does not enter."""
 BEHIND: dict[type, tuple[str, ...]] = {
     partial: ("func", "args", "keywords"), ChainMap: ("maps",), UserDict: ("data",), UserList: ("data",),
     memoryview: ("obj",),
 }  # fmt: skip
-"""Attributes of Python's own objects, which a resume does not make, that hold what the script put into them."""
+"""
+Attributes in which Python's own objects hold the values that the script put in. A resume does not make such objects.
+"""
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
-"""Kinds of bags; of a thread's own values, those of the thread that trains."""
+"""Kinds of bags. Of a `threading.local`, only the training thread's values count."""
 
 
 class Node:
     """
-    An object whose parts may change. `parts` is a list, for a holder a dict; None if the walk does not read them. Those
-    of a mapping are its keys and values in turns. `inner` are those that may have parts themselves, with their paths,
-    except for those that are `still`.
+    An object whose parts may change. `parts` is a list or, for a holder, a dict; None if the walk does not read the
+    parts. The parts of a mapping are its keys and values in turn. `inner` holds the parts that may have parts
+    themselves, with their paths. Parts that are `still` are left out of it.
     """
 
     __slots__ = ("inner", "kind", "parts", "path", "value")
@@ -93,7 +94,7 @@ class Node:
         return self.parts is None and self.kind in CONTAINERS
 
     def has_same_parts(self) -> bool:
-        """Return whether its parts are the very same objects, or not read; not for holders."""
+        """Return whether the parts are the same objects as before, or were not read. Not for holders."""
         if self.parts is None:
             return True
         pairs = self.kind in OF_PAIRS
@@ -112,15 +113,16 @@ class Before(NamedTuple):
     earlier: Mapping[int, Node]
     """Containers that were walked, and objects without parts to walk."""
     still: Set[int] = frozenset()
-    """The `id`s of some of these that have not changed, with all that is in them."""
+    """The `id`s of containers and objects in `earlier` that have not changed, including everything in them."""
 
 
 class Walk:
     """
-    The objects that one walk has found, by `id`. `others` are those that it does not enter, each with the two halves of
-    its path.
+    The objects that one walk has found, by `id`. `others` are the objects that it does not enter, each with the two
+    halves of its path.
 
-    It does not enter those in `stops` either. In the first walk, without `before`, each long container is a table.
+    It does not enter the objects in `stops` either. In the first walk, without `before`, each long container is a
+    table.
     """
 
     def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:
@@ -133,12 +135,12 @@ class Walk:
         self._left = OBJECTS_MAX - len(self._still)
         self.nodes: dict[int, Node] = {}
         self.compared: list[int] = []
-        """Those of `nodes` that may have changed: not the containers that have the very same parts."""
+        """Those of `nodes` that may have changed. Containers with exactly the same parts are left out."""
         self.others: dict[int, tuple[str, str, object]] = {}
         self.module: nn.Module | None = None
         """The module that is trained."""
         self.trained_parts: set[int] = set()
-        """Parts of the module that is trained, without those in `quiet`."""
+        """Parts of the trained module, without those in `quiet`."""
         self.quiet: set[int] = set()
         self.plain: list[tuple[nn.Module, tuple[str, ...]]] = []
         """Libraries' modules, with the names of their plain attributes."""
@@ -146,8 +148,8 @@ class Walk:
 
     def trained(self, module: nn.Module, path: str, own: frozenset[str]) -> None:
         """
-        Walk the module that is trained, with attributes of its framework's own, and all parts of it. Their tensors are
-        carried as weights.
+        Walk the trained module and all its parts. `own` names its attributes that belong to its framework. Their
+        tensors are saved as weights.
         """
         self.module = module
         stack = [(path, module)]
@@ -179,7 +181,7 @@ class Walk:
         self._run()
 
     def _registered(self, where: str, tensors: Mapping[str, Tensor | None]) -> tuple[tuple[str, bool], ...]:
-        """Note tensors, which are carried elsewhere; return whether each requires gradients."""
+        """Note tensors, which are saved elsewhere. Return whether each of them requires gradients."""
         flags = []
         for name, tensor in tensors.items():
             if tensor is not None:
@@ -188,7 +190,9 @@ class Walk:
         return _EQUAL_FLAGS.setdefault(tuple(flags), tuple(flags))
 
     def root(self, value: Any, path: str) -> None:
-        """Walk an object that counts as the script's, even with a class of a library; of a dict its items."""
+        """
+        Walk an object that counts as the script's even if its class is a library's. If it is a dict, walk its items.
+        """
         if id(value) not in self.nodes and id(value) not in self.stops and hasattr(value, "__dict__"):
             kind = "nn" if isinstance(value, nn.Module) else "dict" if isinstance(value, dict) else "object"
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
@@ -204,7 +208,7 @@ class Walk:
 
     def structure(self) -> Iterator[int]:
         """
-        Yield keys of modules outside of the trained one: libraries' modules, and the dicts that hold modules' parts.
+        Yield the keys of modules outside the trained one: libraries' modules, and the dicts that hold modules' parts.
         """
         for key, node in self.nodes.items():
             if node.kind == "nn" and key not in self.trained_parts:
@@ -233,7 +237,9 @@ class Walk:
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
 
     def _keep_earlier(self, key: int) -> bool:
-        """Reuse a node that existed when training began, and has the same parts; return whether it does."""
+        """
+        Reuse the node from the start of training if the object still has the same parts. Return whether it was reused.
+        """
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():
             return False
@@ -306,7 +312,7 @@ class Walk:
         return self._attributes(value, self._script.set_by_libraries(type(value)))
 
     def own_parts(self, module: nn.Module) -> dict[str, Any]:
-        """Return the attributes of a module that is not the trained one, without those of torch."""
+        """Return the attributes of a module other than the trained one, without those that torch adds."""
         parts = self._plain_of(module)
         if parts is not None:
             return parts
@@ -345,24 +351,27 @@ _KINDS: dict[type, str] = {
     **SEQUENCES, **MAPPINGS, np.ndarray: "array", np.ma.MaskedArray: "masked", Tensor: "tensor", nn.Parameter: "tensor",
 }  # fmt: skip
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
-"""One object for equal flags, as identity is the fastest comparison."""
+"""One object for equal flags, because identity is the fastest comparison."""
 OF_PAIRS = frozenset(MAPPINGS.values())
 
 
 def pairs_of(mapping: dict[Any, Any]) -> Collection[tuple[Any, Any]]:
-    """Return its pairs in its order, which an OrderedDict's dict does not have, without a call of the script's code."""
+    """
+    Return the mapping's pairs in its own order, without calling the script's code. `dict.items` of an OrderedDict would
+    lose that order.
+    """
     return OrderedDict.items(mapping) if isinstance(mapping, OrderedDict) else dict.items(mapping)
 
 
 def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return inner modules in reverse, so that a stack gives them in the order of `named_modules`."""
+    """Return inner modules in reverse order, so that a stack yields them in the order of `named_modules`."""
     inner = [(f"{where}.{name}", part) for name, part in module._modules.items() if part is not None]
     inner.reverse()
     return inner
 
 
 def cells_of(function: FunctionType) -> dict[str, CellType]:
-    """Return the cells of the variables that it shares with the function around it."""
+    """Return the cells of the variables that `function` shares with the enclosing function."""
     return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
@@ -386,7 +395,7 @@ def _of_function(function: FunctionType) -> dict[str, Any]:
 
 
 def _named(kind: str, path: str, parts: Any, still: Set[int]) -> list[tuple[Any, str]]:
-    """Return those of `parts` that may have parts themselves, and the way to each."""
+    """Return the `parts` that may have parts themselves, each with its path."""
     if kind in HOLDERS:
         return [
             (part, f"{path}.{name}")

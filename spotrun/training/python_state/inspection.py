@@ -1,9 +1,9 @@
 """
-Inspects an object that no image holds, without a call of its code.
+Inspects an object that no image holds, without calling its code.
 
-An iterator has a place; what is outside of the process has counts (outside.py). An object of a library is inspected
-attribute by attribute: numbers, arrays, and further objects. What a library keeps in private attributes, in dicts and
-as text is mostly a cache, and does not count there; a generator, a connection or a process does.
+An iterator has a position; an object outside the process has counts (outside.py). A library's object is inspected
+attribute by attribute: numbers, arrays, and further objects. A library's private attributes, dicts and texts are mostly
+caches, and do not count, but a generator, a connection or a process there does.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Facts: TypeAlias = tuple[Any, ...]
 class Glance:
     """
     Inspects objects. `carried` are the objects that images hold, by `id`. Objects of the packages `harmless` are
-    skipped. Files that are written below the folder `work` belong to checkpoints.
+    skipped. Files open for writing below the folder `work` belong to checkpoints.
     """
 
     def __init__(self, carried: Container[int], harmless: tuple[str, ...], work: str) -> None:
@@ -63,12 +63,14 @@ class Glance:
         self._work = work
 
     def is_of_use(self, value: object) -> bool:
-        """Return whether inspection may show something that a step may depend on."""
+        """Return whether inspection may find state that a step depends on."""
         cls = type(value)
         return not (issubclass(cls, _NEVER) or cls.__module__.startswith(self._harmless))
 
     def facts(self, value: object, depth: int = DEPTH) -> Facts:
-        """Return facts that differ once the object was seen to change; empty if inspection shows nothing of it."""
+        """
+        Return facts that differ once the object has visibly changed; empty if inspection can see nothing of the object.
+        """
         found: list[Any] = [*_public(value), *_weakly_held(value), *_kept_results(value)]
         seen = {id(value)}
         waiting = deque([(value, depth)])
@@ -91,7 +93,7 @@ class Glance:
         return not kept and self.is_of_use(part)
 
     def _facts_of(self, value: Any) -> list[Any]:
-        """Return its own facts, without those of its parts."""
+        """Return the facts of `value` itself, without those of its parts."""
         cls = type(value)
         if is_outside(cls):
             seen = seen_of(value, self._work)
@@ -114,7 +116,7 @@ class Glance:
 
 
 def _public(value: Any) -> list[Any]:
-    """Return the public plain attributes of the object itself, texts and flags too."""
+    """Return the public plain attributes of the object itself, including texts and flags."""
     cls = type(value)
     if not cls.__dictoffset__ or _is_shadowed(cls):
         return []
@@ -122,7 +124,7 @@ def _public(value: Any) -> list[Any]:
 
 
 def _weakly_held(value: Any) -> list[Any]:
-    """Return how many objects it holds weakly, and which, without keeping them alive."""
+    """Return the number of objects that `value` holds weakly, and their identities, without keeping them alive."""
     cls = type(value)
     if issubclass(cls, weakref.ref):
         return [value() is None]
@@ -137,12 +139,15 @@ def _or_id(value: Any) -> Any:
 
 
 def _kept_results(value: Any) -> list[Any]:
-    """Return how many results a cache has taken in. Inspection cannot read them, nor a resume restore them."""
+    """
+    Return the number of results that a cache has taken in. Inspection cannot read them, and a resume cannot restore
+    them.
+    """
     return [value.cache_info().misses] if type(value) is CACHE else []
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the inspected parts of an object that is no number."""
+    """Yield the parts of an object that are inspected."""
     cls = type(value)
     goes_on = hasattr(cls, "__next__")
     if goes_on and not cls.__dictoffset__:
@@ -161,12 +166,12 @@ def _counts_anyway(cls: type) -> bool:
 
 
 def _is_shadowed(cls: type) -> bool:
-    """Return whether it is a proxy, which answers for another object that may not exist yet."""
+    """Return whether `cls` is a proxy, which answers for another object that may not exist yet."""
     return any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)
 
 
 def _frame(generator: GeneratorType[Any, Any, Any]) -> tuple[Any, ...]:
-    """Return where it stands, and its plain variables."""
+    """Return the position of a generator, and its plain variables."""
     frame = generator.gi_frame
     if frame is None:
         return ()

@@ -18,9 +18,9 @@ from typing import Any
 UNKNOWN = "a connection whose traffic is not counted"
 _OUTSIDE = (io.IOBase, socket.socket, Popen, BaseProcess)
 _STANDARD = 2
-"""Highest descriptor of what every process prints to."""
+"""The highest of the standard descriptors, to which every process prints."""
 _TCP_COUNTS = struct.Struct("@120x2Q")
-"""Fields of `struct tcp_info` of Linux: the bytes that were acknowledged, and those that were received."""
+"""Fields of Linux's `struct tcp_info`: the number of bytes acknowledged, and the number received."""
 
 
 def is_outside(cls: type) -> bool:
@@ -29,9 +29,9 @@ def is_outside(cls: type) -> bool:
 
 def seen_of(value: Any, work: str) -> Any:
     """
-    Return a value that changes with each use: a position, a time, or counts. None if it is closed, or nothing can be
-    seen; `UNKNOWN` if it may have been used all the time. Files that are written below the folder `work` belong to
-    checkpoints, with their positions.
+    Return a value that changes with each use: a position, a time, or counts. None if the object is closed or shows
+    nothing; `UNKNOWN` if it may be used at any time. Files open for writing below the folder `work` belong to
+    checkpoints, with their positions, so they give None.
     """
     cls = type(value)
     if issubclass(cls, io.IOBase):
@@ -67,7 +67,7 @@ def _is_written_below(handle: int, work: str) -> bool:
 
 
 def _of_pipe(handle: int) -> Any:
-    """Return when it was last written to or read from, and how much lies in it."""
+    """Return the times of the last write and read of a pipe, and the number of unread bytes in it."""
     try:
         found = os.fstat(handle)
         if stat.S_ISSOCK(found.st_mode):
@@ -79,7 +79,7 @@ def _of_pipe(handle: int) -> Any:
 
 
 def _traffic(connection: socket.socket) -> Any:
-    """Return the bytes that went over it."""
+    """Return the numbers of bytes sent and received over a connection; None if it is closed."""
     try:
         socket.socket.getpeername(connection)
     except OSError:
@@ -91,7 +91,7 @@ def _traffic(connection: socket.socket) -> Any:
 
 
 def _time_used(process: Any) -> Any:
-    """Return the ticks used by a process that this one has started; None when it has ended."""
+    """Return the CPU ticks that a child process has used; None once it has ended."""
     own = vars(process)
     number = own.get("pid") if isinstance(process, Popen) else getattr(own.get("_popen"), "pid", None)
     try:

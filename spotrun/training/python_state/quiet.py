@@ -1,8 +1,8 @@
 """
-Compares modules of libraries, most parts of a model, with their earlier selves.
+Compares modules of libraries, which are most parts of a model, with their earlier state.
 
-They have a few plain attributes (`Dropout.p`), and whether each parameter requires gradients. A large model has
-thousands of them, and each snapshot has to compare all.
+Such a module has a few plain attributes (`Dropout.p`), and each of its parameters may require gradients or not. A large
+model has thousands of them, and each snapshot has to compare all.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _requires_grad = attrgetter("requires_grad")
 
 
 class Quiet(NamedTuple):
-    """One such module, as it was."""
+    """A library's module in its earlier state."""
 
     module: nn.Module
     attributes: int
-    """Number of its attributes, torch's own included."""
+    """Number of its attributes, including torch's own."""
     get: Callable[[dict[str, Any]], Any]
     values: Any
     tensors: Sequence[Tensor | None]
@@ -30,7 +30,7 @@ class Quiet(NamedTuple):
 
     @classmethod
     def of(cls, module: nn.Module, names: Sequence[str]) -> Quiet:
-        """Note a module; `names` are its attributes that are compared."""
+        """Record a module. `names` are the attributes to compare."""
         get = itemgetter(*names) if names else _nothing
         attributes = vars(module)
         parameters = [parameter for parameter in module._parameters.values() if parameter is not None]

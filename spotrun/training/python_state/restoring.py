@@ -1,9 +1,9 @@
 """
 Restores an image's values into the script's objects.
 
-The script has made its objects before. Those are filled in place, so that every other holder sees it. Objects that came
-later are made again: containers, arrays and tensors, and instances of classes that the script's modules already hold.
-Nothing that an image names is imported or called.
+The script has already made its objects. They are filled in place, so that every other holder sees the values. Objects
+that came later are made again: containers, arrays and tensors, and instances of classes that the script's modules
+already hold. Nothing that an image names is imported or called.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _ARRAYS = {"array": np.ndarray, "mapped": np.memmap, "masked": np.ma.MaskedArray
 _BUILT = ("tuple", "frozenset", "namedtuple")
 """Kinds that are made when all of their parts exist."""
 _HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
-"""Kinds that are filled last, as hashing calls methods of the parts."""
+"""Kinds that are filled last, because hashing calls methods of the parts."""
 
 
 class _Missing(Exception):
-    """Raised if there is no such object in this process."""
+    """Raised if this process has no such object."""
 
 
 class Restorer:
     """
     Restores one image. Afterwards `lost` names the places that this process lacks.
 
-    `late` has the parts of the trained module as they are now, by path.
+    `late` has the present parts of the trained module, by path.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Restorer:
         """Instances of the script's classes that this process did not have."""
         self.lost: list[str] = []
         self.new: list[Any] = []
-        """The objects that were made here."""
+        """The objects that this restore has made."""
 
     def load(self) -> None:
         """
@@ -106,7 +106,7 @@ class Restorer:
     # --- where each object is
 
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
-        """Return the object to fill, None for those that are built from their parts."""
+        """Return the object to fill; None for an object that is built from its parts."""
         if kind in _BUILT:
             return None
         if known:
@@ -191,10 +191,13 @@ class Restorer:
         except (KeyError, ValueError, RuntimeError):
             raise _Missing from None
 
-    # --- what is in it
+    # --- contents
 
     def _contents(self) -> dict[int, Any]:
-        """Return the parts of each object, before any is filled. Containers that lack one of theirs are missing."""
+        """
+        Return the parts of each object, before any object is filled. A container that lacks one of its parts is missing
+        too.
+        """
         holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
         others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}
         built = [n for n, item in enumerate(self._objects) if item[0] in _BUILT]
@@ -217,7 +220,10 @@ class Restorer:
         return contents
 
     def _lacks_a_part(self, number: int) -> bool:
-        """Return whether an instance would not be as its class makes it. An existing one goes without the part."""
+        """
+        Return whether a new instance would lack a part, so that its class could not have made it. An existing instance
+        is filled without the part.
+        """
         try:
             for encoded in self._objects[number][3]["parts"].values():
                 self._value(encoded)
@@ -322,7 +328,7 @@ class Restorer:
 
 
 def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str, ...]) -> None:
-    """Fill without the class's own `__setattr__`, which would be code of the script."""
+    """Fill without the class's own `__setattr__`, which would be script code."""
     if kind == "nn" and FLAGS in parts:
         _set_flags(holder, parts.pop(FLAGS))
     own = {name: part for name, part in parts.items() if not is_name_of_python(name)}
@@ -387,7 +393,9 @@ def _member(name: str, member: str) -> Enum:
 
 
 def _flag(name: str, number: int) -> Flag:
-    """Return a flag. One of several members has no name, and Python alone makes it when it is first needed."""
+    """
+    Return a flag. A combination of members has no name; Python makes it only when it is first needed.
+    """
     found = _enum(name)
     if Flag not in found.__mro__:
         raise _Missing
@@ -396,7 +404,7 @@ def _flag(name: str, number: int) -> Flag:
 
 
 def _enum(name: str) -> type:
-    """Return a class that exists already."""
+    """Return an enum class that already exists in this process."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):

@@ -1,4 +1,4 @@
-"""Recognises what belongs to the script: modules whose file lies in the work folder, their classes and functions."""
+"""Recognises the script's own modules, classes and functions: those whose file lies in the work folder."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 INSTALLED = ("site-packages", "dist-packages")
-"""Names of folders that hold libraries, also in the work folder."""
+"""Names of folders that hold libraries, even inside the work folder."""
 PYTHON = tuple(os.path.join(os.path.realpath(sysconfig.get_path(name)), "") for name in ("stdlib", "platstdlib"))
 """Folders of Python's own modules, which may be in a home folder too."""
 OURS = __name__.partition(".")[0]
 _MARKS = ("__new__", "__del__", "__setstate__", "__slots__")
-"""Attributes of classes that act on making instances. spotrun makes none behind their back."""
+"""Attributes with which a class takes part in making its instances. spotrun does not bypass them."""
 _HARMLESS_BASES = frozenset({"abc", "typing", "typing_extensions"})
 _STORE_ATTR = dis.opmap["STORE_ATTR"]
 
 
 class Script:
-    """The script of this process, as of now: further modules may be imported later."""
+    """The script of this process as it is now: further modules may be imported later."""
 
     def __init__(self, folders: Iterable[str], modules: Mapping[str, Any] | None = None) -> None:
         self._folders = tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
@@ -67,11 +67,11 @@ class Script:
         )
 
     def owns(self, thing: type | FunctionType) -> bool:
-        """Return whether a module of the script has defined this class or function."""
+        """Return whether a module of the script defines `thing`."""
         return thing.__module__ in self.modules
 
     def own_of(self, things: Mapping[str, object]) -> dict[str, object]:
-        """Return those whose class a module of the script has defined."""
+        """Return the `things` whose class is defined in a module of the script."""
         return {name: one for name, one in things.items() if self.owns(type(one))}
 
     def class_name(self, cls: type) -> str:
@@ -79,8 +79,8 @@ class Script:
 
     def find(self, name: str) -> type | None:
         """
-        Return the class of this name, if a module of the script holds it already, without an import or a call; else
-        None.
+        Return the class of this name if a module of the script already holds it; else None. Nothing is imported or
+        called.
         """
         module, _, qualname = name.partition(":")
         found: Any = self.modules.get(module)
@@ -90,8 +90,8 @@ class Script:
 
     def can_make(self, cls: type) -> bool:
         """
-        Return whether instances of it may be made without a call: it and its bases are the script's, or have no code
-        that would miss the call.
+        Return whether an instance of `cls` may be made without calling the class: it and its bases are the script's, or
+        have no code that needs the call.
         """
         return all(self._is_simple(base) for base in cls.__mro__)
 

@@ -1,4 +1,4 @@
-"""The state of one training that a script keeps in Python objects: walks, carries and restores it."""
+"""The state of a training that a script keeps in Python objects: finds, saves and restores it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from spotrun.training.python_state.untracked import Unseen
 from spotrun.training.python_state.values import name_of
 
 DEPTH = 4
-"""Maximum depth of libraries' objects, such as a Subset or a Compose, around data sets and transforms of the script."""
+"""
+Maximum depth of library objects, such as a Subset or a Compose, around the script's own data sets and transforms.
+"""
 LONG = 64
 """Maximum length of a library's chain of transforms; a longer list is data."""
 NOTHING_LIKE_IT = "this process has nothing like it there"
@@ -33,13 +35,13 @@ NOTHING_LIKE_IT = "this process has nothing like it there"
 
 class PythonState:
     """
-    Calls come in this order: `begins`; `moved`; for each loader `reads`; `starts`; then `dump` at each snapshot. `load`
-    may be called as soon as there are loaders, so that workers start with it, and once more after `starts`: hooks at a
-    training's start make new objects.
+    Calls come in this order: `begins`; `moved`; `reads` for each loader; `starts`; then `dump` at each snapshot. `load`
+    may be called as soon as there are loaders, so that workers start with the restored state. It is called once more
+    after `starts`, because start hooks make new objects.
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
-        """Take `work`: files that are written below this folder belong to checkpoints."""
+        """Take `work`: files open for writing below this folder belong to checkpoints."""
         self._framework = framework
         self._script = script or Script.of_this_process()
         self._work = work
@@ -56,17 +58,17 @@ class PythonState:
         self._news: list[UntrackedChange] = []
 
     def begins(self) -> None:
-        """Note everything as the script has made it, before any hook of the script has seen restored weights."""
+        """Record everything that the script has made, before any of its hooks has seen restored weights."""
         self._baseline.add(self._walk(None))
 
     def moved(self) -> None:
-        """Note the tensors once the module is on its device: others may have taken their places."""
+        """Record the tensors again once the module is on its device: the move may have replaced them."""
         self._baseline.settle(self._walk(None))
 
     def reads(self, loader: Any, stage: Stage, number: int) -> None:
         """
-        Note a loader, the `number`-th of its stage. What a stream or a sampler keeps is a part of the place in the
-        data, which is carried elsewhere.
+        Note a loader, the `number`-th of its stage. The state of a stream or a sampler is part of the place in the
+        data, which is saved elsewhere.
         """
         names = ("sampler", "batch_sampler") if is_indexed(loader) else ("dataset",)
         self._stops |= {id(one): one for one in (loader, *(getattr(loader, name, None) for name in names))}
@@ -83,7 +85,7 @@ class PythonState:
             self._baseline.add(walk)
 
     def starts(self) -> None:
-        """Note that the hooks of the training's start have run; its first epoch begins."""
+        """Note that the start hooks have run and the first epoch begins."""
         walk = self._walk(self._baseline.before(probe=False))
         self._baseline.add_started(walk)
         others = (one for key, one in walk.others.items() if key not in walk.stops and not self._is_of_library(one[2]))
@@ -95,7 +97,9 @@ class PythonState:
         self._dumps = 0
 
     def dump(self) -> State:
-        """Return what has changed since `begins`, with the living tensors. `news` names what cannot be carried."""
+        """
+        Return the changes since `begins`, with the script's own tensors. `news` names changes that cannot be saved.
+        """
         probe = self._dumps % PROBE_EVERY == 0
         self._dumps += 1
         walk = self._walk(self._baseline.before(probe=probe))
@@ -108,12 +112,12 @@ class PythonState:
         return image
 
     def _given_now(self) -> dict[str, object]:
-        """Callbacks, loggers and what else the training was given, by name."""
+        """Return callbacks, loggers and other objects that the training was given, by name."""
         loggers = {f"loggers[{number}]": one for number, one in enumerate(self._framework.loggers)}
         return loggers | dict(self._framework.roots())
 
     def _come_and_gone(self) -> Iterator[UntrackedChange]:
-        """A process that resumes has those of the beginning."""
+        """Yield objects that the training got or lost since it began: a process that resumes has the original ones."""
         now = self._given_now()
         before, there = (set(map(id, each.values())) for each in (self._given, now))
         for path, one in now.items():
@@ -124,7 +128,7 @@ class PythonState:
                 yield UntrackedChange(path, f"a {name_of(one)} that is no part of the training any more")
 
     def _is_of_library(self, value: object) -> bool:
-        """Return whether it is a cache of a function that the script has only imported."""
+        """Return whether `value` is the cache of a function that the script has only imported."""
         if type(value) is not CACHE:  # not isinstance(), which calls the value: a proxy may have none yet, and raise
             return False
         function = getattr(value, "__wrapped__", None)
@@ -132,10 +136,10 @@ class PythonState:
 
     def load(self, image: State, *, last: bool) -> None:
         """
-        Restore a `dump` of an earlier process. What this process lacks is in the `news` of the `last` load.
+        Restore a `dump` of an earlier process. After the `last` load, `news` names the values that this process lacks.
 
         Raises:
-            CheckpointDamaged
+            CheckpointDamaged: the image is malformed or of an unknown format.
         """
         parts = self._framework.module.named_modules(prefix="module") if last else ()
         restorer = Restorer(self._script, self._baseline, image, {f"{LATE}{path}": part for path, part in parts})
@@ -147,7 +151,7 @@ class PythonState:
             )
 
     def knows(self, value: object) -> bool:
-        """Return whether the script has it in a place that images hold."""
+        """Return whether the script holds `value` in a place that images cover."""
         return self._baseline.knows(value)
 
     def _walk(self, before: Before | None) -> Walk:
@@ -163,13 +167,13 @@ class PythonState:
         return walk
 
     def news(self) -> list[UntrackedChange]:
-        """Return what was found since the last call and is in no image."""
+        """Return changes that were found since the last call and that no image holds."""
         found, self._news = self._news, []
         return found
 
 
 def _own_within(script: Script, value: Any, path: str, depth: int = DEPTH) -> Iterator[tuple[str, object]]:
-    """Yield instances of the script's classes in a library's object, or the object itself if it is one."""
+    """Yield the instances of the script's classes inside a library's object, or the object itself if it is one."""
     if script.owns(type(value)):
         yield path, value
     elif depth and isinstance(value, list | tuple):

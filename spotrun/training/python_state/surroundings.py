@@ -1,6 +1,6 @@
 """
-Watches what belongs to the process and not to an object, and a script may set: the environment, the working folder,
-settings of libraries. A process that resumes has it as the script sets it at its start.
+Watches state that belongs to the process rather than to an object, and that a script may set: the environment, the
+working folder, library settings. A process that resumes has it as the script sets it when it starts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SET_BY_LIBRARIES = (
     "KMP_", "OMP_", "MKL_", "OPENBLAS_", "TOKENIZERS_", "TRANSFORMERS_", "HF_", "TF_", "XLA_", "MASTER_", "PYTHON",
     "LD_",
 )  # fmt: skip
-"""Prefixes of variables that libraries set themselves, and that no step's result depends on."""
+"""Prefixes of variables that libraries set themselves and that do not affect the result of a step."""
 VARIABLE = "an environment variable"
 _SETTINGS: dict[str, Callable[[], Any]] = {
     "torch.get_default_dtype()": torch.get_default_dtype,
@@ -35,13 +35,13 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 
 
 class Surroundings:
-    """The surroundings as they are now. Values of variables may be secrets: they are never reported."""
+    """The surroundings at one moment. Values of variables may be secrets, so they are never reported."""
 
     def __init__(self) -> None:
         self._raw, self._variables, self._settings = dict(_raw()), _variables(), _settings()
 
     def changed(self) -> Iterator[UntrackedChange]:
-        """Yield what differs from then; each time."""
+        """Yield what has changed since that moment. Each call yields every change."""
         if self._raw != _raw():
             yield from self._changed_variables()
         settings = _settings()
@@ -57,7 +57,7 @@ class Surroundings:
 
 
 def _raw() -> Mapping[Any, Any]:
-    """Return all variables as the system has them: os.environ decodes each one at each access."""
+    """Return all variables as the system stores them, because os.environ decodes a variable at each access."""
     raw: Mapping[Any, Any] = vars(os.environ).get("_data", os.environ)
     return raw
 

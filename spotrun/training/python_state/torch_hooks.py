@@ -1,6 +1,6 @@
 """
-Watches functions that only torch holds, which it calls around a module, a gradient or a step: those that come or go
-while training goes on. A process that resumes has those that the script registers when it starts.
+Watches functions that only torch holds, and calls around a module, a gradient or a step. Reports those that come or go
+during training: a process that resumes has only those that the script registers when it starts.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 PUT_BACK = (*HARMLESS, "torch.nn.utils.prune", "transformers.", "peft.")
 """
-Prefixes of modules whose hooks no step depends on, or are registered again: with the weights (weights.prune_again), or
-by a framework when its training starts. The Trainer of transformers removes its own when training is over.
+Prefixes of modules whose hooks are not reported. Either no step depends on them, or they are registered again: with the
+weights (weights.prune_again), or by a framework when its training starts. The Trainer of transformers removes its own
+hooks when training is over.
 """
 
 Hooks = Mapping[str, tuple[str, ...]]
-"""The names of the functions, by where torch holds them, without empty places."""
+"""The names of the functions, by the place where torch holds them. Places without functions are left out."""
 
 
 class TorchHooks:
-    """The hooks of a module and its optimizers, as they are now."""
+    """The hooks of a module and its optimizers at one moment."""
 
     def __init__(self, module: nn.Module, optimizers: Sequence[object] = ()) -> None:
         self._module = module
@@ -41,7 +42,7 @@ class TorchHooks:
         self._hooks = self._now()
 
     def changed(self, *, probe: bool) -> Iterator[UntrackedChange]:
-        """Yield places whose functions have changed. Only a `probe` sees those of parameters that only go."""
+        """Yield places whose functions have changed. Without `probe`, a parameter's hooks that only go are not seen."""
         counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
         if not probe and (counts, registered) == (self._counts, self._registered):
             return
@@ -83,7 +84,7 @@ def _matters(hook: Any) -> bool:
 
 
 def _module_of(hook: Any) -> str:
-    """Return the module of a function, or of the class of a callable object."""
+    """Return the module of a function, or of a callable object's class."""
     return str(getattr(hook, "__module__", None) or type(hook).__module__)
 
 

@@ -1,7 +1,8 @@
 """
-Compares many small objects at once, and lets a walk skip those that rest: most of what a script keeps.
+Compares many small objects at once, so that a walk can skip unchanged ones, which are most of a script's objects.
 
-An object that was seen to change leaves for good, with its holders. From then on each walk compares them one by one.
+An object that has changed once leaves for good, together with its holders. From then on each walk compares each of them
+by itself.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from spotrun.training.python_state.graph import MAPPINGS, SEQUENCES, Node
 from spotrun.training.python_state.values import is_scalar
 
 BLOCK = 64
-"""Number of objects that are compared at once, and one by one if one of them has changed."""
+"""Number of objects that are compared at once; if one of them has changed, they are compared one by one."""
 SMALL_BYTES = 4096
 SMALL_ITEMS = 1000
 
 Look: TypeAlias = Callable[[], tuple[list[Any], list[Any]]]
-"""Returns what shows a change of some objects: values to compare by `==`, and objects that have to be the same."""
+"""Returns what reveals a change of some objects: values to compare with `==`, and objects that must be identical."""
 
 
 class Resting(NamedTuple):
-    """An object as an earlier walk has found it, and a test that it is still the same."""
+    """An object as an earlier walk found it, and a test whether it is unchanged."""
 
     node: Node
     rests: Callable[[], bool]
 
 
 class Still:
-    """The small objects that were found and have not changed, with all that is in them."""
+    """The small objects that were found and have not changed, including everything in them."""
 
     def __init__(self, found: Iterable[Resting] = ()) -> None:
         self._blocks = [block for kind, each in _by_kind(found) for block in _blocks(kind, each)]
         self._keys = self._that_hold_no_others()
 
     def now(self) -> Set[int]:
-        """Return the `id` of each. One that changes later is not among them any more."""
+        """Return the `id` of each. An object that changes later is left out from then on."""
         if all(block.rests() for block in self._blocks):
             return self._keys
         self._blocks = [block if block.rests() else block.without_changed() for block in self._blocks]
@@ -86,7 +87,7 @@ def _blocks(kind: str, objects: list[Resting]) -> Iterator[_Block]:
 
 
 def _kind_of_small(node: Node) -> str:
-    """Return "" if it is no small object that can be compared with others at once."""
+    """Return the kind under which a small object is compared with others at once; "" if it cannot be."""
     value, cls = node.value, type(node.value)
     if cls in SEQUENCES or cls in MAPPINGS:
         if node.parts is None or len(node.parts) > SMALL_ITEMS:
@@ -105,7 +106,7 @@ def _is_small_tensor(tensor: Tensor) -> bool:
 
 
 def _inside(node: Node) -> set[int]:
-    """Return the keys of those objects in it that may change."""
+    """Return the keys of the objects inside `node` that may change."""
     return {id(part) for part, _ in node.inner if not is_scalar(part)}
 
 
@@ -126,7 +127,7 @@ def _look_at_arrays(values: list[Any]) -> Look:
 
 
 def _look_at_tensors(values: list[Any]) -> Look:
-    """Read their bytes in place, as to get them from torch takes longer than to compare them."""
+    """Read the tensors' bytes in place, because getting them from torch takes longer than comparing them."""
     memories: list[Any] = [memory_of(value.detach()) for value in values]
 
     def look() -> tuple[list[Any], list[Any]]:

@@ -1,9 +1,9 @@
 """
 Watches objects that are in no checkpoint and change without a sign in the script's own objects: an iterator that goes
-on, an open file, a connection, an environment of a library.
+on, an open file, a connection, a library's environment.
 
-Each is compared by what inspection shows without a call of its code (glance.py), so one that changes in silence is not
-reported. A connection whose traffic cannot be seen counts as used.
+Each is compared by facts that inspection can read without calling its code (inspection.py). So a change that leaves no
+such fact is not reported. A connection whose traffic cannot be seen counts as used.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from spotrun.training.python_state.outside import UNKNOWN
 from spotrun.training.python_state.values import name_of, same
 
 FACTS_MAX = 20_000
-"""Maximum facts of all objects together. What comes later in the walk is inspected without its parts."""
+"""Maximum facts of all objects together. Objects that come later in the walk are inspected without their parts."""
 FEW = 1000
-"""Maximum facts that are compared at each snapshot; more of them only at each `PROBE_EVERY`-th."""
+"""Maximum facts that are compared at each snapshot; if there are more, only at each `PROBE_EVERY`-th."""
 OF_DATA = "data["
-"""Prefix of paths of data sets. Place seeds the generators there, and transforms note what they did last."""
+"""Prefix of the paths of data sets. The place seeds generators there, and transforms record their last action."""
 
 
 class Unseen:
     """
-    The objects that existed when training began. `carried` are the objects that images hold, by `id`; files that are
-    written below the folder `work` are in checkpoints too.
+    The objects that existed when training began. `carried` are the objects that images hold, by `id`. Files open for
+    writing below the folder `work` are in checkpoints too.
     """
 
     def __init__(self, others: Iterable[tuple[str, str, object]], carried: Container[int] = (), work: str = "") -> None:
@@ -42,7 +42,7 @@ class Unseen:
 
     def changed(self, *, probe: bool = True) -> Iterator[UntrackedChange]:
         """
-        Yield each changed object once: its place, and what it is. Without `probe`, yield none if that would take long.
+        Yield each changed object once: its place and its class. Without `probe`, yield nothing if that would take long.
         """
         if not probe and self._many > FEW:
             return

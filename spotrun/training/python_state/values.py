@@ -1,8 +1,9 @@
 """
-Encodes plain values that cannot change, as an image holds them.
+Encodes plain values that cannot change, in the form that an image holds.
 
-The tree of an image (checkpoint/tree.py) has a form for each. Here a tuple stands for a kind of value that needs more
-than that, and begins with its name; a tuple of the script's is one that begins with "tuple".
+The tree of an image (checkpoint/tree.py) has a form for each. In this form a tuple stands for a kind of value that
+needs more than that, and begins with the kind's name. The script's own tuple is encoded as one that begins with
+"tuple".
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ SCALARS = _NUMPY | {
     datetime.time, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo, Decimal, Fraction, UUID, Path, PosixPath,
     PurePath, PurePosixPath, torch.dtype, torch.device, torch.Size,
 }  # fmt: skip
-"""Types of values that are compared by `==`, which runs no code of the script."""
+"""Types whose values can be compared with `==` without running code of the script."""
 
 
 class NotPlain(Exception):
-    """Raised if an image has no form for a value; the text says what it is."""
+    """Raised if an image has no form for a value. The text describes the value."""
 
 
 def is_scalar(value: object) -> bool:
-    """Return whether it is a value of `SCALARS`, or a tuple of such."""
+    """Return whether `value` has a type of `SCALARS`, or is a tuple of such values."""
     return type(value) in SCALARS or (type(value) is tuple and all(map(is_scalar, value)))
 
 
 def same(before: object, now: object) -> bool:
-    """Return whether it is the same object, or plain values that are equal and of one type."""
+    """Return whether both are the same object, or equal plain values of the same type."""
     if before is now:
         return True
     if type(before) is not type(now):
@@ -59,10 +60,10 @@ def same(before: object, now: object) -> bool:
 
 def encode(value: Any) -> Encoded:
     """
-    Return an `is_scalar` as an image holds it.
+    Return a scalar value (see `is_scalar`) in the form that an image holds.
 
     Raises:
-        NotPlain: it is a slice of something else, or a time zone without a name.
+        NotPlain: the value is a slice of values that are not scalars, or has a time zone without a name.
     """
     if type(value) is tuple:
         return ("tuple", *map(encode, value))
@@ -95,6 +96,6 @@ def _bounds(value: slice[Any, Any, Any]) -> tuple[Any, Any, Any]:
 
 
 def name_of(value: object) -> str:
-    """Return the name of its class, as a user would search for it."""
+    """Return the class name of `value`, in the form in which a user would search for it."""
     cls = type(value)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,1 +1,1 @@
-"""Traces what a training did, batch by batch and exactly, for `spotrun verify-resume`."""
+"""Traces a training exactly, batch by batch, for `spotrun verify-resume`."""

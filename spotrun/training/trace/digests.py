@@ -17,12 +17,12 @@ from spotrun.exactness.same_everywhere import without_instances
 from spotrun.exactness.trace_file import INSTANCES_VARIABLE
 
 clean = without_instances(os.environ.get(INSTANCES_VARIABLE, ""))
-"""Returns a text as it is on each instance."""
+"""Returns a text in which parts that differ by instance are replaced."""
 _LONG = 100
-"""Minimum length of a list of whole numbers that is one leaf: the state of Python's generator has 625."""
+"""Minimum length of a list of integers that is treated as one leaf: the state of Python's generator has 625."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 SHOWN_MAX = 80
-"""Maximum length of a shown text; a longer one is a digest."""
+"""Maximum length of a text that is shown. A longer one is replaced by a digest."""
 
 
 def generators() -> dict[str, Any]:
@@ -47,7 +47,7 @@ def digests(value: Any) -> dict[str, str]:
 
 
 def metrics(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return numbers in hexadecimal, by name; of anything larger a digest."""
+    """Return numbers in hexadecimal, by name. A value that is not a single number is replaced by its digest."""
     return {name: _number(value) for name, value in sorted(values.items())}
 
 
@@ -90,7 +90,7 @@ def _digest_of_tensor(tensor: Tensor) -> str:
 
 
 def stable(leaf: Any) -> str:
-    """Return a text that is the same in each process: without addresses, and without the order of a set."""
+    """Return a text that is the same in each process: it has no addresses, and sets are sorted."""
     if isinstance(leaf, float):
         return leaf.hex()
     if isinstance(leaf, set | frozenset):
@@ -99,6 +99,6 @@ def stable(leaf: Any) -> str:
 
 
 def shown(leaf: Any) -> str:
-    """Return a plain value's text if it is short, else its digest."""
+    """Return a plain value's text if it is short, or else its digest."""
     text = stable(leaf)
     return text if len(text) <= SHOWN_MAX else f"sha256 {sha256(text.encode(errors='surrogatepass')).hexdigest()}"

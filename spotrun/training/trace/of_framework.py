@@ -1,8 +1,8 @@
 """
-Traces a training behind the port: records what `Framework` shows of it, at the places of `Hooks`.
+Traces a training behind the port: records the values that `Framework` exposes, at the calls of `Hooks`.
 
-It does so only if the environment names a file for it (trace_file.py). The environment may also list steps to hold at:
-the trainer stands still after each of them, once, until it is killed.
+It does so only if the environment names a trace file (trace_file.py). The environment may also list steps to hold at:
+the trainer stops after each of them, once, until it is killed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ SLOW_STEPS = 40
 """Number of steps before a hold that take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable meanwhile."""
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
-"""Number of batches after which, as at the first epoch's end, a first pass notes all places."""
+"""
+All places are recorded after each of this many first batches, and at the end of the first epoch. Only the first traced
+process does so.
+"""
 
 
 class Holds:
-    """The steps after which this process stands still, each once; with `held_at` of None there is none."""
+    """The steps after which this process stands still, each once. With `held_at` of None there are no such steps."""
 
     def __init__(self, file: TraceFile, held_at: Collection[int] | None) -> None:
         wanted = {int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step}
@@ -59,7 +62,9 @@ class Holds:
 
 
 class ProcessTrace:
-    """Shared parts of the traces of all fits of a process: their file, and where the last of them has ended."""
+    """
+    The parts that the traces of all fits of a process share: their file, and the point at which the last fit ended.
+    """
 
     file: TraceFile
 
@@ -71,7 +76,7 @@ class ProcessTrace:
         self._leaves = False
 
     def open(self, rank: int) -> None:
-        """Write to the file of that rank from now on."""
+        """Write to the trace file of `rank` from now on."""
         self.file = TraceFile(path_of_rank(Path(os.environ[FILE_VARIABLE]), rank))
         if not self._leaves:
             self._leaves = True
@@ -105,7 +110,7 @@ def traced(framework: Framework) -> FrameworkTrace | None:
 
 class FrameworkTrace:
     """
-    The trace of one fit. Epochs and steps count on over the fits of a process. `counted` is the epoch and the step of
+    The trace of one fit. Epochs and steps count on over the fits of a process. `counted` is the epoch and the step in
     the framework's own counters before this fit has loaded anything.
     """
 
@@ -158,11 +163,11 @@ class FrameworkTrace:
         self._holds.reached(self._step)
 
     def _order(self) -> ExactOrder | None:
-        """Return the order of the training data; None if it is not known."""
+        """Return the order of the training data; None if unknown."""
         return next((found for one in self._here.loaders("train") if (found := order_of(one)) is not None), None)
 
     def validated(self) -> None:
-        """Record a validation. What was logged so far is that of this validation too."""
+        """Record a validation. The metrics logged so far include those of this validation."""
         known = metrics(self._here.metrics())
         self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
 
@@ -178,7 +183,7 @@ class FrameworkTrace:
             self.note("the first epoch's end")
 
     def ended(self) -> None:
-        """Record the end, with the generators as the rest of the script finds them."""
+        """Record the end, with the generators as the rest of the script will find them."""
         here, module = self._here, self._here.module
         self.process.ended_at = self._epoch, self._step
         shown = module.state_dict() | dict(module.named_parameters()) | dict(module.named_buffers())
@@ -197,7 +202,7 @@ class FrameworkTrace:
         )
 
     def note(self, moment: str) -> None:
-        """Record all places, at a moment before anything is interrupted."""
+        """Record all places, at a moment before any interruption."""
         if self._is_first_pass:
             self._file.append(Noted(moment=moment, places=self._places().found))
 
@@ -211,8 +216,8 @@ class FrameworkTrace:
 
     def _add_all(self, places: Places) -> None:
         """
-        Add what there is, without plain local variables: those of a loop's last batch exist in one history and not in
-        another. Their contents are among the roots.
+        Add all places except plain local variables, because those of a loop's last batch exist in one history and not
+        in another. The contents of local variables are among the roots.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)
@@ -230,7 +235,7 @@ class FrameworkTrace:
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], ...]:
-    """Return the rate of each group of each, to the bit."""
+    """Return the learning rate of each group of each optimizer, exact to the bit."""
     return tuple(tuple(float(group["lr"]).hex() for group in optimizer.param_groups) for optimizer in optimizers)
 
 

@@ -1,4 +1,4 @@
-"""Lists files that this process writes outside of its work folder, for `verify-resume`: no checkpoint has them."""
+"""Lists files that this process writes outside its work folder, for `verify-resume`: no checkpoint has them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 class OutsideFiles:
     """
-    Records each file that Python opens for writing, or puts in another one's place, once this exists. Files that were
-    open then are known too, if /proc lists them. Files that code other than Python opens later are not seen.
+    Records each file that Python opens for writing, or renames another file to, once this object exists. Files that
+    were already open are recorded too, if /proc lists them. Files that code other than Python opens later are not seen.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,9 @@ class OutsideFiles:
         sys.addaudithook(self._heard)
 
     def written(self) -> tuple[str, ...]:
-        """Return those that exist now, without those of instances, of the trace and of Python's caches."""
+        """
+        Return the recorded files that still exist, except those of instances, of the trace and of Python's caches.
+        """
         there = {os.path.realpath(path) for path in self._paths.copy() if _is_file(path)}
         return tuple(sorted(path for path in there if self._counts(path)))
 
@@ -48,7 +50,7 @@ class OutsideFiles:
             self._add(arguments[0])
 
     def _add(self, path: object) -> None:
-        """Add any path: one that cannot be read here fails in the script itself, with more detail there."""
+        """Record a path of any type. A path that cannot be read here fails in the script itself, with more detail."""
         if not isinstance(path, str | bytes | PurePath) or len(self._paths) >= PATHS_MAX:
             return
         try:
@@ -64,7 +66,7 @@ class OutsideFiles:
                 if os.lstat(_OPEN_FILES / name).st_mode & stat.S_IWUSR:
                     self._add(os.readlink(_OPEN_FILES / name))
             except OSError:
-                continue  # that of the listing itself
+                continue  # the descriptor of the listing itself
 
 
 def _is_file(path: str) -> bool:

@@ -1,9 +1,9 @@
 """
-Describes what the script holds in Python objects, by places: one text for each value, in any place.
+Describes the values that the script holds in Python objects: one text for each value, by the value's place.
 
-This is a walk of its own, not the one of spotrun/training/python_state, so that it also compares what that one skips:
-closures, iterators, generators, local variables of functions that run, objects of libraries. Of an object of a library
-it takes the content of its pickle, or else its plain attributes.
+This walk is separate from the one in spotrun/training/python_state, so that it also compares objects that the other
+walk skips: closures, iterators, generators, local variables of running functions, library objects. Of a library object,
+it uses the content of its pickle, or else its plain attributes.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ from spotrun.training.python_state.values import NotPlain, is_scalar, name_of
 from spotrun.training.trace.digests import clean, digest, digest_of_leaf, digests, shown
 
 PLACES_MAX = 50_000
-"""Maximum number of places; further ones are reported as not inspected."""
+"""Maximum number of places. Further ones are reported as not inspected."""
 PICKLE_MAX_BYTES = 64 << 20
 PACKED_FROM = 256
-"""Minimum length of a list of plain values that is one text."""
+"""Minimum length of a list of plain values that is described by one text."""
 TABLE_ITEMS = 1_000
-"""Maximum items of a container of objects that is not one text; a longer one is, if it has a pickle."""
+"""Maximum items of a container of objects that are described one by one; a longer one's pickle is one text."""
 ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "transformers", "accelerate", "spotrun")
-"""Packages of trainers and loops. What the script sees of them is compared by itself."""
+"""Packages of trainers and loops. The script's own view of them is compared separately."""
 NOT_LOOKED_INTO = (*(name for name in HARMLESS if name not in ("_thread", "threading")), "torch.utils.data.sampler")
 OF_DATA = ("dataset", "datasets", "indices", "tensors")
-"""Attributes of torch's data sets and loaders. What a loader reads is compared batch by batch."""
+"""Attributes of torch's data sets and loaders. The batches that a loader reads are compared one by one."""
 _CODE = (
     BuiltinFunctionType, ModuleType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType,
     WrapperDescriptorType, ClassMethodDescriptorType,
@@ -75,7 +75,7 @@ _CODE = (
 _CACHE = type(functools.lru_cache(len))
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
 _OF_CLASSES = "_abc_impl"
-"""Attribute of an abstract class that caches the classes that were checked against it."""
+"""Attribute in which an abstract class caches the classes that were checked against it."""
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition)
 
 
@@ -92,7 +92,7 @@ class Places:
         self.unread: dict[str, str] = {}
 
     def add(self, path: str, value: object) -> None:
-        """Add all that can be reached from `value`, which is at `path`."""
+        """Add all objects that can be reached from `value`, which is at `path`."""
         self._waiting.append((path, value))
         while self._waiting:
             where, one = self._waiting.popleft()
@@ -105,7 +105,7 @@ class Places:
                 self.unread[clean(where)] = name_of(one)
 
     def loggers(self, loggers: Iterable[object]) -> None:
-        """Stop at those of libraries, and name each that is not of a framework."""
+        """Do not enter loggers of libraries, and report as unread those that are not a framework's."""
         for number, logger in enumerate(loggers):
             if not self._script.owns(type(logger)):
                 self._stops[id(logger)] = logger
@@ -121,7 +121,7 @@ class Places:
                     self.add(f"{name}.{variable}", value)
 
     def frames(self) -> None:
-        """Add local variables of the script's functions that run, the innermost last."""
+        """Add the local variables of the script's running functions, the innermost function last."""
         frame: FrameType | None = inspect.currentframe()
         running = []
         while frame is not None:
@@ -177,7 +177,9 @@ class Places:
             self._instance(path, value)
 
     def _array(self, path: str, value: Tensor | np.ndarray[Any, Any]) -> None:
-        """Add an array by rows and columns; a parameter, or a tensor that is not plain memory here, as one."""
+        """
+        Add an array by rows and columns. A parameter, or a tensor that is not plain memory here, gets a single digest.
+        """
         if isinstance(value, np.ndarray):
             names = value.dtype.names
         elif type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu":
@@ -275,7 +277,7 @@ class Places:
         self._attributes_beside(path, value)
 
     def _attributes_beside(self, path: str, value: Any) -> None:
-        """Add the attributes of a container of the script's class."""
+        """Add the attributes of a container whose class is the script's."""
         parts = attributes_of(value) if self._script.owns(type(value)) else {}
         self._waiting.extend((f"{path}.{name}", parts[name]) for name in sorted(parts))
 
@@ -292,7 +294,7 @@ class Places:
         elif issubclass(cls, _BAGS):
             self._holder(path, value, vars(value))
         elif issubclass(cls, _CACHE):
-            self.unread[path] = name_of(value)  # what it holds depends on how often something was done again
+            self.unread[path] = name_of(value)  # its content depends on how often a step was repeated
             self._waiting.append((f"{path}.__wrapped__", value.__wrapped__))
         elif issubclass(cls, GeneratorType):
             frame = value.gi_frame
@@ -309,14 +311,16 @@ class Places:
             self._attributes(path, value)
 
     def _file(self, path: str, value: io.IOBase) -> None:
-        """Add a file object. The file's content is compared as a file of the work folder."""
+        """Add a file object. The content of a file on disk is compared as part of the work folder."""
         if isinstance(value, io.StringIO | io.BytesIO):
             self.found[path] = "closed" if value.closed else shown(value.getvalue())
         else:
             self.found[path] = name_of(value)
 
     def _pickled(self, path: str, value: object) -> bool:
-        """Return whether it has a pickle that is not too long to read, and add that."""
+        """
+        Add the object's pickle, and return True. Return False if it has no pickle, or one that is too long to read.
+        """
         stream = _Short()
         try:
             with warnings.catch_warnings():
@@ -355,7 +359,7 @@ def _content(cell: CellType) -> Any:
 
 
 def of_library(script: Script, callback: object) -> Iterator[tuple[str, str]]:
-    """Yield what a library has made of a callback: its exported state, its public plain attributes, its models."""
+    """Yield the library's part of a callback: its exported state, its public plain attributes, its models."""
     if script.owns(type(callback)) and not script.set_by_libraries(type(callback)):
         return
     for name, text in digests(callback.state_dict()).items():  # type: ignore[attr-defined]
@@ -382,5 +386,5 @@ def digest_of_tree(value: Any) -> str:
 
 
 def is_bar(callback: object) -> bool:
-    """Return whether it shows times."""
+    """Return whether the callback displays times: a progress bar or a model summary."""
     return is_a(callback, "ProgressBar", "ModelSummary")

@@ -1,8 +1,8 @@
 """
 Freezes the work folder at a boundary, without waiting for its large files.
 
-Small files are copied at once. Of large ones a descriptor is kept, and the agent reads them while training goes on; a
-file that is written to meanwhile is torn, and copied at the next boundary.
+Small files are copied at once. For large ones a descriptor is kept, and the agent reads them while training goes on. A
+file that is written to meanwhile is torn, and is copied at the next boundary.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from spotrun.wire import plain
 
 SMALL_BYTES = 256 << 10
 SMALL_TOGETHER_BYTES = 64 << 20
-"""Maximum bytes copied at a boundary, 20 to 40 ms: further files are read later, as large ones are."""
+"""Maximum bytes copied at a boundary, which takes 20 to 40 ms. Further files are read later, as large ones are."""
 DESCRIPTORS_MAX = 100
 """Maximum descriptors of a frozen folder: a process may have 1,024 by default, and an agent holds three folders."""
 TRIES = 3
 TICK_NS = 20_000_000
-"""Nanoseconds within which two writes may leave one time on a file: a tick of the kernel's clock is 4 or 10 ms."""
+"""Nanoseconds within which two writes may leave the same time on a file: a tick of the kernel's clock is 4 or 10 ms."""
 PLACES_MAX = 20_000
-"""Maximum number of places; the agent stores fewer, and reports the others as too many."""
+"""Maximum number of places. The agent stores fewer, and reports the others as too many."""
 
 
 class Frozen:
-    """A work folder at a boundary. Until it was sent or closed it holds memory and descriptors."""
+    """A work folder at a boundary. It holds memory and descriptors until it is sent or closed."""
 
     def __init__(self, number: int, memory: int | None = None) -> None:
         self.number = number
         self.stamps: dict[str, FileVersion] = {}
-        """The files by which a later boundary can tell what has changed."""
+        """The files at this boundary. A later boundary compares its own files with them to find changes."""
         self._memory = os.memfd_create("spotrun-files", os.MFD_CLOEXEC) if memory is None else memory
         self._descriptors: list[int] = []
         self._at = 0
         self._index_bytes = 0
 
     def add(self, data: bytes) -> int:
-        """Add bytes to the memory, and return where they begin."""
+        """Append bytes to the memory, and return their start."""
         start, written = self._at, 0
         while written < len(data):
             written += os.pwrite(self._memory, data[written:], start + written)
@@ -51,7 +51,7 @@ class Frozen:
         return start
 
     def hold(self, fd: int) -> int:
-        """Take over this descriptor, and return its number."""
+        """Take over the descriptor `fd`, and return its index."""
         self._descriptors.append(fd)
         return len(self._descriptors) - 1
 
@@ -68,7 +68,7 @@ class Frozen:
         self.add(index)
 
     def send(self, tell: Callable[[Message, Collection[int]], object]) -> None:
-        """Send it to the agent, and close it."""
+        """Send the folder to the agent, and close it."""
         index_at = self._at - self._index_bytes
         first = self._descriptors[: FDS_MAX - 1]
         tell(
@@ -82,14 +82,14 @@ class Frozen:
         self.close()
 
     def duplicate(self) -> Frozen:
-        """Return the same folder once more, under the same number."""
+        """Return a duplicate under the same number."""
         other = Frozen(self.number, os.dup(self._memory))
         other._descriptors = [os.dup(fd) for fd in self._descriptors]
         other.stamps, other._at, other._index_bytes = self.stamps, self._at, self._index_bytes
         return other
 
     def close(self) -> None:
-        """Close it. Idempotent."""
+        """Release memory and descriptors. Idempotent."""
         for fd in (self._memory, *self._descriptors):
             if fd >= 0:
                 os.close(fd)
@@ -100,7 +100,10 @@ class Frozen:
 
 
 class Freezer:
-    """Freezes a folder: `before` was in it before the script began; what is not `chosen` belongs to no checkpoint."""
+    """
+    Freezes a folder. `before` lists the files that were in it before the script began. Files that are not `chosen`
+    belong to no checkpoint.
+    """
 
     def __init__(self, work: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> None:
         self._work = work
@@ -111,21 +114,21 @@ class Freezer:
         self._unsettled: dict[int, dict[str, FileVersion]] = {}
         self._copied: set[str] = set()
         self._resting: tuple[Survey, bytes] | None = None
-        """A folder of which the agent had all, and its index."""
+        """The last state of the folder that the agent had completely, and its index."""
 
     def begin_with(self, opened: Iterable[Opened]) -> None:
-        """Note that the folder is as it is in the checkpoint that training resumes from."""
+        """Note that the folder has the content of the checkpoint that training resumes from."""
         seen = survey(Path(self._work), self._before, self._chosen)
         self._known = _lasting(seen.files, time.time_ns(), {each.path for each in opened if each.updates})
 
     def committed(self, number: int) -> None:
-        """Note that the folder of that number is durable."""
+        """Note that the folder numbered `number` is durable."""
         if number in self._unsettled:
             self._known = self._unsettled[number]
             self._unsettled = {other: known for other, known in self._unsettled.items() if other > number}
 
     def torn(self, paths: Iterable[str]) -> None:
-        """Copy these from now on."""
+        """Copy these files from now on."""
         self._copied |= set(paths)
         for path in paths:
             for known in (self._known, *self._unsettled.values()):
@@ -133,8 +136,8 @@ class Freezer:
 
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
-        Return the folder as it is now. `opened` are the files that are open for writing; a `final` one copies those, as
-        there is no other boundary after it.
+        Return the folder as it is now. `opened` are the files that are open for writing. A `final` folder copies those,
+        because no other boundary follows.
         """
         frozen = Frozen(self._number)
         self._number += 1
@@ -203,7 +206,7 @@ class Freezer:
 
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
-    """Return those whose later writes will show. A write within a tick, or by a mapping, may not."""
+    """Return the files whose later writes will show. A write within a tick, or through a mapping, may not."""
     return {
         path: seen
         for path, seen in files.items()
@@ -212,7 +215,9 @@ def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[
 
 
 def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
-    """Return its content and its stamp, as consistent as possible if another thread writes all the time."""
+    """
+    Return the file's content and its stamp. If another thread writes all the time, they are as consistent as possible.
+    """
     data, stamp = bytearray(), Stamp.of(os.fstat(fd))
     for _ in range(TRIES):
         data, stamp = bytearray(), Stamp.of(os.fstat(fd))

@@ -17,7 +17,10 @@ DELETED = " (deleted)"
 
 
 class Opened(NamedTuple):
-    """A descriptor of a file of the work folder. `updates`: writes may come by a mapping, or in the middle."""
+    """
+    A descriptor of a file in the work folder. `updates`: writes may come through a mapping, or in the middle of the
+    file.
+    """
 
     path: str
     fd: int
@@ -25,14 +28,14 @@ class Opened(NamedTuple):
 
 
 class OpenFiles:
-    """Finds the file objects of a descriptor once, as the search covers all objects of the process."""
+    """Finds the file objects of each descriptor, only once, because the search covers all objects of the process."""
 
     def __init__(self, work: str) -> None:
         self._inside = work + os.sep
         self._objects: dict[tuple[int, int], list[weakref.ref[Any]]] = {}
 
     def flush(self) -> list[Opened]:
-        """Return those that are open, with nothing left in Python's buffers."""
+        """Flush Python's buffers, and return the files that are open for writing."""
         opened = list(self._open())
         for file in self._files_of(opened):
             with contextlib.suppress(ValueError, OSError):  # closed by another thread, or its disk is full: not ours
@@ -40,7 +43,7 @@ class OpenFiles:
         return opened
 
     def move(self, positions: Mapping[str, int]) -> None:
-        """Set positions after the files were rewritten: those in `positions`, else the end."""
+        """Set positions after the files were rewritten: the one in `positions`, or else the end of the file."""
         opened = list(self._open())
         for each in opened:
             place = positions.get(each.path)
@@ -66,7 +69,7 @@ class OpenFiles:
                 yield Opened(target[len(self._inside) :], fd, mode == os.O_RDWR)
 
     def _files_of(self, opened: list[Opened]) -> list[Any]:
-        """Return the file objects, the outer ones first."""
+        """Return the file objects of these descriptors, the outer ones first."""
         keys: dict[tuple[int, int], int] = {}
         for each in opened:
             with contextlib.suppress(OSError):
@@ -95,7 +98,7 @@ class OpenFiles:
 
 
 def positions_of(flushed: Iterable[Opened]) -> dict[str, int]:
-    """Return the position of each, by path."""
+    """Return the position in each file, by path."""
     found: dict[str, int] = {}
     for file in flushed:
         with contextlib.suppress(OSError):
@@ -108,7 +111,7 @@ def _kind(kind: type) -> Any:
 
 
 def _descriptor(file: Any) -> int:
-    """Return its descriptor; -1 if it has none any more."""
+    """Return the descriptor of a file object; -1 if it no longer has one."""
     try:
         return -1 if file.closed else int(file.fileno())
     except (ValueError, OSError, AttributeError):  # detached, or half made

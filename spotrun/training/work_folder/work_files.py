@@ -1,4 +1,4 @@
-"""The work folder of a fit: its state at a boundary, and the files of the checkpoint when it resumes."""
+"""The work folder of a fit: its files at a boundary, and the checkpoint's files when the fit resumes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from spotrun.training.work_folder.open_files import Opened, OpenFiles, positions
 
 class WorkFiles:
     """
-    The files of one training. On ranks other than 0 it only knows what that process has open; without a `rule` no files
-    belong to checkpoints. Of a gang's members only the lead has files that belong to them, and paths in a state are in
-    its folder, `of_checkpoints`: Lightning gives all ranks the folder of rank 0. The `folder` of this process is
-    elsewhere then.
+    The files of one training. On ranks other than 0 it covers only the files that the process has open. Without a
+    `rule` no files belong to checkpoints.
+
+    In a gang, only the lead's files belong to checkpoints. Paths in a state are then in the lead's folder,
+    `of_checkpoints`, because Lightning gives all ranks the folder of rank 0. Another member's own `folder` lies
+    elsewhere.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
@@ -38,12 +40,14 @@ class WorkFiles:
             self._freezer = Freezer(self.folder, remembered(Path(rule.before)), all_but(rule.exclude))
 
     def positions(self) -> dict[str, int]:
-        """Return the position of this process in each file that it writes, by path. Flush them."""
+        """Flush the files that this process writes, and return its position in each, by path."""
         self._flushed = [] if self._open is None else self._open.flush()
         return positions_of(self._flushed)
 
     def freeze(self, *, final: bool = False) -> Frozen | None:
-        """Return the folder at this boundary. `positions` came before it, on all ranks."""
+        """
+        Return the folder at this boundary; None on other ranks or without a rule. Call `positions` first, on all ranks.
+        """
         if self._freezer is None:
             return None
         self._hear(self._freezer)
@@ -59,18 +63,18 @@ class WorkFiles:
                     freezer.torn(paths)
 
     def send(self, frozen: Frozen) -> None:
-        """Send it to the agent, before the snapshot that it belongs to."""
+        """Send the frozen folder to the agent, before the snapshot that it belongs to."""
         assert isinstance(self._agent, Session)
         frozen.send(self._agent.tell)
 
     def put_back(self, positions: Mapping[str, int]) -> None:
         """
-        Wait until the folder is as it was at the checkpoint, and go on writing at these positions.
+        Wait until the folder has the content that it had at the checkpoint, and continue writing at `positions`.
 
         All ranks meet here.
 
         Raises:
-            SpotrunError: the folder could not be made so, or the agent is gone.
+            SpotrunError: the folder could not be restored, or the agent is gone.
         """
         if self._rule is None or self._open is None or not self._rule.put_back:
             return
