@@ -1,4 +1,4 @@
-"""Recognises the registries of a cloud by their host names: an identity of that cloud may log in to them."""
+"""Recognises a cloud's registries by their host names. An identity of that cloud may log in to them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ RIGHTS: Mapping[str, str] = {
 
 
 def cloud_behind(host: str) -> str:
-    """Return the cloud whose identities log in there; "" for a registry with its own passwords."""
+    """Return the cloud whose identities can log in to `host`; "" for a registry with its own passwords."""
     if host == ECR_PUBLIC or ECR.fullmatch(host):
         return AWS
     return GOOGLE if ARTIFACT_REGISTRY.fullmatch(host) else ""
 
 
 def region_of(host: str) -> str:
-    """Return the region of a registry of ECR."""
+    """Return the region of an ECR registry."""
     found = ECR.fullmatch(host)
     assert found is not None
     return found["region"]
 
 
 def repository_of(image: Image) -> str:
-    """Return the name of the image's repository if it is in a private registry of ECR; else ""."""
+    """Return the name of the image's repository if the image is in a private ECR registry; otherwise ""."""
     return image.path if ECR.fullmatch(image.host) else ""
