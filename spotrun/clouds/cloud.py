@@ -184,16 +184,14 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def billing(self, spec: RunSpec) -> BillingRule:
-        """Return the rule for bills: when billing starts and ends, how times are rounded, and what is free."""
+        """Return the rule for bills: when billing starts and ends, how times are rounded, and which times are free."""
 
     def types_listed(self, spec: RunSpec) -> Sequence[str]:
         """Return the instance types to which the job's section for this cloud is limited; none if it sets no limit."""
         return ()
 
     def of_any_type(self, spec: RunSpec) -> RunSpec:
-        """
-        Return the same job without its type and accelerators, to show everything that is offered in the job's places.
-        """
+        """Return `spec` without its type and accelerators, to show all offerings in the job's places."""
         return spec.model_copy(
             update={"resources": spec.resources.model_copy(update={"instance_type": None, "accelerators": None})}
         )
@@ -283,9 +281,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
-        """
-        Yield the results of `doctor`: the checks of the account, and of what the job or the flags request from it.
-        """
+        """Run `doctor`'s checks of the account, and of the instances that the job or the flags request."""
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         """

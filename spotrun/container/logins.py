@@ -16,7 +16,7 @@ def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str], 
     """
     Return the login to an image's registry; None if no login is known. `secrets` are the values of the job's secrets.
     If the job names no user, this machine's identity in `cloud`, the registry's own cloud, logs in; if `cloud` is "",
-    there is no such login.
+    no identity logs in.
 
     A cloud's login is made again at each call, because it lasts only for hours.
 

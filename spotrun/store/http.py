@@ -31,7 +31,7 @@ _NEVER_PASSES = (501, FULL)
 
 def passes(status: int) -> bool:
     """
-    Return whether the same request may succeed later. Until then nobody knows whether it took effect.
+    Return whether the same request may succeed later. Until then its effect is unknown.
 
     409 counts: S3 answers it if two conditional writes met, and has then stored nothing of this one.
     """

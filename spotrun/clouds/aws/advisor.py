@@ -85,7 +85,7 @@ def read_advice(source: str, clock: Clock, cache: Path | None = None) -> Advice:
 
 
 def with_bands(quotes: Quotes, advice: Advice) -> Quotes:
-    """Return the same quotes, with its band added to each spot offering."""
+    """Return `quotes` with the interruption band of each spot offering."""
     return replace(quotes, quotes=tuple(_with_band(quote, advice) for quote in quotes.quotes))
 
 

@@ -214,7 +214,7 @@ class NightStack:
 
     def _sleep(self, found: Mapping[str, Any], until_s: float) -> None:
         """
-        Pause before the next look at the stack.
+        Pause before the stack is read again.
 
         Raises:
             CloudUnavailable: the time is up.

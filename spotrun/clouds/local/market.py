@@ -41,7 +41,9 @@ WARM_UP = timedelta(days=2)
 
 
 class Loss(NamedTuple):
-    """A pool's loss of capacity. `notice` is the time from the cloud's notice to the loss; None without a notice."""
+    """
+    A pool's loss of capacity. `notice` is the time from the cloud's notice to the loss; None if the cloud gives none.
+    """
 
     at: datetime
     notice: timedelta | None

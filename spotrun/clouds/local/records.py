@@ -241,10 +241,10 @@ class Places:
 
 class CloudLog:
     """
-    The cloud's own log of what it did, one JSON object a line, to compare with spotrun's ledger.
+    The cloud's own log of its actions, one JSON object a line, to compare with spotrun's ledger.
 
     `event` is launched, metered, price, notice, rebalance, cut-off, ended or refused; `at` is run time. If a process
-    died between two writes, the same fact may be there twice.
+    died between two writes, the same fact may be logged twice.
     """
 
     def __init__(self, path: Path) -> None:

@@ -69,8 +69,8 @@ class MemberFiles:
 
     def end(self, member: int, ended: MemberEnd) -> MemberEnd:
         """
-        Record the end of a member, and return the first end recorded. If a driver was asked to end it, the user ended
-        it.
+        Record the end of a member, and return the first end recorded. If a driver requested that end, the user ended
+        the member.
         """
         said = ended._replace(by=EndedBy.USER) if self.is_to_end(member) else ended
         return self._agree(f"{member}.ended", said, MemberEnd)
