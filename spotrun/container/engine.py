@@ -318,8 +318,8 @@ class Remembered(msgspec.Struct, frozen=True):
 
 def remember(file: Path, engine: Engine, name: str) -> None:
     """
-    Write a container's name to `file` before the container starts. If the agent dies, a later process can then remove
-    it.
+    Write a container's name to `file` before the container starts. If the instance dies, another process can then
+    remove it.
     """
     temporary = file.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.encode(Remembered(engine.name, engine.path, name)))

@@ -12,11 +12,20 @@ ECR = re.compile(
     r"[0-9]{12}\.dkr[.-]ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\."
     r"(?:amazonaws\.(?:com|com\.cn|eu)|on\.(?:aws|amazonwebservices\.com\.cn))"
 )
-"""https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html; hosts with a dash have IPv6 addresses too."""
+"""
+Hosts of ECR: https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html. Hosts with a dash also have IPv6
+addresses.
+"""
 ECR_PUBLIC = "public.ecr.aws"
-"""Public; a login raises the limit of pulls: https://docs.aws.amazon.com/AmazonECR/latest/public."""
+"""
+The public registry. A login is optional, and raises the limit of pulls:
+https://docs.aws.amazon.com/AmazonECR/latest/public.
+"""
 ARTIFACT_REGISTRY = re.compile(r"[a-z0-9-]+-docker\.pkg\.dev|(?:(?:us|eu|asia)\.)?gcr\.io")
-"""https://cloud.google.com/artifact-registry/docs/docker/names; some of its repositories are public."""
+"""
+Hosts of Artifact Registry: https://cloud.google.com/artifact-registry/docs/docker/names. Some of its repositories are
+public.
+"""
 RIGHTS: Mapping[str, str] = {
     AWS: "grant ecr:GetAuthorizationToken, and ecr:BatchGetImage and ecr:GetDownloadUrlForLayer on that repository",
     GOOGLE: "grant roles/artifactregistry.reader on that repository",

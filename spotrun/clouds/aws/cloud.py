@@ -56,7 +56,7 @@ PLUGIN_HELP = (
 
 _ARM = re.compile(r"(a1|[a-z]+[0-9]+g[a-z]*|p6e-gb[0-9]+)[.].*")
 """
-Types with Arm processors, which have the letter g after the generation:
+Types with Arm processors, most of which have the letter g after the generation:
 https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
 """
 

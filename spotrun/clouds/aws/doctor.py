@@ -125,7 +125,7 @@ class AwsDoctor:
 
     @property
     def _machine_time(self) -> datetime:
-        """The time on this machine's clock, before AWS's answers corrected the run's clock."""
+        """The time on this machine's own clock: the run's clock without the corrections from AWS's answers."""
         return self._clock.now() + self._clock.ahead
 
     # -- what surrounds an instance ------------------------------------------------------------------------------

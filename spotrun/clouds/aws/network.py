@@ -158,7 +158,8 @@ def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
 def _best_first(subnets: list[Subnet]) -> tuple[Subnet, ...]:
     """
     Return the subnets of a zone that an instance may start in, best first: with free addresses, then with a way out,
-    then with public addresses, then with most addresses left. If one has a way out, those without are left out.
+    then with public addresses, then with most addresses left. If the best one has a way out, those without are left
+    out.
     """
     best = sorted(subnets, key=_worth, reverse=True)
     if best[0].leads_out:

@@ -27,7 +27,7 @@ class TerminationTimes:
         self._known: dict[str, datetime] = {}
 
     def of(self, rows: Iterable[Mapping[str, Any]], now: datetime) -> Mapping[str, datetime]:
-        """Return the known ends by instance id, after adding those of the rows in which EC2 reports no end."""
+        """Add the ends of terminated instances for which EC2 reports no time. Return all known ends, by instance id."""
         new = [row for row in rows if _is_untimed(row) and row["InstanceId"] not in self._known]
         told = self._by_request(new)
         for row in new:

@@ -50,7 +50,7 @@ class Launching:
         `denials` counts the operations of this launch that failed because of its identity, as far as Google lists them.
 
         Raises:
-            AlreadyThere: an instance of the same name exists.
+            AlreadyThere: a resource of the same name exists.
             CloudError: the launch was refused, or failed. Nothing of it is left, unless the message says so.
         """
         self._denials[request.token] = max(denials, self._denials[request.token])

@@ -14,8 +14,8 @@ from spotrun.clouds.local.records import Record, RecordFolder, instance_id_of
 
 MEMBERS_NET, CUT_OFF_NET = "127.77", "127.78"
 """
-The first nets of members' addresses, 127.77.L.M, and of members that are cut off from the others. On the loopback
-network every member can use all ports without privileges.
+The first two numbers of the addresses of members (127.77.L.M), and of members that are cut off from the others. Each
+loopback address has all ports, so every member can use any port, without privileges.
 """
 ALL, NONE = "all", "none"
 GIVEN_UP_AFTER_S = 60.0

@@ -51,8 +51,8 @@ class Slurm(Cloud):
 
     def secret(self, name: str) -> Reference:
         """
-        Return a reference to a variable of this machine, the place that a user may mean. Slurm reads no secrets: see
-        `refusals`.
+        Return a reference to a variable of this machine, the place that a user may mean. On Slurm no secret is read:
+        see `refusals`.
         """
         return Reference(ENVIRONMENT, name)
 
