@@ -1,4 +1,4 @@
-"""Uploads a start script, and this spotrun with its lock, to a run's folder before its first entry."""
+"""Uploads a start script and this spotrun, with its lock file, to a run's folder before the run's first entry."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ FOLDER = "boot"
 
 def upload(store: Store, start: bytes) -> None:
     """
-    Upload the start script, install.sh and the wheel. A machine runs the script `start` to become an instance; the
-    script sources install.sh, which installs the wheel and the packages that the wheel's lock names.
+    Upload the start script, install.sh and the wheel. A rented machine runs the script `start`. The script sources
+    install.sh, which installs the wheel and the packages in the wheel's lock file.
 
     Raises:
         StoreError: the folder cannot be written.

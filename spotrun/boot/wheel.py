@@ -15,7 +15,7 @@ import spotrun
 PACKAGE = Path(spotrun.__file__).parent
 NOT_PACKED = (".pyc", ".pyo")
 _OLDEST = (1980, 1, 1, 0, 0, 0)
-"""The time of each file in the archive, so that the same code gives the same wheel."""
+"""The modification time of each file in the archive, so that the same code gives the same wheel."""
 _WHEEL = "Wheel-Version: 1.0\nGenerator: spotrun\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
@@ -25,7 +25,7 @@ class Wheel(NamedTuple):
 
 
 def own_wheel() -> Wheel:
-    """Build a wheel of the code that runs now, whatever its version number says."""
+    """Build a wheel of the code that is running, whatever its version number."""
     installed = distribution("spotrun")
     info = f"spotrun-{installed.version}.dist-info"
     contents = {f"spotrun/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in _files()}

@@ -1,1 +1,1 @@
-"""Clouds behind one port: each is a driver, and what belongs to it."""
+"""Clouds behind one port: each package is one cloud's driver, with its prices, checks and nights."""

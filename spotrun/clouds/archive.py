@@ -1,8 +1,9 @@
 """
 Makes an archive of this spotrun with the packages that it needs for a cloud, without PyTorch.
 
-It holds the packages that are installed here, so that the same code runs elsewhere as was tested here. If a package was
-installed for a newer Linux than the target's, pip fetches the same version, which the lock has to know.
+The archive contains the packages that are installed here, so that the code that runs elsewhere is the code that was
+tested here. If a package was built for a newer Linux than the target's, pip fetches another build of the same version,
+whose digest the lock has to list.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from spotrun.errors import NotInstalled
 
 Glibc = tuple[int, int]
 _NO_NEED = {"nvidia-ml-py"}
-"""Packages that are not called on a machine without a GPU."""
+"""Packages that a machine without a GPU does not use."""
 _LEFT_OUT = re.compile(
     r"(^|/)(__pycache__|tests?)/|\.(pyc|pyo|pyi|c|h|pxd)$|^\.\./|\.dist-info/(RECORD|INSTALLER|REQUESTED)$"
 )
@@ -48,9 +49,9 @@ def _whatever(_: str) -> bool:
 
 class FunctionRuntime(NamedTuple):
     """
-    The place where an archive runs: its `name`, the `extra` of spotrun that it needs, and for each Python that it has,
-    the glibc of its Linux. `calls` says which files of packages are ever read there. A `compiled` archive has bytecode
-    next to its modules.
+    A place where an archive runs. `extra` is the extra of spotrun that it needs; `glibc_of` has the glibc of its Linux
+    for each Python that it offers. `calls` returns whether a package's file is ever read there. A `compiled` archive
+    has bytecode next to its modules.
     """
 
     name: str
@@ -77,10 +78,10 @@ class FunctionRuntime(NamedTuple):
 
 def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
     """
-    Make the archive for a place. Without `portable` nothing is fetched, and it may run on this machine only.
+    Make the archive for `place`. If it need not be `portable`, nothing is fetched, and it may run on this machine only.
 
     Raises:
-        NotInstalled: a package is missing, or none of its builds runs there.
+        NotInstalled: a package is missing, or has no build for the place.
     """
     glibc = place.glibc  # even if not portable: a place without this Python cannot run the archive
     contents = _contents(place, glibc if portable else None)
@@ -114,17 +115,19 @@ def _contents(place: FunctionRuntime, glibc: Glibc | None) -> dict[str, bytes]:
 
 
 _UNCHECKED = 1
-"""Flags of bytecode that carries its source's hash, and that Python uses without reading the source."""
+"""Flags of bytecode that carries a hash of its source; Python uses such bytecode without reading the source."""
 _MARSHAL_WITHOUT_REFERENCES = 2
 """
-A marshal version without references. In newer versions they depend on the process's other objects: two builds differed.
+A marshal version without references. In newer versions, references depend on the process's other objects, so two builds
+of the same code differed.
 """
 
 
 def _bytecode(contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """
-    Return the bytecode of the modules for the Python that runs here: https://peps.python.org/pep-0552. An import
-    elsewhere replaces the name that is compiled here by its own path. A template is no module, and is left out.
+    Return the bytecode of the modules for the Python that runs here: https://peps.python.org/pep-0552. The bytecode
+    names its source by the path in the archive; an import elsewhere replaces that path with the real one. Files that do
+    not compile, such as templates, are left out.
     """
     head = MAGIC_NUMBER + _UNCHECKED.to_bytes(4, "little")
     found = {}
@@ -176,7 +179,7 @@ def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes
     Fetch the wheel of the same version for a Linux as old as the place's.
 
     Raises:
-        NotInstalled: pip is missing or finds none, or the lock does not list the wheel.
+        NotInstalled: pip is missing or finds no such wheel, or the lock does not list the wheel.
     """
     wanted = f"{found.name}=={found.version}"
     platforms = [f"manylinux_2_{minor}_{platform.machine()}" for minor in range(17, glibc[1] + 1)]
@@ -202,7 +205,7 @@ def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes
 
 
 def glibc_of(tag: str) -> Glibc | None:
-    """Return the glibc that a wheel's platform tag requires; None if the tag names none."""
+    """Return the glibc that a wheel's platform tag requires; None if the tag requires no glibc."""
     if found := _MANYLINUX.match(tag):
         return int(found[1]), int(found[2])
     return _OLDER_NAMES.get(tag.partition("_")[0])

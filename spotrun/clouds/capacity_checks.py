@@ -1,4 +1,4 @@
-"""Checks which zones offer what a job wants, and how much of it the account's quotas allow."""
+"""Checks which zones offer the instances that a job wants, and how many the account's quotas allow."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _CAPACITY_TYPES = {
 
 class WantedCapacity(NamedTuple):
     """
-    The capacity that a job wants. `types` are those that it lists for its cloud. A job that names neither type nor
-    accelerator is assumed to want one GPU.
+    The capacity that a job wants. `types` are the instance types that the job lists for its cloud. A job that names
+    neither type nor accelerator is assumed to want one GPU.
     """
 
     resources: ResourcesSpec
@@ -40,14 +40,14 @@ class WantedCapacity(NamedTuple):
         return " ".join(str(each) for each in named if each) or "an instance with one GPU"
 
     def offered(self, kind: InstanceType, region: str, zone: str) -> Iterator[Offering]:
-        """Yield the offerings of a type in a zone that suit the job."""
+        """Yield the offerings of type `kind` in a zone that suit the job."""
         for capacity_type in _CAPACITY_TYPES[self.resources.spot_policy]:
             offering = kind.offered(
                 cloud=self.resources.cloud,
                 region=region,
                 zone=zone,
                 capacity_type=capacity_type,
-                price_usd_per_hour=Decimal(0),  # the check does not ask what it costs
+                price_usd_per_hour=Decimal(0),  # this check ignores the price
             )
             if self._suits(offering):
                 yield offering
@@ -61,8 +61,8 @@ class WantedCapacity(NamedTuple):
 
 class Allowance(NamedTuple):
     """
-    One quota, what the smallest instance takes of it, and what is left of it, None if that is unknown. `hint` says how
-    to have more of it, or to find out.
+    One quota: `takes` is what the smallest instance uses of it, and `left` is the unused rest, None if unknown. `hint`
+    says how to raise the quota, or how to find it out.
     """
 
     name: str
@@ -81,7 +81,7 @@ def smallest_first(offerings: Iterable[Offering]) -> list[Offering]:
 
 
 def zone_findings(offerings: Sequence[Offering]) -> Iterator[Finding]:
-    """Yield what each zone offers."""
+    """Report the instance types that each zone offers."""
     for zone in sorted({each.zone for each in offerings}):
         yield ok(f"zone {zone}", types_of(each for each in offerings if each.zone == zone))
 
@@ -96,7 +96,7 @@ def accelerators_of(kinds: Iterable[InstanceType]) -> str:
 
 
 def quota_findings(markets: Sequence[Sequence[Allowance]]) -> Iterator[Finding]:
-    """Judge each quota of each market. One that is too small is a warning as long as another market is open."""
+    """Judge each quota of each market. A quota that is too small is only a warning while another market has room."""
     nothing_fits = bool(markets) and all(any(each.is_too_small for each in market) for market in markets)
     first: dict[str, Allowance] = {}
     for allowance in (each for market in markets for each in market):

@@ -1,4 +1,4 @@
-"""Computes the prices that an instance was charged, from the prices of its pool."""
+"""Computes the prices that an instance was charged, from the price history of its pool."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ def charged(
     prices: Sequence[PriceSegment], offering: Offering, since: datetime, until: datetime | None
 ) -> tuple[PriceSegment, ...]:
     """
-    Return the prices in effect from `since` on: the one of that moment, and each change up to `until`. `prices` are
-    those of the instance's pool, oldest first. Without a known first price there is no segment for it: it is not 0.
+    Return the prices in effect from `since` on: the price at that moment, and each change before `until`. `prices` is
+    the history of the instance's pool, oldest first. An unknown first price gets no segment, because a price of 0 would
+    be false.
     """
     told = offering.price_usd_per_hour
     at_launch = (PriceSegment(since=since, usd_per_hour=told),) if told else ()

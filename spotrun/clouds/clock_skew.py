@@ -1,4 +1,4 @@
-"""Measures how far this machine's clock is from a cloud's, which is the one that counts."""
+"""Measures the difference between this machine's clock and a cloud's clock, which is the one that counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def told_at(date: str) -> datetime | None:
 
 
 def skew_of(before: datetime, after: datetime, told: datetime) -> timedelta:
-    """Return how far this machine is ahead of a cloud (below 0: behind), to the second, as precise as a Date header."""
+    """
+    Return how far this machine's clock is ahead of a cloud's (below 0: behind), to the second, as precise as a Date
+    header.
+    """
     if told > after:
         return after - told
     return max(before - told - timedelta(seconds=1), timedelta(0))

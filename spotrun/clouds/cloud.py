@@ -1,8 +1,8 @@
 """
-A cloud as one noun: everything that the rest of spotrun asks of it.
+The port to a cloud as a whole: everything that the rest of spotrun needs from it.
 
-An agent and a specification import the module of their cloud too. So such a module imports nothing large at its top; a
-method imports what it needs when it is called.
+Agents and specifications import the module of their cloud too. So a cloud's module imports nothing large at its top;
+its methods import what they need when they are called.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spotrun.units import Unreadable
 
 
 class Account(NamedTuple):
-    """The ports that rent and end, for all runs of an account at once."""
+    """The ports that rent and end instances and resources, for all runs of an account at once."""
 
     driver: CloudDriver
     guards: Guards = NoGuards()
@@ -45,21 +45,21 @@ class Account(NamedTuple):
 
 
 class RentalFlags(NamedTuple):
-    """The wish of a person who rents, by flags. In `doctor` they win over the job."""
+    """The values of the flags that say what to rent. In `doctor` they take precedence over the job."""
 
     regions: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()
     instance_types: tuple[str, ...] = ()
     image: str | None = None
     rates: str | None = None
-    """A file or URL that says how often spot instances are taken."""
+    """A file or URL with the rates at which spot instances are taken."""
     store: str | None = None
-    """The store where runs would live; a job that is checked names its own."""
+    """The store where runs would live. A job that is checked names its own store."""
 
     def over(self, spec: RunSpec | None, cloud: str, *, like: str) -> ResourcesSpec:
         """
-        Return what a job wants, with the values of the flags that were given. `like` is an example of accelerators of
-        that cloud.
+        Return the job's resources, with the values of the flags that were given in place of its own. `like` is an
+        example of the cloud's accelerators, for the error message.
 
         Raises:
             SpecInvalid: the accelerators cannot be read.
@@ -80,8 +80,8 @@ class RentalFlags(NamedTuple):
 
 class Shell(NamedTuple):
     """
-    A command that opens a shell, and the folder to call it in. `needs` are the programs that it uses, each with where
-    to get it; `advice` is for the user who gets no connection.
+    A command that opens a shell, and the folder to call it in. `needs` maps each program that it uses to where to get
+    that program; `advice` is shown if the connection fails.
     """
 
     command: tuple[str, ...]
@@ -97,13 +97,16 @@ class Shell(NamedTuple):
 
 
 def way_inside(spec: RunSpec) -> str:
-    """Return what to print before a shell opens on a rented instance, outside its container; "" if it has none."""
+    """
+    Return the text to print before a shell opens on a rented instance but outside the job's container; "" if the job
+    has no container.
+    """
     place = f"`sudo /var/lib/spotrun/{ENTRANCE}`"
     return "" if spec.image is None else f"the training is in a container: {place} opens a shell there\n"
 
 
 class Forward(NamedTuple):
-    """A port of this machine that leads to one of an instance, to what listens at its address 127.0.0.1."""
+    """A port of this machine, forwarded to a port of an instance at the instance's address 127.0.0.1."""
 
     here: int
     there: int
@@ -111,14 +114,14 @@ class Forward(NamedTuple):
 
 class Cloud(CloudRules[RunSpec], Protocol):
     """
-    To make one, subclass this and put one instance where `spotrun.clouds.registry` says. What has a body here is what
-    a cloud answers that has no such thing. Failures are those of CloudDriver.
+    The base class of a cloud. To add a cloud, subclass this, and put one instance where `spotrun.clouds.registry` looks
+    for it. Methods with a body here are for features that a cloud may lack. Failures are the errors of CloudDriver.
     """
 
     sends_bills: bool = True
-    """True if the cloud sends a bill of its own, with which that of a run can be compared."""
+    """True if the cloud sends its own bill, with which a run's bill can be compared."""
     failed_starts: str = ""
-    """In a run's folder, how the names begin of the logs of launches whose agent never ran; "" if there are none."""
+    """Prefix, in a run's folder, of the logs of launches whose agent never ran; "" if the cloud has no such logs."""
 
     # -- a run ---------------------------------------------------------------------------------------------------
 
@@ -132,108 +135,120 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
 
     def guards(self, spec: RunSpec, clock: Clock) -> Guards:
-        """Return the guards, which end an instance from outside if neither it nor any runner does."""
+        """Return the guards, which end an instance from outside if neither the instance nor any runner does."""
         return NoGuards()
 
     def identities(self, spec: RunSpec, clock: Clock) -> Identities:
-        """Return the identities, which say what the instances of a run may do."""
+        """Return the identities, which define the rights of a run's instances."""
         return NoIdentities()
 
     def clock(self, spec: RunSpec) -> ScaledClock:
         """
-        The clock of a run that begins now.
+        Return the clock of a run that begins now.
 
-        On a rented machine a second is a second, unless a rehearsal has handed down the clock that its cloud goes by.
+        On a rented machine a second lasts a second, unless a rehearsal has passed on the clock of its simulated cloud.
         """
         handed_down = clock_from_environment()
         return handed_down if handed_down.scale != 1 else ScaledClock(datetime.now(UTC), 1.0)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """Put the clock of a run that begins now right by the cloud's own; if the cloud does not tell, it stays."""
+        """
+        Set the clock of a run that begins now to the cloud's own time; leave it unchanged if the cloud does not report
+        its time.
+        """
         return
 
     def furnish(self, store: Store) -> None:
-        """Put into a new run's folder what its instances need before they have an agent: see `spotrun.boot`."""
+        """
+        Put the files into a new run's folder that its instances need before they have an agent: see `spotrun.boot`.
+        """
 
     def require_known(self, spec: RunSpec) -> None:
         """
-        Check, without the network, that the places that a job names exist, before a run of it begins.
+        Check, without the network, that the places in a job exist, before its run begins.
 
         Raises:
-            SpecInvalid: one of them does not exist.
+            SpecInvalid: a place does not exist.
         """
         return
 
     def require_identity(self, spec: RunSpec) -> None:
         """
-        Check that the identity that a job names for all runs exists, and change nothing.
+        Check that the identity exists that a job names for all runs. Change nothing.
 
         Raises:
-            CloudError: there is none of that name; or, as AccessDenied or CloudUnavailable, that cannot be found out.
+            CloudError: no identity has this name.
+            AccessDenied, CloudUnavailable: it is unknown whether the identity exists.
         """
         return
 
     @abstractmethod
     def billing(self, spec: RunSpec) -> BillingRule:
-        """From when to when an instance is billed, how that is rounded, and what is free."""
+        """Return the rule for bills: when billing starts and ends, how times are rounded, and which times are free."""
 
     def types_listed(self, spec: RunSpec) -> Sequence[str]:
-        """The types that the section of this cloud narrows a job to; none if it does not."""
+        """Return the instance types to which the job's section for this cloud is limited; none if it sets no limit."""
         return ()
 
     def of_any_type(self, spec: RunSpec) -> RunSpec:
-        """The same job with no word about types and accelerators: what is there for it in the places that it names."""
+        """Return `spec` without its type and accelerators, to show all offerings in the job's places."""
         return spec.model_copy(
             update={"resources": spec.resources.model_copy(update={"instance_type": None, "accelerators": None})}
         )
 
     def never_rented(self, kind: str) -> Unreadable | None:
-        """Return why an instance type, or accelerators, of this name is never rented out here; None if it may be."""
+        """Return why this cloud never rents out the instance type, or the accelerators, `kind`; None if it may."""
         return None
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
-        """The band of each `REGION/TYPE` that the cloud publishes, such as "<5%"; read when a run is created."""
+        """
+        Return the interruption band that the cloud publishes for each `REGION/TYPE`, such as "<5%". It is read when a
+        run is created.
+        """
         return {}
 
     # -- an instance ---------------------------------------------------------------------------------------------
 
     @abstractmethod
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
-        """Return what tells an agent that its instance will be taken. `environment` is that of the instance."""
+        """
+        Return the sources that warn an agent that its instance will be taken. `environment` is the instance's
+        environment.
+        """
 
     @abstractmethod
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """Return the shell by which a person gets onto an instance of a run of `spec`."""
+        """Return the shell for a user on an instance of a run of `spec`."""
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
         """
-        The same with ports that lead there, or those alone.
+        Return a command that forwards ports to an instance, with a shell or without.
 
         Raises:
-            CloudError: it has no way for that.
+            CloudError: this cloud has no way to forward ports.
         """
         raise CloudError(f"spotrun leads no port to an instance on {self.name}", hint="leave out -L")
 
     def console(self, instance: Instance) -> str | None:
         """
-        Return what it has printed by itself; None where only its run's folder would tell.
+        Return the console output of an instance; None if there is none, or only the run's folder holds it.
 
         Raises:
-            CloudError: it cannot be read.
+            CloudError: the console cannot be read.
         """
         return None
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         """
-        Take a spot instance with that much notice, for a rehearsal.
+        Take a spot instance with this much notice, for a rehearsal.
 
         Raises:
-            CloudError: there is no such instance, or the cloud does so only by itself.
+            CloudError: the instance does not exist, or only the cloud itself can take it.
         """
         raise CloudError(f"{instance_id} is on {self.name}, which takes instances back by itself")
 
     def forget(self, run_uid: str) -> None:
-        """Delete from this machine what it keeps of a run's ended instances, such as their disks."""
+        """Delete what this machine keeps of a run's ended instances, such as their disks."""
         return
 
     # -- an account ----------------------------------------------------------------------------------------------
@@ -241,39 +256,39 @@ class Cloud(CloudRules[RunSpec], Protocol):
     @abstractmethod
     def account(self, regions: Sequence[str]) -> Account:
         """
-        Return the account, to list and to end what is there, of all runs; in all regions if none is named.
+        Return the ports to list and end the instances of all runs, in these regions, or in all if `regions` is empty.
 
         Raises:
-            SpecInvalid: it has no such regions.
+            SpecInvalid: the cloud does not have these regions.
         """
 
     def require_regions(self, regions: Sequence[str]) -> None:
         """
-        Check, without the network, that the regions that a person has named exist.
+        Check, without the network, that the regions given by the user exist.
 
         Raises:
-            SpecInvalid: one of them does not exist.
+            SpecInvalid: a region does not exist.
         """
         return
 
     @abstractmethod
     def offers(self, wish: RentalFlags) -> Quotes:
-        """Return what can be rented of that kind, for how much, and how that has moved."""
+        """Return the offerings that match `wish`, with their prices now and in the past."""
 
     @abstractmethod
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
-        """The same for a job, of these types alone."""
+        """Return the offerings for a job, with their prices now and in the past, of these `types` only."""
 
     @abstractmethod
     def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
-        """Yield what `doctor` finds out about the account, and about what a job or its user wants of it."""
+        """Run `doctor`'s checks of the account, and of the instances that the job or the flags request."""
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         """
-        Return what begins nights of a job in this region and attends to them with no machine of the user.
+        Return the service that starts a job's nights in this region and attends to them without a machine of the user.
 
         Raises:
-            SpecInvalid: the cloud has no such thing.
+            SpecInvalid: the cloud has no such service.
         """
         raise SpecInvalid(
             f"nights without a machine of yours are not built for {self.name}",
@@ -281,33 +296,36 @@ class Cloud(CloudRules[RunSpec], Protocol):
         )
 
     def runner_calls(self, calls: Calls) -> RunnerCalls | None:
-        """Return what calling the function of a night cost; None where there are no such nights."""
+        """Return the cost of calling a night's function; None if the cloud has no such nights."""
         return None
 
     def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
-        """Return the regions where a job may rent; none if the job does not say."""
+        """Return the regions where a job may rent; () if neither the flags nor the job name one."""
         named = wish.regions or (() if spec is None else (spec.resources.region,))
         return tuple(region for region in named if region is not None)
 
     def reachable(self, address: str) -> str:
         """
-        The address of a store that instances can reach.
+        Return an address of the store that instances can reach.
 
         Raises:
-            StoreError: they cannot.
+            StoreError: instances cannot reach the store.
         """
         return address
 
 
 def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
-    """A refusal of a zone that is not in the region that the job names, where zones are named for their regions."""
+    """Refuse a zone that is outside the job's region. For clouds whose zone names begin with their region's name."""
     region, zone = spec.resources.region, spec.resources.zone
     if region and zone and not zone.lower().startswith(region.lower()):
         yield Unreadable(f"{zone} is not in the region {region}", "remove one of them", at=("resources", "zone"))
 
 
 def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference], str]) -> Iterator[Unreadable]:
-    """Yield a refusal of each secret that no instance reaches. `advice` receives where this cloud keeps one."""
+    """
+    Refuse each secret that instances cannot reach. `advice` turns the place where this cloud would keep the secret into
+    a hint.
+    """
     for name, reference in spec.secret_references.items():
         own = cloud.secret(name)
         if reference.kind != own.kind:
@@ -316,7 +334,7 @@ def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference],
 
 
 def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
-    """Return the secrets of a job on a cloud. A job that is rehearsed on another cloud counts as one for this cloud."""
+    """Return the secrets of a job that are kept in `cloud`, even if the job is rehearsed on another cloud."""
     found: dict[str, Reference] = {}
     for name, text in ({} if spec is None else spec.secrets).items():
         own = cloud.secret(name)
@@ -327,7 +345,7 @@ def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
 
 
 def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
-    """A refusal of each type and accelerator of a job that its cloud never rents out."""
+    """Refuse each type and accelerator of a job that its cloud never rents out."""
     one, key = spec.resources.instance_type, ("resources", "accelerators")
     several = isinstance(spec.resources.accelerators, AnyOf)
     named: list[tuple[tuple[str | int, ...], object]] = [
@@ -342,8 +360,10 @@ def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
 
 def refuse_regions(cloud: Cloud, regions: Sequence[str]) -> None:
     """
+    Refuse regions for a cloud that has none.
+
     Raises:
-        SpecInvalid: regions are named, for a cloud that has none.
+        SpecInvalid: `regions` is not empty.
     """
     if regions:
         raise SpecInvalid(f"the {cloud.name} cloud has no regions", hint="leave out --region")

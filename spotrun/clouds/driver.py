@@ -1,4 +1,4 @@
-"""The port to a cloud. One contract suite (tests/contract/test_driver_contract.py) holds for every driver."""
+"""The port to a cloud. Every driver has to pass one contract suite (tests/contract/test_driver_contract.py)."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ class CloudDriver(Protocol):
     """
     Rents and returns instances on one cloud.
 
-    Drivers hold no run state: a new driver object must be able to terminate what an old one launched.
-    Every failure of the cloud leaves a driver as a SpotrunError:
+    Drivers hold no run state: a new driver object must be able to terminate what an old one launched. Every failure of
+    the cloud leaves a driver as a SpotrunError:
 
         InsufficientCapacity   this offering has none now      -> try another offering
         QuotaExceeded          the account may not have it     -> tell the user and try another; ask again ever later
-        CloudError itself      it finds fault with the request -> the same
+        CloudError itself      the cloud rejects the request   -> the same
         CloudUnavailable       throttled, 5xx, network         -> try again later
-        AccessDenied           credentials or permissions      -> the user has to mend it; say so
+        AccessDenied           credentials or permissions      -> the user has to fix them; say so
         IdentityUnknown        the instance's identity is not known -> wait, if it was made just now
         LaunchTokenSpent       the token's instance is gone    -> that launch is over; use a new token
     """
 
     name: str
     rations_calls: bool
-    """True if an account has a limited rate of calls: a runner then asks less often while nothing happens."""
+    """True if the cloud limits the rate of an account's calls. A runner then calls less often while nothing happens."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes for people about gaps and oddities in the last answers. None of them stops a run."""
+        """Notes for the user about gaps and oddities in the cloud's last answers. None of them stops a run."""
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         """
-        Return all offerings of this cloud, each with its price now, in no particular order.
+        Return all offerings of this cloud with their prices now, in no particular order.
 
-        A listed offering may still have no capacity: only `launch` can tell. `must_see` is as in `instances`.
+        A listed offering may still have no capacity: only `launch` shows that. `must_see` is as in `instances`.
 
         Raises:
             CloudUnavailable, AccessDenied: see the class docstring.
@@ -49,15 +49,16 @@ class CloudDriver(Protocol):
         """
         Start one instance and return as soon as the cloud has accepted it.
 
-        Idempotent on `request.token`: repeating a call whose answer was lost returns the same instance, also while
-        that instance is stopping.
+        Idempotent on `request.token`: repeating a call whose answer was lost returns the same instance, even while that
+        instance is stopping.
 
-        With a `count` it starts this many members and returns the first; `instances` lists all of them, each with its
-        index and, once it runs, its address. All or none: room for fewer counts as no capacity, and a caller that dies
-        midway leaves none or all. A driver that cannot do that says so (`require_one`) and starts nothing.
+        With a `count`, start this many members and return the first; `instances` lists all of them, each with its index
+        and, once it runs, its address. Either all start or none: room for fewer counts as no capacity, and a caller
+        that dies midway leaves none or all. A driver that cannot start members refuses the request (`require_one`) and
+        starts nothing.
 
         Raises:
-            LaunchTokenSpent: the token's instance existed and is terminated; of members, all are.
+            LaunchTokenSpent: the token's instance, or all of its members, existed and are terminated.
             InsufficientCapacity, QuotaExceeded, CloudUnavailable, AccessDenied, IdentityUnknown: see the class
                 docstring.
         """
@@ -74,10 +75,11 @@ class CloudDriver(Protocol):
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         """
-        Return all instances tagged by spotrun, or those of one run; terminated ones too while the cloud remembers them.
+        Return all instances that spotrun tagged, or only those of one run, including terminated ones while the cloud
+        still lists them.
 
-        `must_see` are the regions and zones without which the answer is useless; all of them if None. Any other region
-        or zone that fails is left out, with a remark. The name of a zone begins with that of its region.
+        `must_see` names the regions and zones without which the answer is useless; None means all. Any other region or
+        zone that fails is left out, with a remark. A zone's name begins with its region's name.
 
         Raises:
             CloudUnavailable, AccessDenied: see the class docstring.
@@ -85,7 +87,7 @@ class CloudDriver(Protocol):
 
     def terminate(self, instance_id: str) -> None:
         """
-        End an instance and everything on it. Repeating it, or naming one that is gone, is harmless.
+        End an instance and everything on it. Repeating the call, or naming an instance that is gone, is harmless.
 
         Raises:
             CloudUnavailable, AccessDenied: see the class docstring.

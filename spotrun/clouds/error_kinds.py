@@ -1,8 +1,8 @@
 """
-The refusals of a cloud that its driver handles in different ways, below the errors that a run handles.
+The refusals of a cloud that its driver handles in different ways. They are subclasses of the errors that a run handles.
 
-Each cloud has a table from its codes to these kinds and those of spotrun/errors.py, with its own hints. P2, P3, P21 and
-P26 are rows of the failure catalogue.
+Each cloud has a table that maps its codes to these kinds or to those of spotrun/errors.py, with its own hints. P2, P3,
+P21 and P26 are rows of the failure catalogue.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Meaning = tuple[type[CloudError], str | None]
 
 
 class Unsupported(InsufficientCapacity):
-    """This zone does not have this type: asking again soon cannot help (P2)."""
+    """The zone does not have the type: asking again soon cannot help (P2)."""
 
 
 class AlreadyThere(CloudError):
-    """A resource of that name exists."""
+    """A resource of the same name exists."""
 
 
 class NotThere(CloudError):
-    """No resource of that name exists."""
+    """No resource has this name."""
 
 
 class BadImage(CloudError):
@@ -41,7 +41,7 @@ class BadImage(CloudError):
 
 
 class BadSurroundings(CloudError):
-    """A launch names a network or a disk that is gone or does not fit: others may have taken their place (P3)."""
+    """A launch names a network or a disk that is gone or does not fit. Another one may have replaced it (P3)."""
 
 
 class CredentialsExpired(LoginNeeded):
@@ -49,30 +49,33 @@ class CredentialsExpired(LoginNeeded):
 
 
 class CredentialsRefused(AccessDenied):
-    """There are no credentials, or the cloud does not know them. Others may take their place."""
+    """There are no credentials, or the cloud does not accept them. The user may provide others."""
 
 
 class ClockWrong(CloudUnavailable):
-    """The cloud accepts no signature of this machine until its clock is set."""
+    """The cloud accepts no signature from this machine until the machine's clock is set."""
 
 
 class Unexplained(CloudUnavailable):
-    """The cloud's SDK failed in a way that has no name here. It is assumed to pass, and counted."""
+    """The cloud's SDK failed in a way that spotrun has no name for. The fault is assumed to pass, and is counted."""
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether the trouble ends soon by itself. An expired login and a wrong clock wait for the user."""
+    """Return whether the fault ends soon by itself. An expired login and a wrong clock wait for the user."""
     return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
 
 
 def by_code(*rows: tuple[type[CloudError], str | None, *tuple[str, ...]]) -> dict[str, Meaning]:
-    """Return a table by code. A row has an error, its hint, and strings of codes that blanks separate."""
+    """Return a table of errors by code. Each row has an error, its hint, and strings of codes separated by blanks."""
     return {code: (kind, hint) for kind, hint, *codes in rows for code in " ".join(codes).split()}
 
 
 @contextmanager
 def translated(meaning_of: Callable[[str, Exception], CloudError], action: str) -> Iterator[None]:
-    """Translate the errors of an SDK inside into errors of the CloudDriver port, which say what `action` failed."""
+    """
+    Translate an SDK's errors inside the block into errors of the CloudDriver port. Their messages name the failed
+    `action`.
+    """
     try:
         yield
     except SpotrunError:

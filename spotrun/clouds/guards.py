@@ -18,11 +18,14 @@ from spotrun.instance import Instance, LaunchRequest
 from spotrun.offering import CapacityType
 
 AGAIN_AFTER = timedelta(minutes=10)
-"""Time until the next try to make a guard that could not be made: the obstacle may pass, or be removed."""
+"""Time until the next try to make a guard after a failure: the obstacle may pass, or be removed."""
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance that has to end by `ends_at`. `token` is that of its launch, and of its member (`guard_token`)."""
+    """
+    A guard for one instance, which has to end by `ends_at`. `token` identifies the launch and the member
+    (`guard_token`).
+    """
 
     token: str
     region: str
@@ -31,25 +34,25 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def guard_token(token: str, member: int) -> str:
-    """Return the token of a member's guard. The guard of the first member has the token of its launch."""
+    """Return the token of a member's guard. The first member's guard has the token of the launch."""
     return f"{token}.{member}" if member else token
 
 
 class Guards(Protocol):
     """
-    Ends instances from outside of them.
+    Ends instances from outside.
 
-    An instance ends itself when its time-to-live is over. If it cannot, its guard ends it, and needs neither the
-    instance nor any runner.
+    An instance ends itself when its time-to-live is over. If it cannot, its guard ends it, without help from the
+    instance or any runner.
     """
 
     def arm(self, guard: Guard) -> None:
         """
-        Make the guard. Repeating it is harmless: a runner that finds an instance cannot know whether another runner
-        armed its guard.
+        Make the guard. Repeating the call is harmless: a runner that finds an instance cannot know whether another
+        runner armed its guard.
 
         Raises:
-            CloudError: there is no guard, and its message says why. The instance goes on.
+            CloudError: the guard could not be made; the message says why. The instance goes on.
         """
 
     def disarm(self, token: str, region: str) -> None:
@@ -62,7 +65,7 @@ class Guards(Protocol):
 
 
 class NoGuards:
-    """For clouds that end each instance in time by themselves, as the local cloud's supervisors do."""
+    """No guards, for clouds that end each instance in time by themselves, as the local cloud's supervisors do."""
 
     def arm(self, guard: Guard) -> None:
         pass
@@ -87,8 +90,8 @@ class GuardedDriver(WrappedDriver):
 
     def arm(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> str | None:
         """
-        Arm the guard of an instance. Return why it has none, or None if it has one or is not billed. The instance's own
-        timer runs in any case.
+        Arm the guard of an instance. Return the reason for a failure; None if the guard is armed, or the instance is
+        not billed and needs none. The instance's own timer runs in any case.
         """
         if request.offering.capacity_type is CapacityType.OWN:
             return None
@@ -103,7 +106,7 @@ class GuardedDriver(WrappedDriver):
         return None
 
     def arm_at_last(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> bool:
-        """Arm a guard that is missing, at most once in `AGAIN_AFTER`. Return whether it is there now."""
+        """Arm a missing guard, at most once in `AGAIN_AFTER`. Return whether the guard is armed now."""
         asked_at = self._asked_at.get(guard_token(request.token, member))
         if asked_at is not None and self._clock.now() - asked_at < AGAIN_AFTER:
             return False
@@ -112,5 +115,5 @@ class GuardedDriver(WrappedDriver):
     def disarm(self, request: LaunchRequest, member: int = 0) -> None:
         if request.offering.capacity_type is CapacityType.OWN:
             return
-        with contextlib.suppress(CloudError):  # it disappears by itself when its time comes
+        with contextlib.suppress(CloudError):  # the guard disappears by itself when its time comes
             self._guards.disarm(guard_token(request.token, member), request.offering.region)

@@ -1,6 +1,6 @@
 """
-The port to what a run's instances may do in their cloud: an identity that reaches that run's folder and no other's; and
-a driver that has it made before it launches.
+The port to the rights of a run's instances in their cloud: each run has an identity that reaches the run's folder and
+no other run's folder. Also a driver that has the identity made before it launches.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from spotrun.offering import CapacityType
 
 SETTLES_WITHIN = timedelta(minutes=3)
 """
-A cloud knows a new identity, and who may use it, everywhere after some seconds. Users of EC2 report up to two minutes:
-https://github.com/hashicorp/terraform/issues/15341. What it does not know by then does not exist, and what it denies is
-not allowed.
+Time after which a cloud knows a new identity, and who may use it, everywhere. Mostly that takes seconds; users of EC2
+report up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time an unknown identity
+counts as absent, and a denial as final.
 """
 
 TRIAL = "doctor"
-"""Prefix of the uid of a run that does not exist: `doctor` gives it an identity, and takes that away again."""
+"""Prefix of the uid of a run that does not exist. `doctor` makes an identity for such a run, and removes it again."""
 TRIAL_LASTS = timedelta(hours=1)
-"""A trial identity that is older was left behind."""
+"""Maximum age of a trial identity. An older one was left behind."""
 
 
 def trial_uid(now: datetime) -> str:
@@ -33,7 +33,7 @@ def trial_uid(now: datetime) -> str:
 
 
 def is_left_trial(uid: str, now: datetime) -> bool:
-    """Return whether `uid` is that of a trial that cannot be under way any more."""
+    """Return whether `uid` belongs to a trial that must be over by now."""
     try:
         began = datetime.fromtimestamp(int(uid.removeprefix(TRIAL)[:8], 16), UTC)
     except ValueError:
@@ -43,9 +43,10 @@ def is_left_trial(uid: str, now: datetime) -> bool:
 
 class Identities(Protocol):
     """
-    Makes an identity for each run, and takes it away again.
+    Makes an identity for each run, and removes it again.
 
-    Every failure of the cloud is one of CloudDriver's errors. QuotaExceeded: the account has as many as it may.
+    Every failure of the cloud is one of CloudDriver's errors. QuotaExceeded: the account has its maximum number of
+    identities.
     """
 
     noun: str
@@ -53,32 +54,35 @@ class Identities(Protocol):
 
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
         """
-        Make the identity of a run, or complete it. Repeating it is harmless, also after a call that was cut off.
+        Make the identity of a run, or complete it. Repeating the call is harmless, even after a call that was cut off.
 
         Returns:
-            When it was made, as a cloud takes a while to know it everywhere; None if there is nothing to make.
+            When the identity was made, because a cloud takes a while to know it; None if the run needs none.
 
         Raises:
-            CloudError: something else has its name, or the caller may not make it.
-            CloudUnavailable: ask again; a part of it may exist.
+            CloudError: something else has the identity's name, or the caller may not make it.
+            CloudUnavailable: try again; a part of the identity may exist.
         """
 
     def remove(self, run_uid: str) -> None:
         """
-        Remove the identity of a run, or what is left of it; harmless if there is none.
+        Remove the identity of a run, or the part that is left. Harmless if there is none.
 
-        An instance that still has it can do nothing from then on.
+        An instance that still has the identity loses its rights.
 
         Raises:
-            CloudError: at least a part of it still exists.
+            CloudError: at least a part of the identity still exists.
         """
 
     def runs(self) -> list[str]:
-        """The uids of all runs that have an identity, or a part of one."""
+        """Return the uids of all runs that have an identity, or a part of one."""
 
 
 class NoIdentities:
-    """For clouds where instances act with the rights of the launching user, and for runs that share one identity."""
+    """
+    No identities, for clouds where instances act with the launching user's rights, and for runs that share one
+    identity.
+    """
 
     noun = "identity"
 
@@ -93,7 +97,7 @@ class NoIdentities:
 
 
 class IdentifiedDriver(WrappedDriver):
-    """The driver of one run, whose identity it has made before the first launch."""
+    """The driver of one run. It has the run's identity made before the first launch."""
 
     def __init__(self, driver: CloudDriver, identities: Identities, clock: Clock) -> None:
         super().__init__(driver)
@@ -104,17 +108,20 @@ class IdentifiedDriver(WrappedDriver):
 
     def launch(self, request: LaunchRequest) -> Instance:
         """
+        Launch an instance with the run's identity.
+
         Raises:
-            IdentityPending: it cannot be made just now; or the cloud may not know it yet, or not who may use it.
-            IdentityUnknown: it has had the time to learn of it.
+            IdentityPending: the identity cannot be made now; or it is new, and the cloud may not know it, or its users,
+                yet.
+            IdentityUnknown: the cloud does not know the identity, although it is no longer new.
         """
         if request.offering.capacity_type is CapacityType.OWN:
-            return super().launch(request)  # it acts with the rights of the launching user
+            return super().launch(request)  # the instance acts with the rights of the launching user
         self._make(request)
         try:
             return super().launch(request)
         except (IdentityUnknown, AccessDenied) as error:
-            # A runner that took the run for ended may have removed it. Of what is gone Google may say "denied".
+            # A runner that believed the run ended may have removed the identity. Google may then answer "denied".
             self._is_made = False
             self._make(request)
             self._wait_if_new(error)
@@ -125,7 +132,7 @@ class IdentifiedDriver(WrappedDriver):
             raise IdentityPending(error.message, hint=error.hint) from error
 
     def _make(self, request: LaunchRequest) -> None:
-        """Once. Another runner makes it again, which is harmless."""
+        """Have the identity made, once for this driver. Another runner's driver makes it again, which is harmless."""
         if self._is_made:
             return
         try:
@@ -138,8 +145,8 @@ class IdentifiedDriver(WrappedDriver):
 
     def remove_identity(self, run_uid: str) -> str:
         """
-        For a run that has ended: why a part of its identity is left, "" if nothing is. If the run is resumed, its next
-        launch makes the identity again.
+        Remove the identity of a run that has ended. Return why a part of it is left, or "" if nothing is left. If the
+        run is resumed, its next launch makes the identity again.
         """
         self._is_made = False
         try:

@@ -1,4 +1,4 @@
-"""Checks whether a run can have an identity of its own: makes one for a run that does not exist, and removes it."""
+"""Checks whether a run can have its own identity: makes one for a run that does not exist, and removes it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from spotrun.units import to_the_second
 LOOK_AGAIN_S = 5.0
 DENIED_WITHIN = timedelta(seconds=20)
 """
-Maximum time that the doctor repeats what a cloud denies after it made an identity: mostly the denial is permanent. A
-run waits longer: no user watches it.
+Maximum time for which `doctor` repeats a denied call after it made an identity, because most denials are permanent. A
+run waits longer, because no user watches it.
 """
 
 
 @contextlib.contextmanager
 def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
-    """Give the uid of a run that does not exist. After the block it has no identity."""
+    """Yield the uid of a run that does not exist. After the block, remove the identity that was made for it."""
     uid = trial_uid(clock.now())
     try:
         yield uid
@@ -35,7 +35,10 @@ def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
 
 
 class Settling(NamedTuple):
-    """Waits until a cloud knows a new identity everywhere. `what` continues "for ": `AWS to know the new role`."""
+    """
+    Waits until a cloud knows a new identity everywhere. `what` follows "for" in the message: `AWS to know the new
+    role`.
+    """
 
     what: str
     clock: Clock
@@ -48,7 +51,7 @@ class Settling(NamedTuple):
         until: datetime,
         unsettled: type[CloudError] = CloudUnavailable,
     ) -> Iterator[Finding]:
-        """Repeat `ask` while it raises `unsettled`. Yield once what the user has to wait for."""
+        """Call `ask` until it no longer raises `unsettled`. Yield one finding, if the user has to wait."""
         told, denied_until = False, self.clock.now() + self.denied_within
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A kind of machine that a cloud rents out, whatever its price and place."""
+"""A type of machine that a cloud rents out, independent of price and place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Finds the words of an instance that ended before its agent took over: in the log of its start, or its console."""
+"""
+Finds the last output of an instance that ended before its agent took over: in the log of its start, or on its console.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from spotrun.run.reasons import reason_in
 from spotrun.store.port import Store
 
 _OWN_LINE = re.compile(r"\bspotrun: .*")
-"""Lines of spotrun in a console. Lines of other programs may hold anything, a secret too."""
+"""Lines that spotrun wrote to a console. Other programs' lines may contain anything, even a secret."""
 
 
 class LastWords:
-    """Those of one run's instances."""
+    """The last output of one run's instances."""
 
     def __init__(self, cloud: Cloud, store: Store) -> None:
         self._cloud = cloud
@@ -24,8 +26,8 @@ class LastWords:
 
     def of(self, launch: int, instance: Instance | None) -> str:
         """
-        Return words for an entry; "" if the cloud's instances leave no log of their start. `instance` is that of the
-        launch, None if the cloud no longer lists it.
+        Return the last output of a launch as a text for the ledger; "" if there is none, or the cloud's instances leave
+        no log of their start. `instance` is the launch's instance; None if the cloud no longer lists it.
 
         Raises:
             StoreUnavailable: the log cannot be read yet.

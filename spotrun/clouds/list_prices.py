@@ -11,7 +11,7 @@ from spotrun.run.price_tables import PriceTable, price_tables
 
 
 class ListPrice(msgspec.Struct, frozen=True):
-    """The price of one type. `source` names the list and its day."""
+    """The price of one type. `source` names the list and its date."""
 
     usd_per_hour: Decimal
     source: str
@@ -22,7 +22,9 @@ def shipped_tables(package: str) -> tuple[PriceTable, ...]:
 
 
 def shipped_prices(package: str, region: str, market: CapacityType = CapacityType.ON_DEMAND) -> dict[str, ListPrice]:
-    """Return the price of each type in a region. A spot price changes up to once a day, so it is a hint."""
+    """
+    Return the price of each type in a region. Spot prices change up to once a day, so a shipped one is only a hint.
+    """
     return {
         kind: ListPrice(price, f"table shipped with spotrun, {table.as_of}")
         for table in shipped_tables(package)

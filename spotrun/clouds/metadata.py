@@ -1,4 +1,4 @@
-"""A connection to the metadata service of an instance. Each cloud's `notices.py` knows its answers."""
+"""A connection to an instance's metadata service. Each cloud's `notices.py` interprets the answers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ class Answer(NamedTuple):
 
 
 class MetadataConnection:
-    """A connection kept between requests and reopened after a failure. It follows no redirect, and uses no proxy."""
+    """
+    A connection that is kept between requests and reopened after a failure. It follows no redirects and uses no proxy.
+    """
 
     def __init__(self, host: str, port: int | None) -> None:
         self._connection = http.client.HTTPConnection(host, port)
 
     def ask(self, method: str, path: str, headers: Mapping[str, str], timeout_s: float) -> Answer:
         """
-        Return any answer of the service. `timeout_s` is system time.
+        Return the service's answer, whatever its status. `timeout_s` is system time.
 
         Raises:
             Blind: the service does not answer, or its answer is not HTTP.

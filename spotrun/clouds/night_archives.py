@@ -1,4 +1,4 @@
-"""The archives that runners of nights are made of, next to the nights of a store."""
+"""The archives that night runners are made from, stored next to a store's nights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _YOUNG = timedelta(days=1)
 
 
 class NightArchives:
-    """Those of one store. No instance may write there."""
+    """The archives of one store. No instance may write them."""
 
     def __init__(self, store: str, clock: Clock) -> None:
         self._store, self._clock = store, clock
@@ -27,8 +27,8 @@ class NightArchives:
 
     def upload(self, data: bytes) -> tuple[str, str]:
         """
-        Put an archive there, and return its bucket and its name. It is put even if an object of that name is there:
-        another process may have written that. The same code is one object.
+        Upload an archive, and return its bucket and its name. The name follows from the content, so the same code is
+        one object. An existing object is overwritten, because another process may have written something else there.
         """
         place = address.parse(self._store)
         assert isinstance(place, address.BucketAddress), self._store
@@ -38,9 +38,9 @@ class NightArchives:
 
     def forget(self, needed: Callable[[], Collection[str]], say: Callable[[str], None]) -> None:
         """
-        Delete the archives whose file names `needed` does not return, and keep young ones: another process may be
-        installing their night. What cannot be deleted costs less than a cent a year, and the next installation tries
-        again.
+        Delete old archives whose file names are not in `needed()`. Archives younger than a day stay, because another
+        process may be installing their night. A failed deletion is only reported: the archive costs less than a cent a
+        year, and the next installation tries again.
         """
         young = self._clock.now() - _YOUNG
         try:

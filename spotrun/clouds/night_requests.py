@@ -1,6 +1,6 @@
 """
-The number of requests that the runner of a night sends to its store, on any cloud: the counts of a rehearsed night,
-which tests/cloud/test_night_function.py measures again.
+Estimates the requests that a night's runner sends to its store, on any cloud. The numbers come from a rehearsed night,
+and tests/cloud/test_night_function.py measures them again.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from spotrun.run.billing import to_nano
 
 COLD_EVERY_H = Decimal(2)
 """
-Hours between two cold starts. A cloud moves a function after some hours although it is called each minute; then the
+Hours between two cold starts. A cloud moves a function after some hours even if it is called each minute; then the
 runner reads the whole ledger again.
 """
 
 
 class RequestEstimate(NamedTuple):
-    """Requests to the store: those that read, and those that write or list."""
+    """Numbers of requests to the store: `gets` read, `puts` write or list."""
 
     gets: Decimal
     puts: Decimal
@@ -28,13 +28,13 @@ class RequestEstimate(NamedTuple):
 BEGIN = RequestEstimate(Decimal(40), Decimal(30))
 """Requests to begin a night, with all its calls in the hour that follows."""
 TICK = RequestEstimate(Decimal("2.7"), Decimal("0.78"))
-"""Requests in each minute of its run."""
+"""Requests for each minute of the run."""
 COLD = RequestEstimate(Decimal(70), Decimal(5))
-"""Requests of a cold start, with a ledger of an hour's or some hours' commits."""
+"""Requests of a cold start, if the ledger holds the commits of one hour or a few."""
 
 
 class ExpectedCalls(NamedTuple):
-    """The number of calls of a runner in a night, and how many of them are cold starts."""
+    """The number of runner calls in a night: one a minute, and the cold starts among them."""
 
     ticks: Decimal
     colds: Decimal
@@ -61,7 +61,7 @@ def calls_of_a_night(hours: float) -> ExpectedCalls:
 
 def of_all(usd: Decimal, calls: Calls) -> Decimal:
     """
-    Return what all calls cost, to the nano-dollar, if the counted ones cost `usd`: each uncounted call is assumed to
-    cost the same.
+    Return the cost of all calls, to the nano-dollar. `usd` is the cost of the counted calls; each uncounted call is
+    assumed to cost as much on average.
     """
     return to_nano(usd * (calls.calls + calls.uncounted) / max(calls.calls, 1))

@@ -1,4 +1,4 @@
-"""Port for what calls a runner in a cloud, so that a night needs no machine of the user."""
+"""The port to a cloud service that calls a runner, so that a night needs no machine of the user."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spotrun.secrets.reference import Reference
 
 AGAIN_EVERY_MIN = 15
 ANEW = "`spotrun night install` makes it again, `spotrun night rm` removes the rest"
-"""Advice where a part of a night is missing."""
+"""Advice if a part of a night is missing."""
 
 
 class ScheduleTimes(NamedTuple):
-    """The times of a schedule: these minutes of an hour, on these days, by the clock of the night's time zone."""
+    """The times of a schedule: minutes of an hour, on certain days, in the night's time zone."""
 
     minutes: tuple[int, ...]
     hour: int
@@ -31,8 +31,8 @@ def when_due(night: Night) -> ScheduleTimes:
 
 def when_due_again(night: Night) -> ScheduleTimes:
     """
-    Every quarter of the hour that follows that of the night: the call for a night which could not begin, or whose time
-    a clock change left out, so that the schedule did not fire.
+    Return the times of a second call: each quarter of the hour after the night's hour. It serves nights that could not
+    begin at first, and nights whose time a clock change skipped, so that the schedule did not fire.
     """
     hour, minute = _time_of(night)
     days = night.days if hour < 23 else tuple(DAYS[(DAYS.index(day) + 1) % len(DAYS)] for day in night.days)
@@ -46,25 +46,27 @@ def _time_of(night: Night) -> tuple[int, int]:
 
 class Alarm(Protocol):
     """
-    An alarm that calls the runner of one night while its run lives, as that runner sets it. Failures are those of
-    CloudDriver.
+    An alarm that calls the runner of one night while its run lives. The runner itself switches the alarm on and off.
+    Failures are those of CloudDriver.
 
-    Each call may be repeated. An object remembers what it has set: `again` sets it whatever it remembers, because
-    another process may have set it meanwhile.
+    Each call may be repeated. An object remembers the state that it has set. With `again`, it sets the state even if it
+    remembers it, because another process may have changed the state meanwhile.
     """
 
     def on(self, *, again: bool = False) -> None:
-        """Call once a minute."""
+        """Call the runner once a minute from now on."""
 
     def off(self) -> None:
-        """Call no more, until the next night is due."""
+        """Stop calling the runner until the next night is due."""
 
     def hear(self, instance_ids: Collection[str]) -> None:
-        """Call at once when the cloud has news of one of these instances."""
+        """Call the runner at once when the cloud reports an event of one of these instances."""
 
 
 class Function(NamedTuple):
-    """The code that is called: an archive with spotrun in it, for this Python and these processors."""
+    """
+    The code of a night's runner: an archive that includes spotrun, for one Python version and one kind of processor.
+    """
 
     data: bytes
     python: str
@@ -73,59 +75,65 @@ class Function(NamedTuple):
 
 class Nights(Protocol):
     """
-    Installs nights in one region of a cloud. Failures are those of CloudDriver; AccessDenied names the right that is
-    missing.
+    Installs nights in one region of a cloud. Failures are those of CloudDriver; AccessDenied names the missing right.
     """
 
     def build(self) -> Function:
         """
+        Build the runner from the packages that are installed here.
+
         Raises:
-            NotInstalled: it cannot be made of what is installed here.
+            NotInstalled: the installed packages cannot make the runner.
         """
 
     def require(self, name: str, store: str) -> None:
         """
-        See whether a night of this name can be installed, before anything is written.
+        Check that a night of this name can be installed, before anything is written.
 
         Raises:
-            SpecInvalid: the name is too long, or another store has a night of that name here.
+            SpecInvalid: the name is too long, or a night of another store has that name here.
         """
 
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
         """
-        Read the addresses of webhooks, by the names of their variables, as the runner of a night does: within seconds.
+        Read the addresses of webhooks within seconds, as a night's runner does. Return them by the names of their
+        variables.
 
         Raises:
-            SecretUnreadable, CloudError: one is not there or not encrypted, or cannot be read.
+            SecretUnreadable, CloudError: an address is missing, not encrypted, or unreadable.
         """
 
     def put_address(self, place: Reference) -> str:
-        """Return the command that puts another address in the place of the one that is there."""
+        """Return the command that replaces the address that is stored at `place`."""
 
     def pinned(self, name: str) -> Pin | None:
         """Read the pin of a night's runner; None if there is no runner, or an earlier spotrun installed it."""
 
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         """
-        Make all that calls the runner of a night, or change what is there, and put the pin into the runner's
-        environment. What is there and is not whole is removed before, and what another installation has begun is waited
-        for. The runner is `function`, compared by its digest, whatever the store holds.
+        Make or change everything that calls a night's runner, and put the pin into the runner's environment. Incomplete
+        parts from before are removed first; if another installation is under way, wait for its end. The runner is
+        `function`, compared by its digest, whatever the store holds.
         """
 
     def look(self, name: str) -> None:
-        """Call the runner once, to see that it runs. It goes on with a run that lives."""
+        """Call the runner once, to check that it works. If a run lives, the runner attends to it."""
 
     def begin(self, name: str, now: datetime) -> Mapping[str, Any]:
         """Call the runner for a night that is due now, and return its answer."""
 
     def wrong(self, night: Night, store: str) -> str:
-        """Say in a sentence what is wrong with what calls the runner; "" if all is as it was installed."""
+        """Describe in a sentence what is wrong with the parts that call the runner; "" if all are as installed."""
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
-        """Remove all that `install` made for a night of this store, with what no other night of it needs."""
+        """
+        Remove everything that `install` made for a night of this store, and whatever no other night of the store needs.
+        """
 
     def alarm(self, name: str) -> Alarm:
-        """Return the alarm of a night, for its runner."""
+        """Return a night's alarm, for use by its runner."""
 
     def usd(self, hours: float) -> Decimal:
-        """Return what calling the runner costs in a night whose run lives `hours`, with its requests to the store."""
+        """
+        Return the cost of calling the runner in a night whose run lives for `hours`, with its requests to the store.
+        """

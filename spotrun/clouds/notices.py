@@ -1,4 +1,7 @@
-"""The port to the sources that announce an instance's loss to its cloud. The agent imports this: it stays light."""
+"""
+The port to sources that announce the loss of an instance to its cloud. The agent imports this module, so it stays
+small.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Literal, NamedTuple, Protocol
 
 class Notice(NamedTuple):
     """
-    `termination`: the instance ends at `deadline_at`, which is `deadline_s` in monotonic run time. `rebalance`: it may.
+    `termination`: the instance will end at `deadline_at`; `deadline_s` is the same moment in monotonic run time.
+    `rebalance`: the instance may end.
     """
 
     kind: Literal["termination", "rebalance"]
@@ -23,14 +27,14 @@ class Blind(Exception):
 
 class NoticeSource(Protocol):
     """
-    One of an instance's sources of notices. The agent asks it every few seconds, in a thread of its own. A source that
-    holds its answer back until there is news gets the next request at once.
+    One source of notices for an instance. The agent queries it every few seconds, in a separate thread. A source that
+    holds its answer back until there is news is queried again at once.
     """
 
     def notices(self) -> Iterator[Notice]:
         """
-        Yield all notices that hold now, also those that were announced before.
+        Yield all notices that are in effect now, including those announced before.
 
         Raises:
-            Blind: also after some notices, which count.
+            Blind: the source did not answer. Notices that were yielded before the error count.
         """

@@ -8,7 +8,10 @@ import msgspec
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):
-    """One such resource. `what` names it for people, with its cost if that is known. `handle` is the cloud's own id."""
+    """
+    A billed resource that an instance left behind. `what` describes it for the user, with its cost if known; `handle`
+    is the cloud's own id.
+    """
 
     run_uid: str
     what: str
@@ -19,14 +22,14 @@ class Leftovers(Protocol):
     """Finds and removes resources that no instance needs. Every failure of the cloud is one of CloudDriver's errors."""
 
     def found(self) -> list[Leftover]:
-        """Return the resources of spotrun's runs that no instance uses, whichever run they belong to."""
+        """Return the resources of all spotrun runs that no instance uses."""
 
     def remove(self, leftover: Leftover) -> None:
-        """Remove it; harmless if it is gone."""
+        """Remove the resource. Harmless if it is gone."""
 
 
 class NoLeftovers:
-    """For clouds where nothing outlives an instance."""
+    """No leftovers, for clouds where nothing outlives an instance."""
 
     def found(self) -> list[Leftover]:
         return []

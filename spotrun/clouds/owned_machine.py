@@ -1,8 +1,9 @@
 """
-A cloud together with a machine of the user's own, as one cloud: see spotrun.clouds.cloud.
+A cloud and a machine that the user owns, combined into one cloud: see spotrun.clouds.cloud.
 
-The rented cloud answers all questions about itself. The home's instances are those of the local cloud, at the price of
-its use: an offering says where it is, and the record of an instance at home names its run.
+The rented cloud answers all questions about itself. Instances on the user's machine (at home) are instances of the
+local cloud, at the price of using the machine: an offering shows where it is, and the record of an instance at home
+names its run.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class HomeDriver(WrappedDriver):
-    """The driver of a cloud together with a machine of the user's own. See CloudDriver for what its verbs promise."""
+    """The driver of a cloud combined with a machine that the user owns. CloudDriver describes its methods."""
 
     def __init__(self, rented: CloudDriver, home: OwnMachine) -> None:
         super().__init__(rented)
@@ -75,7 +76,7 @@ def _is_own(offering: Offering) -> bool:
 
 
 class AtHome(Cloud):
-    """`rented` with the machine that a job calls its home."""
+    """The cloud `rented` combined with the machine that a job calls its home."""
 
     def __init__(self, rented: Cloud) -> None:
         self._rented = rented
@@ -133,8 +134,8 @@ class AtHome(Cloud):
 
     def billing(self, spec: RunSpec) -> BillingRule:
         """
-        Return the cloud's rule. Instances at home are billed by the second, without a disk or an address
-        (`attached_to`).
+        Return the cloud's rule, with the price at home in its source. Instances at home are billed by the second,
+        without a disk or an address (`attached_to`).
         """
         rule, home = self._rented.billing(spec), spec.home
         assert home is not None
@@ -202,7 +203,7 @@ class AtHome(Cloud):
 
 
 def _at_home(environment: Mapping[str, str]) -> bool:
-    """Return whether these are the variables of an instance at home."""
+    """Return whether `environment` belongs to an instance at home."""
     from spotrun.clouds.local.records import RECORD_VARIABLE, RecordFolder
 
     path = environment.get(RECORD_VARIABLE)

@@ -1,4 +1,4 @@
-"""Limits how long a call to a cloud may take, how often it is tried, and how often its client reads the login."""
+"""Limits how long a call to a cloud may take, how often it is repeated, and how often the client reads the login."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CHECK_NETWORK = "check this machine's network, its DNS and HTTPS_PROXY, then ask
 """Advice if no answer came at all."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 4.0
 RENEWED_EVERY_S = 60.0
-"""Minimum seconds between two readings of the login, which may call a program or a server of the user's."""
+"""Minimum seconds between two readings of the login, each of which may call a program or a server of the user's."""
 
 
 class Patience(NamedTuple):
-    """Maximum seconds of one call (to connect, to read), and seconds after which it is not tried again."""
+    """Maximum seconds of one call, to connect and to read, and the seconds after which it is not repeated."""
 
     connect_s: float
     read_s: float
@@ -34,11 +34,11 @@ class Patience(NamedTuple):
 
 PATIENT = Patience(connect_s=5.0, read_s=30.0, tries_for_s=20.0)
 ASIDE = Patience(connect_s=2.0, read_s=5.0, tries_for_s=2.0)
-"""For calls besides the main work: a notice leaves little time, and a service that hangs must not take it."""
+"""For calls that are not the main work: a notice leaves little time, and a hanging service must not use it up."""
 
 
 class PatientClient(ABC):
-    """A client of a cloud: it repeats a call, with jitter, after trouble that passes, and counts unexplained errors."""
+    """A client of a cloud. It repeats a call, with jitter, after passing faults, and counts unexplained errors."""
 
     def __init__(self, clock: Clock, patience: Patience) -> None:
         self._clock = clock
@@ -47,7 +47,7 @@ class PatientClient(ABC):
         self._unexplained: Counter[str] = Counter()
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        """Return the answer of `call`, which raises errors of the CloudDriver port."""
+        """Return the result of `call`, repeated after passing faults. `call` raises errors of the CloudDriver port."""
 
         def once() -> T:
             try:
@@ -76,10 +76,10 @@ class PatientClient(ABC):
 
     @abstractmethod
     def _drop_login(self) -> None:
-        """Forget the login that this client was made with: its user may have logged in again."""
+        """Forget this client's login, because the user may have logged in again."""
 
     def _reason_of(self, error: CloudError) -> CloudError:
-        """Return the error to raise for refused credentials."""
+        """Return the error to raise in place of `error`, which reports refused or expired credentials."""
         return error
 
     def _count(self, error: Unexplained) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Asks each region separately, so that one that fails does not spoil the answers of the others."""
+"""Calls each region separately, so that a failed region does not spoil the answers of the others."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ T = TypeVar("T")
 
 REST_FIRST_S, REST_MAX_S = 60.0, 600.0
 """
-Seconds for which a failed region is not asked, first and at most, since a call that hangs would delay the others. The
-time doubles with each failure.
+Minimum and maximum seconds for which a failed region is not called, because a call that hangs would delay the others.
+The time doubles with each failure.
 """
 
 
 def regions_of(places: Collection[str] | None, names: Collection[str]) -> Collection[str] | None:
     """
-    Return the regions among `names` that are one of `places` or contain one; None if `places` is None. The name of a
-    zone begins with its region's.
+    Return the regions in `names` that are in `places`, or that contain a zone in `places`; None if `places` is None. A
+    zone's name begins with its region's name.
     """
     return None if places is None else {name for name in names if any(_is_in(place, name) for place in places)}
 
@@ -36,7 +36,7 @@ class _Rest(NamedTuple):
 
 
 class Regions:
-    """Asks each region of a cloud one kind of question, and leaves failed regions alone for a while."""
+    """Puts one kind of question to each region of a cloud, and does not call failed regions for a while."""
 
     def __init__(self, names: Sequence[str], clock: Clock) -> None:
         self._names = tuple(names)
@@ -50,11 +50,11 @@ class Regions:
 
     def ask(self, question: Callable[[str], T], must_see: Collection[str] | None = None) -> dict[str, T]:
         """
-        Return the answers to `question`, by region. A region that fails is left out, and is not asked again for a
-        while.
+        Call `question` for each region, and return the answers by region. A failed region is left out, and is not
+        called again for a while.
 
         Raises:
-            CloudError: from a region of `must_see`, which is all of them if None; or no region has answered.
+            CloudError: a region in `must_see` failed (None: all regions must answer), or no region answered.
         """
         needed = self._names if must_see is None else must_see
         found: dict[str, T] = {}
@@ -85,5 +85,5 @@ class Regions:
 
 
 def _mildest(errors: Sequence[CloudError]) -> CloudError:
-    """Return an error that may pass by itself, if there is one: then the caller need not give up."""
+    """Return an error that may pass by itself, if there is one, so that the caller need not give up."""
     return next((error for error in errors if isinstance(error, CloudUnavailable)), errors[0])

@@ -1,14 +1,14 @@
 """
-The clouds by their names.
+Finds clouds by name.
 
-One more is a package `spotrun.clouds.NAME` whose `cloud.py` has a `CLOUD`, with its name in `spotrun.spec.clouds`. From
-outside it is an object of that kind, which an entry point names:
+To add a cloud, make a package `spotrun.clouds.NAME` whose `cloud.py` has a `CLOUD`, and add the name to
+`spotrun.spec.clouds`. A cloud outside spotrun is an object of the same kind that an entry point names:
 
     [project.entry-points."spotrun.clouds"]
     acme = "acme_cloud:CLOUD"
 
-Nothing else has to know it: a job with `resources.cloud: acme`, `spotrun offers --cloud acme`, `spotrun doctor acme`
-and `spotrun reap --cloud acme` find it here. The tests bring a whole one in one file.
+Nothing else has to know the cloud: a job with `resources.cloud: acme`, `spotrun offers --cloud acme`, `spotrun doctor
+acme` and `spotrun reap --cloud acme` find it here. The tests have a complete example in one file.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from spotrun.spec.model import RunSpec
 
 def cloud_named(name: str) -> Cloud:
     """
+    Return the cloud of this name.
+
     Raises:
-        SpecInvalid: there is none of that name.
+        SpecInvalid: no cloud has this name.
     """
     found: Cloud = find_cloud(name)
     return found
 
 
 def cloud_of(spec: RunSpec) -> Cloud:
-    """Return the cloud that a run rents from, along with a machine of the user's own if the job names one."""
+    """Return the cloud that a run rents from, combined with the user's own machine if the job names one."""
     rented = cloud_named(spec.resources.cloud)
     if spec.resources.home is None:
         return rented
@@ -46,5 +48,5 @@ def clock_of(spec: RunSpec) -> ScaledClock:
 
 
 def nights_of(night: Night) -> Nights:
-    """Return what calls the runner of a night."""
+    """Return the service that calls a night's runner."""
     return cloud_named(night.cloud).nights(night.region, RunSpec.from_dict(night.spec))

@@ -1,4 +1,4 @@
-"""A driver that reports refusals which do not stop a run as remarks, and asks the cloud again later."""
+"""A driver that reports refusals as remarks if they need not stop a run, and tries again later."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _NONE = _Refusal("", -inf)
 
 class ForgivingDriver(WrappedDriver):
     """
-    Neither `offerings` nor `terminate` raises an error of the cloud. A training needs no offerings, and an instance
-    that may not be ended now (termination protection, a policy of the organisation) keeps no runner from the others.
+    A driver whose `offerings` and `terminate` raise no errors of the cloud. A training can go on without offerings, and
+    one instance that cannot be ended now (termination protection, a policy of the organisation) must not keep a runner
+    from ending others.
     """
 
     def __init__(self, driver: CloudDriver, clock: Clock) -> None:
@@ -39,7 +40,7 @@ class ForgivingDriver(WrappedDriver):
 
     @property
     def unread(self) -> str:
-        """The reason why no offerings are known; "" if some are, or if the cloud offers none."""
+        """The reason why no offerings are known; "" if some are known, or the cloud has none."""
         return "" if self._offered else self._unread.words
 
     @property
@@ -48,7 +49,7 @@ class ForgivingDriver(WrappedDriver):
         return (*super().remarks, *(each.words for each in refused if each.words))
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
-        """Return the offerings now; while they cannot be read, the last known ones; [] if they were never read."""
+        """Return the current offerings; if they cannot be read, the last known ones, or [] if they were never read."""
         if self._offered and self._clock.monotonic() < self._unread.until_s:
             return self._offered
         try:
@@ -65,7 +66,7 @@ class ForgivingDriver(WrappedDriver):
         return found
 
     def terminate(self, instance_id: str) -> None:
-        """End an instance, or remember why it cannot be ended now."""
+        """End an instance, or record why it cannot be ended now."""
         if self._clock.monotonic() < self._unended.get(instance_id, _NONE).until_s:
             return
         try:

@@ -1,4 +1,4 @@
-"""A cache with a time-to-live: an old value is better than none."""
+"""A cache with a time-to-live that keeps an old value if a new one cannot be read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ASKED_AGAIN_S = 30.0
 
 class TtlCache(Generic[T]):
     """
-    A value that is read again once it is older than `for_s`, which may depend on the value.
+    A value that is read again once it is older than `for_s`, a number or a function of the value.
 
-    If it cannot be read again, the last value is kept, and `trouble` says why.
+    If reading fails, the last value is kept, and `trouble` holds the reason.
     """
 
     def __init__(self, clock: Clock, for_s: float | Callable[[T], float], read: Callable[[], T]) -> None:
@@ -32,10 +32,10 @@ class TtlCache(Generic[T]):
 
     def get(self) -> T:
         """
-        Return the value, read again if it is due.
+        Return the value, after reading it again if it is due.
 
         Raises:
-            CloudError: it cannot be read, and was never read before.
+            CloudError: the value cannot be read now, and was never read before.
         """
         if self._known is None or self._due(self._known):
             self._known = self._read_or(self._known)

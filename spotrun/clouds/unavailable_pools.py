@@ -1,4 +1,4 @@
-"""Pools that a cloud has said it does not have. A driver does not offer them for a while."""
+"""Pools that a cloud has reported as not available. A driver does not offer them for a while."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from spotrun.offering import Pool
 
 FIRST_S, MAX_S = 600.0, 3600.0
 """
-Seconds for which a pool is left out the first time, and the maximum. The time doubles with each refusal: a cloud's
-pools change, and a cloud errs.
+Minimum and maximum seconds for which a pool is left out. The time doubles with each refusal: a cloud's pools change,
+and a cloud's answer can be wrong.
 """
 
 

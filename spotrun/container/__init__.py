@@ -1,6 +1,6 @@
-"""Container images in their registries, and containers on this machine by docker or podman."""
+"""Container images in their registries, and containers that docker or podman runs on this machine."""
 
 from __future__ import annotations
 
 ENTRANCE = "enter"
-"""The program that opens a shell in a training's container; its name in the instance's folder."""
+"""The program that opens a shell in a training's container, as a name in the instance's folder."""

@@ -1,5 +1,5 @@
 """
-Makes logins to Google's image registries from the current Google login: on an instance that of its service account.
+Makes logins to Google's image registries from the current Google login; on an instance, from its service account.
 
 The password is an access token, which lasts for an hour:
 https://cloud.google.com/artifact-registry/docs/docker/authentication#token
@@ -20,10 +20,10 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 def login(host: str) -> Credentials | None:
     """
-    Make a login; None without a valid login to Google: some repositories are public.
+    Make a login; return None if there is no valid Google login, because some repositories are public.
 
     Raises:
-        RegistryUnavailable: Google gives no token just now.
+        RegistryUnavailable: Google issues no token now.
     """
     try:
         credentials, _ = google.auth.default(scopes=[SCOPE])

@@ -1,5 +1,5 @@
 """
-Makes logins to Amazon's image registries from the current AWS credentials: on an instance those of its role.
+Makes logins to Amazon's image registries from the current AWS credentials; on an instance, from its role.
 
 A login lasts for 12 hours, and has the rights of that role or user:
 https://docs.aws.amazon.com/AmazonECR/latest/userguide/registry_auth.html
@@ -19,7 +19,7 @@ from spotrun.container.hosts import AWS, ECR_PUBLIC, RIGHTS
 from spotrun.container.registry import KEY, Credentials, NotForThisUser, RegistryUnavailable
 
 PUBLIC_REGION = "us-east-1"
-"""The only region that gives tokens for the public registry."""
+"""The only region that issues tokens for the public registry."""
 _PASSING = (sdk.HTTPClientError, sdk.ConnectionError, sdk.CredentialRetrievalError, sdk.MetadataRetrievalError)
 _CONFIG = Config(
     connect_timeout=5.0,
@@ -31,11 +31,11 @@ _CONFIG = Config(
 
 def login(host: str) -> Credentials | None:
     """
-    Make a login; None for the public registry, which needs none, if AWS gives no token.
+    Make a login. Return None if AWS issues no token for the public registry, which needs no login.
 
     Raises:
-        NotForThisUser: there are no credentials, or they allow no login.
-        RegistryUnavailable: AWS gives no answer just now.
+        NotForThisUser: there are no credentials, or they do not allow a login.
+        RegistryUnavailable: AWS does not answer now.
     """
     try:
         token = _token(host)

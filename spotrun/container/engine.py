@@ -1,13 +1,13 @@
 """
-Runs containers on this machine, by docker or podman.
+Runs containers on this machine with docker or podman.
 
-A container of ours trains nothing by itself. Its one process waits for the end of its input, and so keeps the container
-open: the files of an image, with folders of this machine mounted. The process that started it runs commands in these
-files (`Container.within`) as its own children: their signals, exits, memory and sockets are those of ordinary ones.
+A container runs no training by itself. Its one process waits for the end of its input and keeps the container open: the
+image's files, with folders of this machine mounted. The process that started the container runs commands in these files
+(`Container.within`) as its own children: their signals, exits, memory and sockets are those of ordinary children.
 
-    docker run --rm --interactive …  <── input ──  the process that has started it
+    docker run --rm --interactive …  <── input ──  the process that started the container
 
-If that process dies in any way, the input ends; then the container ends, and is removed.
+If that process dies in any way, the input ends. Then the container ends and is removed.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ NAMES = ("docker", "podman")
 """The engines, in the order in which `find_engine` tries them."""
 LABEL = "spotrun.run"
 MARK = "SPOTRUN_CONTAINER"
-"""The environment variable with a container's name, in its one process."""
+"""The environment variable that holds a container's name, set for the container's one process."""
 HOLDS = 'echo "$$"; read -r _ || :'
-"""The command of that process. Any shell has both builtins."""
+"""The command of that process. Every shell has both builtins."""
 ANSWERS_WITHIN_S = 60.0
 STARTS_WITHIN_S = 300.0
-"""Maximum seconds of system time. An engine without an overlay file system copies the whole image."""
+"""Maximum seconds of system time for a start. An engine without an overlay file system copies the whole image."""
 PULLS_WITHIN_S = 3600.0
 ENDS_WITHIN_S = 20.0
 GPU = Path("/dev/nvidiactl")
-"""Exists if the driver of Nvidia's GPUs is loaded."""
+"""A device file that exists if the Nvidia GPU driver is loaded."""
 GPUS: Mapping[str, tuple[str, ...]] = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
-"""Options for all GPUs: docker's own, and that of https://github.com/cncf-tags/container-device-interface."""
+"""
+Options for all GPUs: docker's own, and the one of https://github.com/cncf-tags/container-device-interface for podman.
+"""
 FILE = "container.json"
 """The file in an instance's folder that names its container."""
 _PAUSE_S = 0.1
@@ -59,11 +61,11 @@ class EngineFailed(SpotrunError):
 
 
 class EngineSilent(NotInstalled):
-    """docker or podman is installed, and does not answer; while a machine boots, not yet."""
+    """docker or podman is installed but does not answer; while a machine boots, it may answer later."""
 
 
 class Engine(NamedTuple):
-    """A container engine: the `name` and the `path` of its program."""
+    """A container engine: `name` is docker or podman, and `path` is that of its program."""
 
     name: str
     path: str
@@ -71,7 +73,7 @@ class Engine(NamedTuple):
     # -- images --------------------------------------------------------------------------------------------------------
 
     def digest_of(self, image: Image) -> str:
-        """Return the digest of this machine's image of that name; "" if it has none."""
+        """Return the digest of the image of that name on this machine; "" if there is none."""
         done = self._ask("image", "inspect", "--format", "{{json .RepoDigests}}", f"{image.name}:{image.tag}")
         if done.returncode != 0:
             return ""
@@ -88,10 +90,10 @@ class Engine(NamedTuple):
 
     def pull(self, image: Image, credentials: Credentials | None) -> None:
         """
-        Pull an image by its digest. Layers that the engine has are not pulled again.
+        Pull an image by its digest. Layers that this machine has are not pulled again.
 
         Raises:
-            EngineFailed: the pull failed; the message has the last line of its output.
+            EngineFailed: the pull failed; the message has the last line of the engine's output.
         """
         insecure = ["--tls-verify=false"] if self.name == "podman" and image.is_local else []
         with _login(self.name, image, credentials) as (options, variables, descriptors):
@@ -105,8 +107,8 @@ class Engine(NamedTuple):
 
     def start(self, image: Image, name: str, run_uid: str, mounts: Mapping[str, str]) -> Container:
         """
-        Start a container with all GPUs and with the network of this machine. `mounts` maps each folder's path, which is
-        the same here and there, to its options.
+        Start a container with all GPUs and with this machine's network. `mounts` maps the path of each folder to its
+        options; the path is the same inside and outside the container.
 
         Raises:
             EngineFailed: the start failed; the message has the last line of the engine's output.
@@ -133,8 +135,9 @@ class Engine(NamedTuple):
         self, image: Image, name: str, run_uid: str, mounts: Mapping[str, str], *, gpus: bool
     ) -> list[str]:
         """
-        Return the arguments that start the container. Processes have the same ids inside and outside; shared memory is
-        that of this machine, as data loaders put their batches there. The image's own command is not started.
+        Return the arguments that start the container. Processes have the same ids inside and outside. The container
+        uses this machine's shared memory, because data loaders put their batches there. The image's own command is not
+        started.
         """
         return [
             *("run", "--rm", "--interactive", "--pull", "never", "--name", name, "--label", f"{LABEL}={run_uid}"),
@@ -147,10 +150,10 @@ class Engine(NamedTuple):
 
     def changed(self, name: str) -> set[str]:
         """
-        Return the paths of the container's own files that differ from its image, without the folders above them.
+        Return the paths of files in the container that differ from its image, without the folders that contain them.
 
         Raises:
-            EngineFailed: the engine cannot compare them.
+            EngineFailed: the engine cannot compare the files.
         """
         done = self._ask("diff", name)
         if done.returncode != 0:
@@ -160,10 +163,10 @@ class Engine(NamedTuple):
 
     def remove(self, name: str) -> None:
         """
-        Remove the container of that name, running or not, with its files. Harmless if there is none.
+        Remove the container `name` with its files, running or not. Harmless if it does not exist.
 
         Raises:
-            EngineFailed: it is still there.
+            EngineFailed: the container is still there.
         """
         give_up_at = time.monotonic() + ENDS_WITHIN_S
         while True:
@@ -172,10 +175,10 @@ class Engine(NamedTuple):
                 return
             if time.monotonic() > give_up_at:
                 raise EngineFailed(f"the container {left[0]} cannot be removed", hint=f"{self.name} rm --force {name}")
-            time.sleep(_PAUSE_S)  # it is being removed already
+            time.sleep(_PAUSE_S)  # another process is removing the container already
 
     def named(self, name: str) -> list[str]:
-        """Return the containers of exactly this name, running or not: one name, or none."""
+        """Return the containers with exactly this name, running or not: a list of one name or none."""
         done = self._ask("ps", "--all", "--filter", f"name=^{name}$", "--format", "{{.Names}}")
         return done.stdout.split()
 
@@ -205,13 +208,13 @@ class Engine(NamedTuple):
             raise EngineFailed(f"{self.name} {arguments[0]} gives no answer within {within_s:.0f} s") from None
 
     def version(self) -> subprocess.CompletedProcess[str]:
-        """Run the query of the engine's version; for docker, that of its daemon."""
+        """Ask the engine for its version; for docker, the version of its daemon."""
         return self._ask(
             "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"
         )
 
     def info(self) -> subprocess.CompletedProcess[str]:
-        """Run the query of the engine's facts, as JSON."""
+        """Ask the engine for its facts, as JSON."""
         return self._ask("info", "--format", "{{json .}}")
 
 
@@ -220,8 +223,8 @@ def find_engine() -> Engine:
     Return the first engine that is installed and answers.
 
     Raises:
-        EngineSilent: an engine is installed, and none answers.
-        NotInstalled: no engine is installed, or this user may not use it as spotrun needs it.
+        EngineSilent: an engine is installed, but none answers.
+        NotInstalled: no engine is installed, this user is not root, or nsenter is missing.
     """
     silent = []
     for name in NAMES:
@@ -257,7 +260,7 @@ class Container:
     A container that runs until `close`, or until the process that started it ends.
 
     Raises:
-        EngineFailed: its process is not one of this machine.
+        EngineFailed: the container's process does not run on this machine.
     """
 
     def __init__(self, engine: Engine, name: str, process: subprocess.Popen[bytes], pid: int) -> None:
@@ -279,8 +282,8 @@ class Container:
 
     def within(self, command: Sequence[str], folder: Path) -> list[str]:
         """
-        Return the command that runs `command` in the container's files and in a folder there, as a child of the caller.
-        Its environment is the one that the caller gives it.
+        Return a command line that runs `command` in the container's files, in `folder`, as a child of the caller. Its
+        environment comes from the caller.
         """
         assert self._holder is not None
         return entering(self._holder.pid, command, folder)
@@ -300,13 +303,13 @@ class Container:
 
 
 def entering(holder: int, command: Sequence[str], folder: Path) -> list[str]:
-    """Return the command of `Container.within`. `holder` is the container's one process."""
+    """Return the command line of `Container.within`. `holder` is the id of the container's one process."""
     enter = [str(shutil.which("nsenter")), "--target", str(holder), "--mount", "--root"]
     return [*enter, "--", "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """A container that may be left over, as a file names it."""
+    """A record, in a file, of a container that may be left over."""
 
     engine: str
     path: str
@@ -314,7 +317,10 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 def remember(file: Path, engine: Engine, name: str) -> None:
-    """Name a container in a file before it starts, so that a process that finds its machine dead can remove it."""
+    """
+    Write a container's name to `file` before the container starts. If the instance dies, another process can then
+    remove it.
+    """
     temporary = file.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.encode(Remembered(engine.name, engine.path, name)))
     temporary.replace(file)
@@ -329,10 +335,10 @@ def remembered(file: Path) -> Remembered | None:
 
 def remove_remembered(file: Path) -> None:
     """
-    Remove the container that a file names. Harmless if there is no file, or no container.
+    Remove the container that `file` names. Harmless if the file or the container does not exist.
 
     Raises:
-        EngineFailed: it is still there.
+        EngineFailed: the container is still there.
     """
     if (left := remembered(file)) is None:
         return
@@ -344,7 +350,10 @@ def remove_remembered(file: Path) -> None:
 def _login(
     engine: str, image: Image, credentials: Credentials | None
 ) -> Iterator[tuple[Sequence[str], Mapping[str, str], Sequence[int]]]:
-    """Yield options, variables and descriptors by which an engine reads the login from memory: it is in no file."""
+    """
+    Yield the options, variables and descriptors with which an engine reads the login from memory. No file holds the
+    login.
+    """
     if credentials is None:
         yield (), {}, ()
         return
@@ -364,7 +373,10 @@ def _login(
 
 
 def _first_line(process: subprocess.Popen[bytes], within_s: float) -> str:
-    """Return the first line that a process prints within `within_s` seconds of system time; "" if it prints nothing."""
+    """
+    Return the first line that a process prints within `within_s` seconds of system time; "" if it prints nothing by
+    then.
+    """
     assert process.stdout is not None
     give_up_at, read = time.monotonic() + within_s, b""
     while b"\n" not in read and (left_s := give_up_at - time.monotonic()) > 0:
@@ -382,7 +394,7 @@ def _mark(pid: int) -> ProcessMark | None:
 
 
 def variables_of(pid: int) -> dict[str, str]:
-    """Return the environment that a process was started with; {} if it is gone."""
+    """Return the environment that a process was started with; {} if it cannot be read."""
     try:
         read = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -393,7 +405,7 @@ def variables_of(pid: int) -> dict[str, str]:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # After the error, docker adds a line that advises to read its help.
+    # After the error, docker prints a line that refers to its help.
     told = [line for line in lines if not line.startswith(("See '", "Run '"))]
     return (told or lines or [""])[-1][:500]
 

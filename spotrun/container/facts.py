@@ -1,4 +1,4 @@
-"""Reads facts about this machine's engine before it runs anything, without a pull or a container."""
+"""Reads facts about this machine's container engine before it runs anything, without a pull or a container."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from spotrun.container.engine import GPU, Engine, EngineFailed
 
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""The folders in which engines find how a device gets into a container."""
+"""The folders with the definitions of devices for containers."""
 KIND = "nvidia.com/gpu"
 HOOK = "nvidia-container-runtime-hook"
 """The program of nvidia-container-toolkit that `docker run --gpus` calls."""
@@ -23,8 +23,8 @@ INSTALL: Mapping[str, str] = {
 
 class EngineFacts(NamedTuple):
     """
-    Facts about an engine. `rootless`: another user than root owns its containers. `gpus`: whether its containers get
-    the GPUs; None if the machine has none.
+    Facts about an engine. `rootless`: its containers belong to a user other than root. `gpus`: its containers get the
+    GPUs; None if the machine has no GPU.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""Recognises the registries of a cloud by their host names: an identity of that cloud may log in to them."""
+"""Recognises a cloud's registries by their host names. An identity of that cloud may log in to them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ ECR = re.compile(
     r"[0-9]{12}\.dkr[.-]ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\."
     r"(?:amazonaws\.(?:com|com\.cn|eu)|on\.(?:aws|amazonwebservices\.com\.cn))"
 )
-"""https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html; hosts with a dash have IPv6 addresses too."""
+"""
+Hosts of ECR: https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html. Hosts with a dash also have IPv6
+addresses.
+"""
 ECR_PUBLIC = "public.ecr.aws"
-"""Public; a login raises the limit of pulls: https://docs.aws.amazon.com/AmazonECR/latest/public."""
+"""
+The public registry. A login is optional, and raises the limit of pulls:
+https://docs.aws.amazon.com/AmazonECR/latest/public.
+"""
 ARTIFACT_REGISTRY = re.compile(r"[a-z0-9-]+-docker\.pkg\.dev|(?:(?:us|eu|asia)\.)?gcr\.io")
-"""https://cloud.google.com/artifact-registry/docs/docker/names; some of its repositories are public."""
+"""
+Hosts of Artifact Registry: https://cloud.google.com/artifact-registry/docs/docker/names. Some of its repositories are
+public.
+"""
 RIGHTS: Mapping[str, str] = {
     AWS: "grant ecr:GetAuthorizationToken, and ecr:BatchGetImage and ecr:GetDownloadUrlForLayer on that repository",
     GOOGLE: "grant roles/artifactregistry.reader on that repository",
@@ -25,19 +34,19 @@ RIGHTS: Mapping[str, str] = {
 
 
 def cloud_behind(host: str) -> str:
-    """Return the cloud whose identities log in there; "" for a registry with its own passwords."""
+    """Return the cloud whose identities can log in to `host`; "" for a registry with its own passwords."""
     if host == ECR_PUBLIC or ECR.fullmatch(host):
         return AWS
     return GOOGLE if ARTIFACT_REGISTRY.fullmatch(host) else ""
 
 
 def region_of(host: str) -> str:
-    """Return the region of a registry of ECR."""
+    """Return the region of an ECR registry."""
     found = ECR.fullmatch(host)
     assert found is not None
     return found["region"]
 
 
 def repository_of(image: Image) -> str:
-    """Return the name of the image's repository if it is in a private registry of ECR; else ""."""
+    """Return the name of the image's repository if the image is in a private ECR registry; otherwise ""."""
     return image.path if ECR.fullmatch(image.host) else ""

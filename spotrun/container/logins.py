@@ -1,4 +1,6 @@
-"""Finds the login for a pull: the user whose password a job names, or a cloud's identity in that cloud's registries."""
+"""
+Finds the login for a pull: the user and password that a job names, or a cloud's identity for that cloud's registries.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,14 @@ from spotrun.spec.image import PASSWORD, USERNAME, Image
 def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str], cloud: str) -> Credentials | None:
     """
     Return the login to an image's registry; None if no login is known. `secrets` are the values of the job's secrets.
-    An identity of `cloud` logs in too, which is the registry's own; none does if that is "".
+    If the job names no user, this machine's identity in `cloud`, the registry's own cloud, logs in; if `cloud` is "",
+    no identity logs in.
 
-    A cloud's login is made again at each call: it lasts for one or several hours.
+    A cloud's login is made again at each call, because it lasts only for hours.
 
     Raises:
         NotForThisUser: this machine has no identity for that registry.
-        RegistryUnavailable: that cloud gives no answer just now.
+        RegistryUnavailable: that cloud does not answer now.
     """
     named = {**envs, **secrets}
     if USERNAME in named and PASSWORD in named:

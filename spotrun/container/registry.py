@@ -1,8 +1,8 @@
 """
-Asks a registry for an image, as engines do before a pull: whether this user may pull it, and its digest.
+Looks up an image in its registry, as engines do before a pull: whether this user may pull it, and its digest.
 
-The protocol is that of https://github.com/opencontainers/distribution-spec; the way to a token is in
-https://distribution.github.io/distribution/spec/auth/token. Only a manifest is read.
+The protocol is https://github.com/opencontainers/distribution-spec; tokens are obtained according to
+https://distribution.github.io/distribution/spec/auth/token. Only the manifest is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from spotrun.spec.image import HUB, LOOPBACK, PASSWORD, USERNAME, Image
 ANSWERS_WITHIN_S = 20.0
 """Maximum seconds of system time for each piece of an answer."""
 MANIFEST_MAX_BYTES = 4 << 20
-"""Maximum bytes of a manifest: every registry has to accept this size, and spotrun refuses larger ones."""
+"""
+Maximum size of a manifest, in bytes. Every registry has to accept this size, and spotrun refuses larger manifests.
+"""
 KEY = ("resources", "image_id")
 _HUB_API = "registry-1.docker.io"
 _KINDS = (
@@ -40,7 +42,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Credentials(NamedTuple):
-    """The login of a user at a registry, or of an identity of the cloud `of_cloud`. No output shows it."""
+    """A login to a registry, of a user or of an identity of the cloud `of_cloud`. No output shows it."""
 
     username: str
     password: str
@@ -56,19 +58,19 @@ class Credentials(NamedTuple):
 
 
 class ImageRefused(SpecInvalid):
-    """There is no such image, or this user may not pull it: a retry does not help."""
+    """The image does not exist, or this user may not pull it: a retry does not help."""
 
 
 class NotForThisUser(ImageRefused):
-    """A cloud's registry does not let this identity pull: another one may, or this one once its rights are known."""
+    """A cloud's registry refuses this identity. Another identity may pull, or this one once its rights are known."""
 
 
 class RegistryUnavailable(SpotrunError):
-    """The registry gives no usable answer just now, or none to this machine."""
+    """The registry gives no usable answer now, or never does to this machine."""
 
 
 class RegistryImage(NamedTuple):
-    """An image in its registry. `size_bytes` is what a pull transfers; None if that depends on the machine."""
+    """An image in its registry. `size_bytes` is the size of a pull; None if the size depends on the machine."""
 
     digest: str
     size_bytes: int | None
@@ -76,10 +78,10 @@ class RegistryImage(NamedTuple):
 
 def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> RegistryImage:
     """
-    Return the image as its registry has it now, for a machine of that kind.
+    Return the image that the registry has now, for a machine with this processor.
 
     Raises:
-        ImageRefused: there is no image of that name, this user may not pull it, or it is for other processors.
+        ImageRefused: the image does not exist, this user may not pull it, or it is for other processors.
         RegistryUnavailable: the registry gives no usable answer.
     """
     kind, data = _ManifestRequest(image, credentials).manifest()
@@ -105,7 +107,7 @@ def this_machine() -> str:
 
 
 def _machines(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the processors for which an index has an image; none for the manifest of one image."""
+    """Yield the processors that an index lists; none if `manifest` describes a single image."""
     for each in manifest.get("manifests", ()):
         found = each.get("platform", {})
         if found.get("os") == "linux":

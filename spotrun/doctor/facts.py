@@ -15,10 +15,11 @@ FREE_MIN_BYTES = 1 << 30
 
 def fact_findings(store: Store, wanted_region: str | None) -> Iterator[Finding]:
     """
-    Yield what the store's facts mean for a run. `wanted_region` is where the instances will be; None if unknown.
+    Judge the facts that the store reports about itself. `wanted_region` is the region of the instances; None if
+    unknown.
 
     Raises:
-        StoreError: by these facts, the store cannot keep a run.
+        StoreError: according to these facts, the store cannot keep a run.
     """
     if not isinstance(store, Inspectable):
         yield unknown("store", "this kind of store reports no facts about itself")
@@ -47,8 +48,8 @@ def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
 
 def _covers(region: str, wanted: str) -> bool:
     """
-    Return whether a bucket's region includes the wanted one. GCS has buckets of whole continents (`us`, `eu`), whose
-    regions' names begin with the bucket's.
+    Return whether a bucket in `region` also covers `wanted`. GCS has buckets that span continents (`us`, `eu`); the
+    names of their regions begin with the bucket's region.
     """
     return wanted == region or (len(region) == 2 and wanted.startswith(region))
 

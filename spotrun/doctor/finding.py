@@ -1,4 +1,4 @@
-"""The findings of checks, with their verdicts, and the engine that runs a table of checks."""
+"""The findings of checks with their verdicts, and the code that runs a table of checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spotrun.errors import AccessDenied, CloudUnavailable, SpotrunError, StoreUn
 class Verdict(StrEnum):
     """
     The verdict of a check. `warned`: a run works, at a price. `unknown`: the check could not find out. `failed`: do not
-    launch. `waits` is no verdict yet: the check goes on, and the finding says what it waits for.
+    launch. `waits`: there is no verdict yet, and the finding names what the check waits for.
     """
 
     OK = "ok"
@@ -25,7 +25,9 @@ class Verdict(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One result of a check. `hint` continues the sentence "try: …". `exit_code` is that of the failure, or 0."""
+    """
+    One result of a check. `hint` continues "try: …". `exit_code` is the failure's exit code, or 0 if nothing failed.
+    """
 
     name: str
     verdict: Verdict
@@ -35,7 +37,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChecksFailed(SpotrunError):
-    """Do not launch. Its exit code is that of the first failure."""
+    """A check has failed, so nothing may be launched. The exit code is that of the first failure."""
 
     def __init__(self, failures: Sequence[Finding]) -> None:
         names = ", ".join(dict.fromkeys(failure.name for failure in failures))
@@ -67,15 +69,15 @@ def failed(name: str, error: SpotrunError) -> Finding:
 
 
 def _advice_of(error: SpotrunError, otherwise: str) -> str:
-    """Return an error's hint, else `otherwise`: but a fault that passes by itself needs no other rights or settings."""
+    """Return the error's hint, or else `otherwise`. A fault that passes by itself gets the advice to wait instead."""
     passes = isinstance(error, CloudUnavailable | StoreUnavailable)
     return error.hint or ("look again in some minutes: it may pass by itself" if passes else otherwise)
 
 
 class Refusal(NamedTuple):
     """
-    The meaning of an error of a check; by default, facts that the caller may not read are unknown. `words` go before
-    the error's own, `hint` replaces its hint, and `advice` is for an error that has none.
+    The way to report an error that ends a check; by default, as unknown, if the caller may not read the facts. `words`
+    go before the error's message, `hint` replaces the error's hint, and `advice` is used if the error has no hint.
     """
 
     words: str = ""
@@ -98,7 +100,10 @@ _FAILURE = Refusal(error=SpotrunError, verdict=Verdict.FAILED)
 
 
 def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding]:
-    """Yield the findings of a check. An error ends it as the first refusal of its class says, else as a failure."""
+    """
+    Yield the findings of a check. If it raises an error, report the error with the first refusal that matches its
+    class, or else as a failure.
+    """
     try:
         yield from check()
     except SpotrunError as error:
@@ -108,8 +113,8 @@ def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding
 
 class Step(NamedTuple):
     """
-    One check, by the name of what it checks. It needs other steps, without which `otherwise` replaces it. If a vital
-    step fails, no further one is done.
+    One check, named for what it checks. If a step that it `needs` is lacking, `otherwise` runs in its place. If a vital
+    step fails, no further step runs.
     """
 
     name: str
@@ -121,7 +126,7 @@ class Step(NamedTuple):
 
 
 def findings_of_steps(steps: Iterable[Step]) -> Iterator[Finding]:
-    """Yield the findings of each step. A step is lacking for later ones if it fails, or lacks a step that it needs."""
+    """Yield the findings of each step. A step counts as lacking if it fails, or if a step that it needs is lacking."""
     lacking: set[str] = set()
     for step in steps:
         if not lacking.isdisjoint(step.needs):

@@ -1,4 +1,4 @@
-"""Checks this machine for what a training needs."""
+"""Checks whether this machine has what a training needs."""
 
 from __future__ import annotations
 

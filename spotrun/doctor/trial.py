@@ -1,7 +1,7 @@
 """
 Tries out a store with small objects in a separate folder, and removes them afterwards.
 
-No label says whether a store has the property that a ledger needs: two writers never both create the same object.
+No store documents reliably whether it has the property that a ledger needs: two writers never create the same object.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ RACES = 3
 SAMPLES = 5
 SAMPLE_BYTES = 1024
 SLOW_S = 1.0
-"""Maximum seconds of a call without a warning: a commit is a dozen calls, and a notice may leave 30 s."""
+"""Maximum seconds of a call before a warning. A commit makes a dozen calls, and a notice may leave 30 s."""
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=15)
-"""Maximum skew: beyond it S3 refuses every request (RequestTimeTooSkewed)."""
+"""Maximum clock skew. Beyond it S3 refuses every request (RequestTimeTooSkewed)."""
 
 
 class Trial:
-    """A trial in one folder with a random name. If the store did not exist before, it does not exist afterwards."""
+    """
+    A trial in one folder with a random name. If the store's folder did not exist before, it is removed afterwards.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -64,7 +66,7 @@ class Trial:
     # -- permissions -------------------------------------------------------------------------------------------------
 
     def _permissions(self) -> Iterator[Finding]:
-        """Do each operation once that a run does with a store."""
+        """Do each operation once that a run performs on a store."""
         key = self._key("permissions")
         with _while("create an object"):
             persist(lambda: self._store.put_if_absent(key, b"created"))
@@ -87,10 +89,10 @@ class Trial:
 
     def _protection(self) -> Finding:
         """
-        Check whether these credentials could delete an entry of a ledger. The check deletes an entry that does not
-        exist: stores check rights first.
+        Check whether these credentials could delete an entry of a ledger, by deleting an entry that does not exist:
+        stores check rights first.
 
-        Other objects were just deleted, so a refusal concerns the name.
+        Other objects were just deleted, so a refusal must concern the name.
         """
         try:
             persist(lambda: self._store.delete(self._key(key_of(0))))
@@ -159,7 +161,7 @@ class Trial:
             for found in self._store.list(f"{self._folder}/"):
                 persist(partial(self._store.delete, found.key))
         for folder in self._absent:
-            with contextlib.suppress(OSError):  # another process has put something there meanwhile
+            with contextlib.suppress(OSError):  # another process has put something into the folder meanwhile
                 folder.rmdir()
 
     def _nothing_left(self) -> Finding:
@@ -170,7 +172,9 @@ class Trial:
 
 
 def _absent_folders(uri: str) -> list[Path]:
-    """Return the folders that the first object would make: the store's folder and those above, the deepest first."""
+    """
+    Return the folders that the first object would create: the store's folder and its missing parents, deepest first.
+    """
     place = address.parse(uri)
     above = (Path(place), *Path(place).parents) if isinstance(place, str) else ()
     return [folder for folder in above if not folder.exists()]

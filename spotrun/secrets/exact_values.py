@@ -1,5 +1,5 @@
 """
-Finds known values, letter by letter, in each reading of a text: also if other characters separate their letters, or a
+Finds known values in each reading of a text, letter by letter: even if other characters separate the letters, or a
 program has written the letters by number.
 """
 
@@ -12,22 +12,28 @@ from spotrun.secrets.readings import SHORT, WAYS_OF_TEXT, WRITTEN_MAX, Way, Ways
 from spotrun.secrets.spelled_values import SpelledValues, spelled
 
 BREAKS_MAX = 4096
-"""Maximum characters between the letters of one value, if a text comes in parts."""
+"""Maximum characters between the letters of one value, for a text that arrives in parts."""
 
 
 def letters_of(value: str) -> int:
-    """Return the minimum number of letters that any reading leaves of a value."""
+    """Return the number of letters of `value` in its shortest reading."""
     return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 
 
 class ExactValues:
-    """Values to look for. `reach`: the maximum characters of the longest value, however it is written and broken."""
+    """
+    Values to look for. `reach` is the maximum length of the longest value, in characters, however it is written and
+    broken.
+    """
 
     def __init__(self, values: Iterable[str], ways: Ways = WAYS_OF_TEXT) -> None:
         known = {each for each in values if each}
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
-        """Values, as they are read, that themselves contain characters which break others: those are hidden too."""
+        """
+        Readings of values that contain characters which separate the letters of others. Those characters are hidden
+        too.
+        """
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
         short = {each for each in known if len(each) < SHORT}
@@ -48,12 +54,12 @@ class ExactValues:
             yield from each.found(text)
 
     def begun(self, text: str, least: int = 1) -> int:
-        """Return how many characters at the end begin a value, of which at least `least` letters are there."""
+        """Return the length of the longest end of the text that begins a value, with at least `least` letters of it."""
         spelled = (each.begun(text, least) for each in self._spelled)
         return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
-        """Yield, for each reading in which the text ends with a part of a value, where that value begins."""
+        """Yield where a value begins whose first part ends the text, for each reading that has one."""
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):
                 if reading is None:
@@ -65,7 +71,7 @@ class ExactValues:
 
 
 class Pieces:
-    """Stretches of `size` letters of values to look for."""
+    """Parts of values to look for, each `size` letters long."""
 
     def __init__(self, values: Iterable[str], size: int) -> None:
         self._size = size
@@ -86,7 +92,7 @@ class Pieces:
 
 
 def _written(way: Way, values: Iterable[str]) -> list[str]:
-    """Return the values as they are read in that way, sorted, without empty ones."""
+    """Return the readings of the values in `way`, sorted, without empty ones."""
     return sorted({way.without(each) for each in values} - {""})
 
 
@@ -95,7 +101,10 @@ def _pieces(values: Iterable[str], size: int) -> frozenset[str]:
 
 
 def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each occurrence of a value, without the part that an earlier one covers."""
+    """
+    Yield the start and end of each occurrence of a value. Where two overlap, the later one begins at the end of the
+    earlier.
+    """
     start, done = text.find(value), 0
     while start >= 0:
         yield max(start, done), start + len(value)
@@ -109,7 +118,7 @@ def _all_between(places: Sequence[int]) -> Sequence[int]:
 
 def _begun(text: str, value: str, least: int) -> int:
     """
-    Return the size of the longest proper prefix of `value` that `text` ends with; 0 if that is shorter than `least`.
+    Return the length of the longest proper prefix of `value` at the end of `text`; 0 if it is shorter than `least`.
     """
     if not text:
         return 0

@@ -17,12 +17,12 @@ from typing import NamedTuple
 NAME_MAX, VALUE_MAX = 64, 4096
 """Maximum characters of a name and of a value. No password or token is longer."""
 REACH = NAME_MAX + VALUE_MAX + 64
-"""Maximum characters before a position that decide whether it belongs to a secret value: name, signs, and value."""
+"""Maximum characters before a position that decide whether the position belongs to a secret: name, signs and value."""
 UNDECIDED_MAX = 64
-"""Minimum characters of a begun secret value after which it counts as a secret, whatever follows."""
+"""Minimum length, in characters, at which an unfinished value counts as a secret, whatever follows."""
 SECRET_MIN, BEARER_MIN = 4, 16
 NUMBER_MAX = 11
-"""Maximum characters of a number that counts tokens, or is measured per token."""
+"""Maximum length, in characters, of a number that counts tokens or is measured per token."""
 
 _KEY = r"(?:api|access|secret|private|auth|account|signing|encryption)[_-]?keys?"
 _CORE = rf"(?P<core>secrets?|passw(?:or)?ds?|passphrase|token|credentials?|{_KEY})(?:[_-]?\d{{1,3}})?"
@@ -30,7 +30,7 @@ _SIGN = r"""\\*["']?\]?[ \t]{0,8}(?::=|=>|[=:](?![=:]))[ \t]{0,8}"""
 _NAME = re.compile(rf"{_CORE}(?![\w-])(?:(?P<sign>{_SIGN})|[ ](?![\s-]))", re.IGNORECASE | re.ASCII)
 _WHOLE_NAME = re.compile(rf"{_CORE}$", re.IGNORECASE | re.ASCII)
 _FLAG = re.compile(rf"(?<![\w-])--?[\w.-]{{0,{NAME_MAX}}}$", re.ASCII)
-"""Matches the text before the end of a name if that is a flag: only a flag needs no sign before its value."""
+"""Matches the text before the end of a name if the name is a flag. Only a flag needs no sign before its value."""
 _VALUE = re.compile(
     rf"""
       (?P<quote>\\*["'])(?P<quoted>(?:(?!(?P=quote))\\.|(?!(?P=quote))[^\\\r\n]){{0,{VALUE_MAX}}})
@@ -49,13 +49,13 @@ _BY_PLACE = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 _HINTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "sig", "code=", "://")
-"""Text without any of these has no such value."""
+"""A text that contains none of these words has no value of this kind."""
 _OF_TEXT = re.compile(
     r"pad|eos|bos|unk|sep|cls|mask|special|start|end|stop|begin|image|img|video|audio|vision|class|prompt|per|each|next|new"
     r"|prev|previous|current|first|last|generated|sampled|predicted|input|output|word|dummy|empty|extra",
     re.IGNORECASE,
 )
-"""A token with one of these words before it is a piece of text."""
+"""Words before `token` that make it a token of text, and not a secret."""
 _WORD = re.compile(
     r"none|null|true|false|undefined|unset|missing|required|optional|redacted|hidden|text|string|bytes|bool|value",
     re.IGNORECASE,
@@ -71,7 +71,10 @@ _LAST_WORD = re.compile(r"(?:[a-z]+|[A-Z][a-z]+|[A-Z]+)$")
 
 
 class Found(NamedTuple):
-    """The place of such a value. `secret`: as far as it is there, it is a secret. `ends`: the text ends with it."""
+    """
+    The place of a value after a name. `secret`: the part that is there is a secret. `ends`: the text ends with this
+    value.
+    """
 
     start: int
     end: int
@@ -86,7 +89,7 @@ def names_secret(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether this value under this name is a secret, as for two items of a command."""
+    """Return whether `value` is a secret under this name, where the two are separate items of a command."""
     found = _WHOLE_NAME.search(name)
     return found is not None and names_secret(name) and _is_secret(value, found["core"].casefold())
 
@@ -104,13 +107,13 @@ def hide(text: str, hidden: str | None = None) -> str:
 
 
 def unfinished(text: str) -> int:
-    """Return how many characters at the end belong to a value that is too short yet to tell whether it is a secret."""
+    """Return the length of the text's end that belongs to a value still too short to judge."""
     begun = (len(text) - found.start for found in values_in(text) if found.ends)
     return max((size for size in begun if size < UNDECIDED_MAX), default=0)
 
 
 def values_in(text: str) -> Iterator[Found]:
-    """Yield the values after such names and in such places, in no order. Each is on one line; one may hold another."""
+    """Yield the values after names that mark secrets, in no order. Each is on one line, and may contain another."""
     lowered = text.lower()
     if not any(hint in lowered for hint in _HINTS):
         return
@@ -130,7 +133,7 @@ def _judged(match: re.Match[str], group: str, core: str) -> Found:
 
 
 def _is_of_text(core: str, before: str) -> bool:
-    """Return whether a token is a piece of text: `pad_token`, `eosToken`."""
+    """Return whether the name means a token of text, as `pad_token` and `eosToken` do."""
     word = _LAST_WORD.search(before.rstrip("_.-"))
     return core.casefold() == "token" and word is not None and bool(_OF_TEXT.fullmatch(word[0]))
 
@@ -144,6 +147,6 @@ def _is_secret(value: str, core: str) -> bool:
 
 
 def _is_passed_on(value: str, core: str) -> bool:
-    """Return whether a value is the name of a variable, as in `token=hub_token` and in `--api-key API_KEY`."""
+    """Return whether the value is the name of a variable, as in `token=hub_token` and `--api-key API_KEY`."""
     written, name = value.casefold().replace("-", "_"), core.replace("-", "_")
     return bool(core) and (written == name or written.endswith(f"_{name}"))

@@ -1,4 +1,4 @@
-"""Reads SecureStrings of AWS's Parameter Store, with the role of an instance."""
+"""Reads SecureStrings from AWS Parameter Store, with the role of an instance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH = 10
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 30.0, 2.0
 """
 Maximum seconds of retries after a denial, and seconds between two tries. A run's role is as new as the run, and AWS
-needs a while until all its servers know its rights.
+takes a while to make a new role's rights known to all its servers.
 """
 _DENIALS = ("AccessDeniedException", "UnrecognizedClientException")
 _CONFIG = Config(
@@ -38,11 +38,12 @@ class _Denied(SecretUnreadable):
 
 def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[str, str]:
     """
-    Return the values by path. While `rights_are_new`, a denial is retried for a while; otherwise it is final.
+    Return the parameters' values, by path. While `rights_are_new`, a denial is retried for a while; otherwise it is
+    final.
 
     Raises:
         SecretUnreadable: a parameter is missing, is not encrypted, or may not be read.
-        StoreUnavailable: a fault that will pass; try again.
+        StoreUnavailable: AWS cannot answer now; a later call may succeed.
     """
     again = Retrying(
         retry=retry_if_exception_type(_Denied),
@@ -55,11 +56,11 @@ def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[s
 
 def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, str]:
     """
-    Read parameters within seconds, for a reader that is no instance and whose rights are not new.
+    Read parameters within seconds, for a reader that is not an instance and whose rights are not new.
 
     Raises:
         SecretUnreadable: a parameter is missing, or is not encrypted.
-        ClientError, BotoCoreError: AWS's own; the advice differs from that on an instance.
+        ClientError, BotoCoreError: the SDK's own errors, because the advice differs from that on an instance.
     """
     return _asked(paths, region, _HASTY)
 

@@ -1,10 +1,10 @@
 """
-Ways to read a text: as it is; without the characters between letters (the colours of a terminal, the end of a line,
-blanks); and with each letter decoded that a program has written by number or after a backslash.
+Ways to read a text: as it is; without the characters between letters (terminal colours, line ends, blanks); and with
+letters decoded that a program has written by number or after a backslash.
 
 Programs colour their output, wrap it at the width of a window, and write base64 in lines of 76 letters. A logger may
 write all that as JSON, and a server may write the JSON as HTML or in a URL. So letters are decoded repeatedly, in any
-order. A value is read in the same way, so a value that itself contains a backslash or a `%` still matches.
+order. A secret value is read in the same way, so a value that itself contains a backslash or a `%` still matches.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from spotrun.secrets.written_letters import (
 
 SHORT = 8
 """
-Minimum characters of a value that is sought across line ends. Any two lines of output may contain a shorter one by
-chance.
+Minimum length, in characters, of a value that is sought across line ends. Any two lines of output may contain a shorter
+value by chance.
 """
 PART = 4
-"""Minimum letters of a value before a break that count as its beginning. Fewer may end any line by chance."""
+"""Minimum letters before a break that count as the beginning of a value. Fewer may end any line by chance."""
 DECODED_MIN = 4
-"""Minimum letters of a decoded value. A value with fewer is sought only as it is."""
+"""Minimum letters of a decoded value. A shorter value is sought only as it is written."""
 LEVELS = 5
-"""Maximum times that a letter is decoded. Backslashes before backslashes count once."""
+"""Maximum number of times that a letter is decoded. A row of backslashes counts once."""
 WRITTEN_MAX = 16
-"""Maximum characters with which a program writes one byte: `&amp;#xe9;`, and `\\\\u0041` within JSON within JSON."""
+"""Maximum characters that stand for one byte: `&amp;#xe9;`, and `\\\\u0041` within JSON within JSON."""
 
 Letters = Callable[[re.Match[str]], str]
 
 
 class Step(NamedTuple):
-    """Replaces each match of `pattern` by `letters`; removes it if there are none."""
+    """Replaces each match of `pattern` by the result of `letters`; removes the match if `letters` is None."""
 
     pattern: re.Pattern[str]
     letters: Letters | None = None
@@ -63,15 +63,15 @@ def _breaks(*patterns: str) -> Step:
 _AS_BYTES = Step(re.compile(r"[^\x00-\x7f]"), lambda found: utf8(found[0]))
 _LETTERS = Step(LETTER, letter_of)
 _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encode("latin-1").decode())
-"""`\\xe9` may be a byte or a letter; so the letters up to \\xff are read as the one byte that Latin-1 has for them."""
+"""`\\xe9` may be a byte or a letter; so each letter up to \\xff is read as its single byte in Latin-1."""
 
 
 class Way(NamedTuple):
     """
     A way to read a text. It applies the steps of `once`, and then those of `turn` repeatedly, at most `levels` times. A
-    text without any of the `signs` has no such reading. Values of at least `least` letters are sought, and at the end
-    of a text at least `part` letters count as a beginning. `decodes`: a value that is short after decoding is not
-    sought. `silent`: characters that are ignored if each letter is read by itself.
+    text without any of the `signs` has no reading of this kind. Only values of at least `least` letters are sought; at
+    the end of a text, at least `part` letters count as the beginning of a value. `decodes`: a value that is too short
+    after decoding is not sought. `silent`: characters to ignore when each letter is read by itself.
     """
 
     turn: tuple[Step, ...] = ()
@@ -84,7 +84,7 @@ class Way(NamedTuple):
     silent: str = ""
 
     def read(self, text: str) -> Reading | None:
-        """Read a text in this way; None if the reading would not differ from the text."""
+        """Return the reading of a text, or None if the reading would not differ from the text."""
         if not self._may_differ(text):
             return None
         reading = self._reading(text)
@@ -92,8 +92,8 @@ class Way(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Yield readings without a possible beginning of a letter or of a break at the end: cut once, twice, and so on, as
-        a value may itself contain what looks like such a beginning.
+        Yield readings whose end is cut off where a letter or a break may begin: cut once, twice, and so on, because a
+        value may itself contain characters that look like a beginning.
         """
         for cuts in count(1) if self._may_differ(text) else ():
             reading = self._reading(text, cuts)
@@ -110,7 +110,7 @@ class Way(NamedTuple):
         for _ in range(self.levels):
             before = reading.left
             reading = reading.until_begun(cuts)
-            for step in self.turn:  # a break may stand within a letter of which the rest is still to come
+            for step in self.turn:  # a break may stand within a letter that is not complete yet
                 reading = reading.after(step).until_begun(cuts)
             if reading.left == before:
                 return
@@ -120,7 +120,7 @@ class Way(NamedTuple):
         return not self.signs or any(sign in text for sign in self.signs)
 
     def without(self, value: str) -> str:
-        """Return a value as it is read in this way; "" if too little is left of it to look for."""
+        """Return the reading of `value`; "" if the value or its reading is too short to look for."""
         left = self._reading(value).left
         if len(value) < self.least or (self.decodes and len(left) < DECODED_MIN):
             return ""
@@ -139,8 +139,8 @@ class Way(NamedTuple):
 
 class Ways(NamedTuple):
     """
-    The ways to `read` a text as a whole, and the way to read it letter by letter: `spelled`, or `spelled_short` for a
-    value with fewer characters than SHORT.
+    The ways to `read` a text as a whole, and to read it letter by letter: `spelled`, or `spelled_short` for values
+    shorter than SHORT.
     """
 
     read: tuple[Way, ...]
@@ -174,7 +174,7 @@ WAYS_OF_BYTES = _ways()
 
 
 class Reading:
-    """The letters that are `left` of a text, and the place of each. `cuts`: how often its end was cut."""
+    """The letters that a reading has `left`, and the place of each in the text. `cuts`: how often its end was cut."""
 
     def __init__(self, left: str, before: Reading | None = None, step: Step | None = None) -> None:
         self.left = left
@@ -191,7 +191,7 @@ class Reading:
         return self if begun is None else Reading(self.left[: begun.start()], self)
 
     def places(self, start: int, end: int) -> Sequence[int]:
-        """Return the places of the letters from `start` to `end`: every character with which they are written."""
+        """Return the places of all characters that write the letters from `start` to `end`."""
         starts, ends = self._spans
         if isinstance(starts, range):
             return range(starts[start], ends[end - 1])
@@ -220,7 +220,7 @@ class Reading:
 
 
 def _pieces(step: Step, text: str) -> Iterator[tuple[int, int, int | None]]:
-    """Yield each stretch of a text, with the number of letters that replace it; None if it stays as it is."""
+    """Yield the start and end of each stretch of a text, and the number of letters that replace it (None: it stays)."""
     done = 0
     for found in step.pattern.finditer(text):
         yield done, found.start(), None

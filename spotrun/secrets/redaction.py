@@ -1,10 +1,10 @@
 """
 Removes secrets from texts before they leave in a notification.
 
-It recognises a secret in two ways. By value: the values of the run's own variables, values in the runner's environment
-whose name sounds secret, and the addresses of the webhooks. Twelve characters of a value are enough, because a line of
-a log may begin or end within a secret. By shape: keys and tokens that look like those of well-known services, and
-values after a name that marks them (`--password X`, `api_key: X`).
+A secret is recognised by its value or by its shape. Known values are those of the run's own variables, of variables in
+the runner's environment whose names sound secret, and of webhook addresses. Twelve characters of a value are enough,
+because a line of a log may begin or end within a secret. The known shapes are keys and tokens of well-known services,
+and values after a name that marks them (`--password X`, `api_key: X`).
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ HIDDEN = "***"
 PIECE = 12
 """Characters of a secret that identify it. A shorter secret is sought as a whole."""
 TEXT_MAX = 4096
-"""Maximum characters of a reason that are sent. It is cut before secrets are sought in it."""
+"""
+Maximum length of a reason, in characters, that is sent. A reason is cut to this length before secrets are sought in it.
+"""
 AT_THE_CUT = 256
-"""Characters that are dropped before the cut of a long text: only a longer start of a secret is surely recognised."""
+"""Characters dropped before the cut of a long text. The cut may leave a secret's beginning too short to recognise."""
 VALUE_MIN, SECRET_MIN = 8, 4
 """
-Minimum characters of a secret value, and of one whose name sounds secret. Shorter values are words like `true` and
-`0.1`.
+Minimum length of a secret value, in characters; the second is for a value whose name sounds secret. Shorter values are
+words like `true` and `0.1`.
 """
 _OF_TEXT = re.compile(
     r"TOKENI[SZ][A-Z]*|(?:MAX|MIN|NUM|PAD|EOS|BOS|UNK)_(?:NEW_)?TOKENS?"
     r"|TOKENS?_(?:COUNT|IDS?|LEN|LENGTH|LIMIT|SIZE)(?![A-Z])",
     re.IGNORECASE,
 )
-"""Names of text tokens, which are no secrets."""
+"""Names of variables about text tokens, which are not secrets."""
 SOUNDS_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|WEBHOOK|DSN|COOKIE|PRIVATE", re.IGNORECASE)
 WELL_KNOWN = r"""
       \b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|pk_live_|sk_live_|rk_live_|npm_|pypi-|dop_v1_)[\w-]{8,}
@@ -50,7 +52,7 @@ WELL_KNOWN = r"""
     | (?<=discord\.com/api/webhooks/)[^\s$"']+
     | (?<=://)[^\s/@$]++@
 """
-"""The shapes of keys and tokens of well-known services. It does not match a variable (`https://$USER@…`)."""
+"""The shapes of keys and tokens of well-known services. A variable (`https://$USER@…`) does not match."""
 _WELL_KNOWN = re.compile(WELL_KNOWN, re.VERBOSE | re.DOTALL)
 
 
@@ -60,7 +62,7 @@ def holds_credential(text: str) -> bool:
 
 
 class Redactor:
-    """Hides the given secrets, and everything that looks like one."""
+    """Hides the given secrets, and all text that looks like a secret."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {form for secret in secrets for form in forms_of(secret)}
@@ -73,13 +75,16 @@ class Redactor:
         return hide(_WELL_KNOWN.sub(HIDDEN, self._without_exact(text)), HIDDEN)
 
     def clean_short(self, text: str) -> str:
-        """Clean a text of limited length: a long text is cut first, without any part of a secret at the cut."""
+        """
+        Clean a text and limit its length. A long text is cut before it is cleaned, with no part of a secret left at the
+        cut.
+        """
         if len(text) <= TEXT_MAX:
             return self.clean(text)
         return self.clean(text[:TEXT_MAX])[:-AT_THE_CUT] + " …"
 
     def clean_all(self, value: Any) -> Any:
-        """Return plain data with each of its texts cleaned and shortened, including keys."""
+        """Return plain data in which all texts, keys included, are cleaned and shortened."""
         if isinstance(value, str):
             return self.clean_short(value)
         if isinstance(value, dict):
@@ -87,7 +92,7 @@ class Redactor:
         return [self.clean_all(item) for item in value] if isinstance(value, list | tuple) else value
 
     def _without_exact(self, text: str) -> str:
-        """Replace each stretch that known values cover, including their breaks, by one HIDDEN."""
+        """Replace each stretch of text that known values cover, including breaks within them, with one HIDDEN."""
         stretches = sorted((each[0], each[-1] + 1) for each in [*self._whole.found(text), *self._pieces.found(text)])
         kept: list[str] = []
         done = 0
@@ -100,8 +105,8 @@ class Redactor:
 
 def forms_of(secret: str) -> Iterator[str]:
     """
-    Yield the secret line by line: as it is, and as programs write it in a URL, in JSON, in HTML, as a literal of
-    Python, in hexadecimal, and in base64, alone or within a longer text such as `user:secret`.
+    Yield each line of the secret in every form that programs write: as it is, in a URL, in JSON, in HTML, as a Python
+    literal, in hexadecimal, and in base64, alone or within a longer text such as `user:secret`.
     """
     for line in {each.strip() for each in (secret, *secret.splitlines())}:
         if len(line) < SECRET_MIN:
@@ -118,7 +123,7 @@ def forms_of(secret: str) -> Iterator[str]:
 
 def _within(data: bytes, written: Callable[[bytes], bytes]) -> Iterator[str]:
     """Yield the parts of a secret's base64 that do not depend on the text before and after it."""
-    for before in range(3):  # bytes before it, beyond whole groups of three
+    for before in range(3):  # bytes before the secret, beyond whole groups of three
         whole = len(data) + before
         yield written(bytes(before) + data).decode()[-(-before * 8 // 6) : whole * 8 // 6]
 

@@ -1,4 +1,4 @@
-"""References to secrets: a specification names the place of a value and never holds the value."""
+"""References to secrets: a specification names where a value is stored, and never holds the value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORDS = {
     PARAMETER: "a parameter of AWS",
     SECRET: "a secret of Google Cloud",
 }
-"""The place that each kind of reference names, for messages."""
+"""Words for the place that each kind of reference names, for messages."""
 REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+|gsm:[A-Za-z0-9_-]{1,255})$"
 SECURE = "SecureString"
 """The type of a parameter that is encrypted."""
@@ -28,8 +28,8 @@ SECRETS = "spotrun-"
 class Reference(NamedTuple):
     """
     The place of a secret's value. `env`: a variable in the environment of the launching command. `ssm`: a SecureString
-    at that path in AWS's Parameter Store, in the region of the instance. `gsm`: the latest version of a secret of
-    Google's Secret Manager, in the project of the instance.
+    at that path in AWS Parameter Store, in the instance's region. `gsm`: the latest version of a secret in Google
+    Secret Manager, in the instance's project.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Reference(NamedTuple):
 
 
 class SecretUnreadable(SpotrunError):
-    """A secret that a run names does not exist, or may not be read from here."""
+    """A secret that a run names does not exist, or cannot be read from here."""
 
     exit_code = SpecInvalid.exit_code
 
@@ -73,41 +73,41 @@ def parse(text: object) -> Reference:
 
 
 def resolved(text: str, default: Reference) -> Reference:
-    """Return the place that `text` names; `default` if the text is empty."""
+    """Parse the reference `text`; return `default` if the text is empty."""
     return parse(text) if text else default
 
 
 def put_command(path: str, region: str, value: str = "…") -> str:
-    """Return the command that stores a parameter. It names the region, as the user's default may be another one."""
+    """Return the command that stores a parameter. It names the region, because the user's default may differ."""
     return f"aws ssm put-parameter --type {SECURE} --name {path} --value {value} --region {region}"
 
 
 def encrypt_command(path: str, region: str) -> str:
     """
-    Return the command that replaces an unencrypted parameter by an encrypted one. Its type cannot be changed:
-    https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
+    Return the command that replaces an unencrypted parameter with an encrypted one. A parameter's type cannot be
+    changed: https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
     """
     return f"aws ssm delete-parameter --name {path} --region {region} && {put_command(path, region)}"
 
 
 def create_command(name: str, project: str) -> str:
     """
-    Return the command for a secret of Secret Manager that is missing, or that has no value: then `create` fails, and
-    the second part adds the value.
+    Return the command for a Secret Manager secret that is missing, or has no value. If the secret exists, `create`
+    fails, and the second part still adds the value.
     """
     return f"gcloud secrets create {name} --project={project}; {add_command(name, project)}"
 
 
 def add_command(name: str, project: str) -> str:
     """
-    Return the command that adds a first or new value to an existing secret. It reads one line. The value comes from the
-    input, so the shell's history does not keep it; with `echo`, the value would end in a line break.
+    Return the command that adds a first or new value to an existing secret. It reads one line from its input, so the
+    shell's history does not keep the value; with `echo`, the value would end in a line break.
     """
     return f'IFS= read -rs VALUE; printf %s "$VALUE" | {_gcloud_add(name, project)}'
 
 
 def add_encoded_command(name: str, project: str) -> str:
-    """Return the command that adds a value that is no text, from a file."""
+    """Return the command that adds a value that is not text, from a file."""
     return f"base64 -w0 FILE | {_gcloud_add(name, project)}"
 
 

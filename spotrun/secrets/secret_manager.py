@@ -1,5 +1,5 @@
 """
-Reads secrets of Google Cloud's Secret Manager, with the service account of an instance: their latest versions.
+Reads the latest versions of secrets from Google Cloud Secret Manager, with the service account of an instance.
 
 https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets.versions/access
 """
@@ -30,8 +30,8 @@ OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 60.0, 2.0
 """
-Maximum seconds of retries, and seconds between two tries. A run's account is as new as the run, and Google needs a
-while until all its servers know its rights.
+Maximum seconds of retries, and seconds between two tries. A run's account is as new as the run, and Google takes a
+while to make a new account's rights known to all its servers.
 """
 _PATIENT, _HASTY = (5.0, 10.0), (2.0, 2.0)
 """Maximum seconds to connect, and to wait for an answer."""
@@ -53,11 +53,11 @@ class _Denied(SecretUnreadable):
 
 def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str, str]:
     """
-    Return the values by name. While `rights_are_new`, a denial is retried for a while; otherwise it is final.
+    Return the secrets' values, by name. While `rights_are_new`, a denial is retried for a while; otherwise it is final.
 
     Raises:
-        SecretUnreadable: a secret is missing, has no value any more, is no text, or may not be read.
-        StoreUnavailable: a fault that will pass; try again.
+        SecretUnreadable: a secret is missing, has no value any more, is not text, or may not be read.
+        StoreUnavailable: Google cannot answer now; a later call may succeed.
     """
     again = Retrying(
         retry=retry_if_exception_type((_Denied, StoreUnavailable) if rights_are_new else StoreUnavailable),
@@ -69,7 +69,7 @@ def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str,
 
 
 def read_at_once(names: Sequence[str], project: str) -> dict[str, str]:
-    """Read secrets within seconds, for a reader that is no instance and whose rights are not new."""
+    """Read secrets within seconds, for a reader that is not an instance and whose rights are not new."""
     return _read(names, project, _HASTY)
 
 
@@ -89,7 +89,7 @@ def _read(names: Sequence[str], named: str | None, within_s: tuple[float, float]
 
 
 def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
-    """Combine all failures, so that the user can fix all of them before paying for another instance."""
+    """Combine all failures into one, so that the user can fix all of them before paying for another instance."""
     kind = _Denied if all(isinstance(each, _Denied) for each in failures) else SecretUnreadable
     hints = dict.fromkeys(each.hint for each in failures if each.hint)
     return kind("; ".join(each.message for each in failures), hint="; ".join(hints))
@@ -97,7 +97,7 @@ def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
 
 def _logged_in(named: str | None) -> tuple[requests.Session, str]:
     """
-    Return a session with the default credentials, and the project: `named`, or that of the credentials.
+    Return a session with the default credentials, and the project: `named`, or the credentials' own project.
 
     Raises:
         SecretUnreadable: the project of the secrets is unknown.
@@ -137,25 +137,25 @@ def _refused(project: str, name: str, status: int, told: Answer) -> SecretUnread
     fault = fault if isinstance(fault, dict) else {}
     what = f"Secret Manager did not give {name} of {project}: {fault.get('message') or f'HTTP {status}'}"
     if status >= _SERVER or status in _PASSING or not fault:
-        return StoreUnavailable(what)  # without an error from Google, something on the way has answered
+        return StoreUnavailable(what)  # an answer without a Google error comes from something between here and Google
     match status:
         case 404:
             what = f"there is no secret {name} in {project}, or it has no version"
             return SecretUnreadable(what, hint=create_command(name, project))
-        case 400 if fault.get("status") == "FAILED_PRECONDITION":  # disabled or destroyed, says the message
+        case 400 if fault.get("status") == "FAILED_PRECONDITION":  # the message says: disabled or destroyed
             return SecretUnreadable(what, hint=f"give it a new version: {add_command(name, project)}")
         case 403 if "SERVICE_DISABLED" in str(fault.get("details")):
             return SecretUnreadable(what, hint=_ENABLE)
         case 403:
             return _Denied(what, hint=_RIGHT)
-        case 401:  # Google may answer this for a new account
+        case 401:  # Google may give this answer for a new account
             return _Denied(what, hint=_LOG_IN)
     return SecretUnreadable(what)
 
 
 def _text(project: str, name: str, told: Answer) -> str:
     """
-    Return the value in an answer as text.
+    Decode the value in an answer to text.
 
     Raises:
         StoreUnavailable: the answer was damaged on the way.

@@ -1,13 +1,13 @@
 r"""
 Finds values that themselves contain a `\`, a `%` or a `&`, letter by letter.
 
-A reader of `\t` cannot know whether that is a tab, or a backslash of the value and its next letter; nor can a reader of
-`%41`, if the value contains that itself and each of its letters is written in another way. So both are tried, and the
-rest of the text decides. Backslashes are ignored, both in a value and in a text: either they stand for themselves, or
-they belong to the letter that follows. If a written letter may begin there, the letter it stands for counts too.
+A `\t` in a text may be a tab, or a backslash of the value and its next letter. A `%41` may be an `A`, or part of a
+value whose letters are each written in another way. So both are tried, and the rest of the text decides. Backslashes
+are ignored, both in a value and in a text: they stand for themselves, or belong to the letter that follows. If a
+written letter may begin at a backslash, the letter that it stands for is tried too.
 
-A text is read once from its beginning to its end. At each character all prefixes of values that may end there are kept,
-which are never more than the values have prefixes.
+A text is read once from its beginning to its end. At each character the reader keeps all prefixes of values that may
+end there, which are never more than the values have prefixes.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from spotrun.secrets.readings import DECODED_MIN, LEVELS, Reading, Step, Way
 from spotrun.secrets.written_letters import BEGUN, LETTER, SIGNS, WRITTEN_BLANK, WRITTEN_COLOUR, letter_of, utf8
 
 AHEAD = 48
-"""Maximum characters with which a program writes a letter, or the beginning of a colour."""
+"""Maximum characters that write one letter, or begin a colour."""
 _COLOUR = re.compile(WRITTEN_COLOUR)
 _WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[dD][c-fC-F]))"))
-"""Removes what may break a written letter apart: also a backslash at the end of a line, without its line end."""
+"""
+Removes characters that may break a written letter apart, such as a backslash before the end of a line. The line end
+stays.
+"""
 
 
 def spelled(values: Iterable[str], way: Way) -> list[str]:
     """
-    Return the values that themselves contain signs, without ignored characters. A form whose plain value is known too,
-    and has no signs, is left out: the plain value can be read in only one way.
+    Return the values that contain signs, without ignored characters. If the decoded form of a value is a known value
+    without signs, the value is left out: the plain form can be read in only one way.
     """
     known = [*values]
     sure = {_decoded(each, way) for each in known if not _has_signs(each)}
@@ -50,7 +53,7 @@ def _spelled(value: str, way: Way) -> str:
 
 
 class Beginning:
-    """A prefix of values, of `size` letters. `whole`: one value ends here."""
+    """A prefix of values, `size` letters long. `whole`: the prefix is itself a value."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
@@ -64,7 +67,7 @@ class Beginning:
         here.whole = True
 
     def then(self, letters: str, silent: str) -> Beginning | None:
-        """Return the prefix that is longer by these letters; None if no value begins with it."""
+        """Return the prefix extended by `letters`; None if no value begins with the longer prefix."""
         here: Beginning | None = self
         for letter in letters:
             if here is None:
@@ -75,7 +78,7 @@ class Beginning:
 
 
 class SpelledValues:
-    """Values to look for, each as `spelled` gives it."""
+    """Values to look for, in the form that `spelled` returns."""
 
     def __init__(self, values: Iterable[str], way: Way) -> None:
         self._way = way
@@ -85,7 +88,10 @@ class SpelledValues:
         self._begins = re.compile(f"[{re.escape(''.join([*self._none.followed_by, *SIGNS]))}]")
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """Yield the places of each value in the text, from its first character to its last, without its breaks."""
+        """
+        Yield the places of each value's characters in the text, from the first to the last, without the breaks between
+        them.
+        """
         if self._may_be_in(text):
             for reading in self._way.turns(text):
                 for beginning, start, end in self._read(reading.left):
@@ -93,7 +99,9 @@ class SpelledValues:
                         yield reading.places(_with_backslashes(reading.left, start), end)
 
     def begun(self, text: str, least: int) -> Iterator[int]:
-        """Yield where values begin of which at least `least` letters are at the end. A letter may be there in part."""
+        """
+        Yield where a value begins of which at least `least` letters end the text. The last letter may be incomplete.
+        """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):
                 for reading in self._way.turns(text, cuts):
@@ -112,8 +120,8 @@ class SpelledValues:
 
     def _read(self, text: str) -> Iterator[tuple[Beginning, int, int]]:
         """
-        Yield each prefix that can be read, with its start and end. If a prefix can be read up to one end in two ways,
-        the longer stretch counts.
+        Yield each prefix of a value that the text contains, with its start and end. If a prefix with the same end can
+        be read from two starts, the longer stretch counts.
         """
         read: dict[int, dict[Beginning, int]] = {}
         at = self._next(text, 0)
@@ -125,7 +133,9 @@ class SpelledValues:
             at = at + 1 if read else self._next(text, at + 1)
 
     def _next(self, text: str, at: int) -> int:
-        """Return where the next value may begin, at `at` or later; the text's length if none may."""
+        """
+        Return the first place at or after `at` where a value may begin; the text's length if there is no such place.
+        """
         found = self._begins.search(text, at)
         return len(text) if found is None else found.start()
 
@@ -140,8 +150,8 @@ class SpelledValues:
 
 def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
     """
-    Yield the letters that a text may have at `at`, each with its end. There are several if a sign may stand for itself
-    or belong to a written letter, which may be a sign again.
+    Yield each letter that the text may have at `at`, with its end. There are several if a sign may stand for itself or
+    belong to a written letter, which may be a sign again.
     """
     end, letters = at + 1, text[at]
     yield end, letters
@@ -158,7 +168,10 @@ def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
 
 
 def _letter_first(text: str) -> tuple[int, str]:
-    """Return the number of characters of the written letter at the beginning of a text, and that letter; 0 if none."""
+    """
+    Decode the written letter at the beginning of a text. Return its length in characters, and the letter; length 0 if
+    there is none.
+    """
     if found := _letter(text):
         return found.end(), letter_of(found)
     broken = text.find("\\", 1)

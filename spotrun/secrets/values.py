@@ -12,12 +12,12 @@ def read_values(
     references: Mapping[str, Reference], environment: Mapping[str, str], *, rights_are_new: bool = True
 ) -> dict[str, str]:
     """
-    Return the values, by the name of the variable that will hold each. While the reader's rights are new, a denial may
-    be temporary, and the read is retried for a while.
+    Return the values of secrets, by the names of their variables. While `rights_are_new`, a denial may be temporary,
+    and the read is retried for a while.
 
     Raises:
         SecretUnreadable: a value cannot be read. No message contains a value.
-        StoreUnavailable: the Parameter Store, or Secret Manager, does not answer just now.
+        StoreUnavailable: Parameter Store or Secret Manager does not answer now.
     """
     values = {
         name: _variable(name, reference, environment)

@@ -7,7 +7,7 @@ from html.entities import html5
 
 COLOUR = r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|[ -/]*[0-~]?)"
 """
-A colour of a terminal, whose end may be missing:
+A terminal colour, whose end may be missing:
 https://ecma-international.org/publications-and-standards/standards/ecma-48/, 5.4.
 """
 WRITTEN_COLOUR = r"(?<!\\)\\++(?:x1[bB]|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~]?"
@@ -41,19 +41,19 @@ BEGUN = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-"""Matches a possible beginning of a letter or of a break whose rest is still to come: also a letter's first byte."""
+"""Matches a possible beginning of an incomplete letter or break, such as the first byte of a letter."""
 
 SIGNS = ("\\", "%", "&")
-"""The first characters of all letters that are written in another way."""
+"""The characters that begin a letter written in another way."""
 SIGNS_CUT = tuple(f"\\{each}" for each in "\n\r\t \x1b")
 """
-A line end between a backslash and the characters that belong to it. (Elsewhere that backslash means that the line goes
-on.)
+A backslash that a line end, a blank or a colour separates from the characters that belong to it. (Elsewhere a backslash
+before a line end means that the line goes on.)
 """
 
 
 def utf8(character: str) -> str:
-    """Return the UTF-8 bytes of a character, each as a character."""
+    """Return the UTF-8 bytes of a character, with one character for each byte."""
     return character.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
@@ -62,7 +62,7 @@ def _numbered(code: int) -> str:
 
 
 def letter_of(found: re.Match[str]) -> str:
-    """Return the bytes of a letter that LETTER has found, each as a character."""
+    """Return the bytes of a letter that LETTER has matched, with one character for each byte."""
     match found.lastgroup:
         case None:
             return ""  # backslashes before a letter that stands for itself

@@ -1,4 +1,4 @@
-"""Counts the requests that this process has sent to buckets, as their owners bill them: each try is one."""
+"""Counts the requests that this process sends to buckets, as the clouds bill them: each try counts once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class RequestCounts(NamedTuple):
-    """Numbers of requests. `reads` get an object; `writes` put one, or list. A deletion is free."""
+    """Numbers of requests: `reads` get an object, `writes` put an object or list objects. Deletions are free."""
 
     reads: int = 0
     writes: int = 0

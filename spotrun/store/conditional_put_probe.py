@@ -1,7 +1,7 @@
 """
-Tests whether a store creates only absent objects. No label states that, so writers race for one object.
+Tests whether a store creates only absent objects. No store documents this reliably, so writers race for one object.
 
-Runners and agents race in the same way for the next entry of a ledger, and two that both won would both spend money.
+Runners and agents race in the same way for the next entry of a ledger. If two of them won, both would spend money.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ START_WITHIN_S = 30.0
 
 def race(store: Store, key: str, racers: int = RACERS) -> None:
     """
-    Let writers race for `key`, and leave it there.
+    Let `racers` writers create `key` at once, and check that one of them won. The object stays.
 
     Raises:
         StoreUnavailable: no writer got an answer, or the store takes no writes.
@@ -43,7 +43,7 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
 
 
 def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailable]:
-    """Return the answer that each writer received; a fault says nothing about the object."""
+    """Return each writer's answer. A fault does not show whether that writer created the object."""
     start = Barrier(racers, timeout=START_WITHIN_S)
 
     def create(number: int) -> bool | StoreUnavailable:

@@ -1,9 +1,9 @@
 """
-A prefix of a Google Cloud Storage bucket as an object store; `STORAGE_EMULATOR_HOST` names another server than
+A prefix of a Google Cloud Storage bucket as an object store. `STORAGE_EMULATOR_HOST` names a server to use instead of
 Google's.
 
-All requests go through google-cloud-storage: only that library has the condition *generation 0*, which means that there
-is no object of the name, and it compares CRC32C both ways.
+All requests go through google-cloud-storage: only that library has the condition *generation 0*, which creates an
+object only if none has its name, and it compares CRC32C both ways.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ The variable that keeps the library from requesting the bucket's metadata with e
 not use. An instance has no right to it, so the library would repeat the request each time.
 """
 _PASSING = (OSError, DataCorruption, urllib3.exceptions.HTTPError, ValueError, KeyError)
-"""Passing faults: urllib3 raises its own errors if a download breaks off; the last two come from a damaged answer."""
+"""
+Errors that are passing faults. urllib3 raises its own errors if a download breaks off; a damaged answer raises the last
+two.
+"""
 
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _HINTS = {
@@ -132,7 +135,7 @@ class GcsStore(BucketStore):
 
 
 def _location(bucket: Any) -> str:
-    """Return a region, the code of a dual- or multi-region, or both regions of a dual-region without a code."""
+    """Return the region, or the code of a dual- or multi-region; for a dual-region without a code, both its regions."""
     chosen = bucket.data_locations or (bucket.location,)
     return BETWEEN_REGIONS.join(sorted(str(each).lower() for each in chosen))
 

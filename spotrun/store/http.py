@@ -23,7 +23,7 @@ READ_S = 60.0
 NO_STORE = "no-store"
 """The Cache-Control of every object: a cache in front of the store would return old versions (protocol 28)."""
 _CHECKED_BYTES = 64 << 10
-"""Bytes that are copied at a time for the checksum, which takes bytes only; they fit the processor's cache."""
+"""Bytes that are copied at a time for the checksum, which accepts only `bytes`; they fit the processor's cache."""
 FULL = 507
 _NEVER_PASSES = (501, FULL)
 """Statuses that no retry changes: not implemented, and full."""
@@ -31,9 +31,9 @@ _NEVER_PASSES = (501, FULL)
 
 def passes(status: int) -> bool:
     """
-    Return whether a repeated request may succeed later; until then its effect is unknown.
+    Return whether the same request may succeed later. Until then its effect is unknown.
 
-    409 is one of these statuses: S3 gives it to a conditional write that met another one, and has stored nothing of it.
+    409 counts: S3 answers it if two conditional writes met, and has then stored nothing of this one.
     """
     return status in (408, 409, 425, 429) or (status >= 500 and status not in _NEVER_PASSES)
 
@@ -47,7 +47,7 @@ class BeyondTheEnd(StoreError):
 
 
 ANSWERS: dict[int, type[StoreError]] = {412: Exists, 416: BeyondTheEnd}
-"""The statuses that are an answer and no fault, with the error that stands for each."""
+"""The statuses that are answers rather than faults, each with its error."""
 
 
 class Verbs(NamedTuple):
@@ -60,10 +60,11 @@ class Verbs(NamedTuple):
 
 class BucketStore(ABC):
     """
-    A prefix of a bucket; keys are the names of objects below it. A subclass speaks one service's dialect: it raises the
+    A prefix of a bucket; keys are the names of objects below it. A subclass speaks one service's dialect and raises the
     service's own errors, which `_translate` converts to ours. `_VERBS` names the requests in messages.
 
-    The service computes the CRC32C of each object that is written, and `put` compares it with that of the sent bytes.
+    The service computes the CRC32C of each object that it stores, and `put` compares it with the CRC32C of the sent
+    bytes.
     """
 
     _VERBS: ClassVar[Verbs]
@@ -107,7 +108,7 @@ class BucketStore(ABC):
 
     def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
         """Return the objects in the order of keys: SeaweedFS lists folder by folder, where b/1 comes before b-1."""
-        # Some tools mark a folder by an empty object of its name, which is no key.
+        # Some tools mark a folder with an empty object of the folder's name, which is not a key.
         ours = (stored for stored in self._found(prefix, after) if stored.key > after and is_key(stored.key))
         return sorted(ours, key=lambda stored: stored.key)
 
@@ -115,7 +116,7 @@ class BucketStore(ABC):
         return sorted(stored.key for stored in self._found(prefix) if not is_key(stored.key))
 
     def _found(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        """Return all objects below the prefix, also those whose names are no keys."""
+        """Return all objects below the prefix, including those whose names are not keys."""
         with self._translated(self._VERBS.list, prefix):
             return [
                 StoredObject(key=name.removeprefix(self._root), size_bytes=size_bytes, modified_at=modified_at)
@@ -163,7 +164,7 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _send(self, name: str, data: bytes | memoryview, checksum: str, *, if_absent: bool) -> str | None:
-        """Write an object; return the checksum that the service has computed, or None if it gives none."""
+        """Write an object; return the checksum that the service computed, or None if it reports none."""
 
     @abstractmethod
     def _read(self, name: str, first: int, last: int | None) -> bytes:
@@ -189,7 +190,7 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _translate(self, error: Exception, what: str) -> StoreError | None:
-        """Convert an error of the service to ours; None if it is none of the service's."""
+        """Convert an error of the service to ours; return None for any other error."""
 
 
 def settings(*prefixes: str) -> frozenset[tuple[str, str]]:
@@ -199,8 +200,8 @@ def settings(*prefixes: str) -> frozenset[tuple[str, str]]:
 
 def crc32c(data: bytes | memoryview) -> str:
     """
-    Return the CRC32C of sent bytes, as S3 and GCS both write it. The digests that verify a checkpoint are in its
-    manifest.
+    Return the CRC32C of `data` in the form that S3 and GCS use. It guards the transfer only: a checkpoint is verified
+    with the digests in its manifest.
     """
     checksum = google_crc32c.Checksum()  # type: ignore[no-untyped-call]
     view = memoryview(data)

@@ -1,7 +1,8 @@
 """
-Finds the lifecycle rules of a bucket that would remove a run's objects, in the clouds' answers. Pure.
+Finds the lifecycle rules of a bucket that would remove a run's objects. Reads the clouds' answers and calls nothing.
 
-A rule counts if it may reach anything below a prefix: also if it names only a part of it, or only large objects.
+A rule counts if it may reach any object below a prefix, even if it names only a part of the prefix, or only large
+objects.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _s3_when(act: Rule) -> str:
 
 
 def s3_older_versions_days(rules: Iterable[Rule], root: str) -> int | None:
-    """Return after how many days every older version below `root` is gone; None if no rule deletes them all."""
+    """Return after how many days every older version below `root` is gone; None if no rule deletes all of them."""
     days = [rule["NoncurrentVersionExpiration"].get("NoncurrentDays") for rule in rules if _s3_forgets(rule, root)]
     return min(days, default=None)
 
@@ -64,7 +65,10 @@ def _s3_forgets(rule: Rule, root: str) -> bool:
 
 
 def gcs_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
-    """Describe the rules of a GCS bucket that delete live objects below `root`. All its classes are readable."""
+    """
+    Describe the rules of a GCS bucket that delete live objects below `root`. All GCS storage classes are readable at
+    once.
+    """
     return tuple(f"a rule deletes where {dict(_condition(rule))}" for rule in rules if _gcs_deletes(rule, root))
 
 

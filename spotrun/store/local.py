@@ -30,8 +30,8 @@ are never listed as objects.
 """
 WRITE_TRIES = 1000
 """
-Maximum tries of a write. A delete in another process may remove the emptied folder before each one; on a busy machine
-that happens often.
+Maximum tries of a write. Before each of them another process may delete the last object of the folder, and the folder
+with it; on a busy machine that happens often.
 """
 
 
@@ -93,7 +93,7 @@ class LocalStore:
             return
         with self._translated(key), contextlib.suppress(FileNotFoundError):
             path.unlink()
-            # The folders above go with their last object, as on an object store; a crowded one stays.
+            # The folders above go with their last object, as on an object store; a folder with other files stays.
             with contextlib.suppress(OSError):
                 for above in path.relative_to(self._folder).parents[:-1]:
                     (self._folder / above).rmdir()
@@ -105,7 +105,10 @@ class LocalStore:
         return StoreFacts(region=None, expiries=(), versioned=False, free_bytes=free_bytes)
 
     def _names(self, prefix: str) -> Iterator[str]:
-        """Yield the names of all files below, keys or not. A link's target is not part of the store."""
+        """
+        Yield the names of all files below the store's folder that begin with `prefix`, even names that are not keys. A
+        link's target is not part of the store.
+        """
         top = self._folder / prefix.rpartition("/")[0]
         if not self._is_behind_a_link(top):
             names = (path.relative_to(self._folder).as_posix() for path in _files_below(top))
@@ -149,7 +152,9 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _publishing(self, key: str, data: bytes | memoryview, *, durable: bool) -> Iterator[tuple[Path, Path]]:
-        """Write a complete temporary file with `data` next to its target; remove what is left of it afterwards."""
+        """
+        Write `data` to a temporary file next to its target, and yield both paths. Remove the temporary file afterwards.
+        """
         target = self._path(key)
         temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with self._translated(key):
@@ -182,10 +187,10 @@ class LocalStore:
 
 def _require_file(path: Path) -> None:
     """
-    Refuse what is neither a file nor a folder.
+    Refuse a path that is neither a file nor a folder.
 
     Raises:
-        StoreError: it is a pipe, whose reader waits for a writer, or a device, which may have no end.
+        StoreError: the path is a pipe, where a reader would wait for a writer, or a device, which may never end.
     """
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -194,10 +199,11 @@ def _require_file(path: Path) -> None:
 
 def _make_folder(folder: Path) -> None:
     """
-    Make a folder, and those above it, for its owner alone.
+    Make a folder, and its parents, accessible only to its owner.
 
     Logs and scripts may hold text that no other user of the machine should read. A user who shares a store with a group
-    gives the group the right to write in its folder; the group may then use what is made there.
+    gives the group the right to write in the store's folder; then the group may also use the folders that are made in
+    it.
     """
     if folder.is_dir():
         return
@@ -209,7 +215,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _is_shared(folder: Path) -> bool:
-    """Return whether a group may write there. A folder that all users may write, such as /tmp, does not count."""
+    """Return whether a group may write in `folder`. A folder that all users may write, such as /tmp, does not count."""
     mode = folder.stat().st_mode
     return bool(mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
 

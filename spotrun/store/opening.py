@@ -11,11 +11,11 @@ from spotrun.store.port import Store
 
 def open_store(uri: str) -> Store:
     """
-    Open the store at `uri`: s3://bucket/prefix, gs://bucket/prefix, or a local folder, made if absent, as a path or a
-    file:// address.
+    Open the store at `uri`: s3://bucket/prefix, gs://bucket/prefix, or a local folder, as a path or a file:// address.
+    A missing local folder is made.
 
     Raises:
-        StoreError: `uri` is another kind of address, or the SDK of a cloud or its credentials are missing.
+        StoreError: `uri` is another kind of address, or the cloud's SDK or credentials are missing.
     """
     place = address.parse(uri)
     if isinstance(place, str):

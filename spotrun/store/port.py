@@ -1,7 +1,7 @@
 """
-The object store: the only thing that the programs of a run share.
+The object store: the only thing that all programs of a run share.
 
-A store is opened on a folder (a prefix); keys are relative to it, with `/` between their parts. `opening.py`
+A store is opened on a folder (a prefix). Keys are relative to that folder, with `/` between their parts. `opening.py`
 chooses the driver for an address.
 """
 
@@ -44,23 +44,26 @@ class Store(Protocol):
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """
-        Create an object, unless there is one of that name.
+        Create an object, unless an object of that name exists.
 
         Returns:
-            True: created by this call. False: something is there, perhaps by an earlier try of this writer.
+            True: this call created the object.
+            False: an object is there already, perhaps from an earlier try of this writer.
         """
 
     def put(self, key: str, data: bytes | memoryview) -> bool:
         """
-        Write an object whole, durably, over what was there.
+        Write an object whole and durably; replace any object of that name.
 
         Returns:
-            True: the store has computed a checksum of all that it stored, and it is that of `data`. False: it computes
-            none; only reading back tells what is there.
+            True: the store computed a checksum of everything that it stored, and it matches `data`.
+            False: the store computes no checksum; only reading the object back shows what was stored.
         """
 
     def put_status(self, key: str, data: bytes) -> None:
-        """Write an object whole, over what was there; a crash of the machine may lose it."""
+        """
+        Write an object whole, and replace any object of that name. If the machine crashes, the new object may be lost.
+        """
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
         """Return the bytes from `start` on, at most `size` of them."""
@@ -68,11 +71,13 @@ class Store(Protocol):
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         """
         Return the objects whose key begins with `prefix` and sorts after `after`, in the order of their keys. Objects
-        of others under names that are no keys are left out: no call could read or delete them.
+        whose names are not keys are left out: other programs wrote them, and no call here could read or delete them.
         """
 
     def folders(self) -> tuple[str, ...]:
-        """Return, in order, the first parts of the keys that have several: on a store of runs, their folders."""
+        """
+        Return, in order, the first parts of all keys that have several parts: in a store of runs, the runs' folders.
+        """
 
     def delete(self, key: str) -> None:
         """Remove an object; do nothing if it is absent."""
@@ -84,10 +89,10 @@ def is_key(text: str) -> bool:
 
 def checked_key(key: str) -> str:
     """
-    Return `key` if every store takes it for a name below its own folder.
+    Return `key` unchanged if every store accepts it as a name below its own folder.
 
     Raises:
-        StoreError: it is not a key.
+        StoreError: `key` is not a valid key.
     """
     if not is_key(key):
         raise StoreError(f"{key!r} is not a key: parts of letters, digits, '.', '_' and '-' between slashes")
@@ -96,10 +101,10 @@ def checked_key(key: str) -> str:
 
 @runtime_checkable
 class Sifted(Protocol):
-    """A store that reports the names that it leaves out of its lists."""
+    """A store that can report the names which its lists leave out."""
 
     def strange_names(self, prefix: str) -> list[str]:
-        """Return the names below `prefix` that are no keys: others have put those objects there, and they stay."""
+        """Return the names below `prefix` that are not keys. Other programs wrote those objects, and they stay."""
 
 
 @runtime_checkable
@@ -108,8 +113,8 @@ class InPieces(Protocol):
 
     def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
         """
-        Yield the first `size_bytes` of an object, or all it has, in order. After an error, the bytes so far may be
-        wrong.
+        Yield the first `size_bytes` of an object in order, or the whole object if it is shorter. After an error, the
+        bytes yielded so far may be wrong.
         """
 
 
@@ -119,8 +124,8 @@ class CopiesItself(Protocol):
 
     def copy_from(self, source: Store, key: str) -> bool:
         """
-        Write the object `key` of another store under the same key, over what was there. Return False, having done
-        nothing, if this store cannot reach that one itself.
+        Copy the object `key` of another store to the same key here, and replace any object of that name. Return False,
+        and change nothing, if this store cannot read the other store itself.
         """
 
 
@@ -134,9 +139,10 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
     The facts that a store reports about itself, apart from its objects.
 
-    `expiries` are its rules, in words, that would delete or archive objects below the store's prefix. `versioned`: the
-    store keeps overwritten and deleted objects, which cost money; for at most `older_versions_days`, or for an unknown
-    time if that is None. `region` is None for a store without regions, `free_bytes` for one without a limit.
+    `expiries` describes the store's rules that would delete or archive objects below its prefix. If `versioned`, the
+    store keeps overwritten and deleted objects, which cost money: for at most `older_versions_days`, or for an unknown
+    time if that is None. `region` is None for a store without regions, and `free_bytes` is None for a store without a
+    limit.
     """
 
     region: str | Unsaid | None
@@ -152,7 +158,7 @@ class Located(Protocol):
 
     def region(self) -> str | Unsaid:
         """
-        Return the region, or why it is unknown.
+        Return the region, or the reason why it is unknown.
 
         Raises:
             StoreError: the store itself cannot be used.
@@ -161,12 +167,12 @@ class Located(Protocol):
 
 @runtime_checkable
 class Inspectable(Protocol):
-    """A store that reports facts about itself; no run needs them, only the checks before the first one."""
+    """A store that reports facts about itself. No run needs them; only the checks before a run read them."""
 
     def inspect(self) -> StoreFacts:
         """
-        Return the facts.
+        Return the facts. A fact that the store does not report is Unsaid.
 
         Raises:
-            StoreError: the store itself cannot be used. Facts that it merely does not report are Unsaid.
+            StoreError: the store itself cannot be used.
         """

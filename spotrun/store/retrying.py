@@ -1,4 +1,4 @@
-"""Retries calls of a store after passing faults; any other answer is final."""
+"""Retries calls to a store after passing faults. Any other answer is final."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from spotrun.errors import LoginExpired, StoreUnavailable, WritesRefused
 
 TRIES = 8
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
-"""The first and the maximum pause. Both are short against a notice of 30 s, during which a pause costs most."""
+"""
+The first and the maximum pause, in seconds. Both are short compared with a notice of 30 s, when a pause costs most.
+"""
 T = TypeVar("T")
 
 
 def through_faults(for_s: float) -> Retrying:
-    """Return a retry for `for_s` seconds of system time, with growing random pauses; it raises the last error."""
+    """
+    Return a retry that repeats a call for `for_s` seconds of system time, with growing random pauses, and then raises
+    the last error.
+    """
     return _until(stop_after_delay(for_s))
 
 
 def persist(act: Callable[[], T]) -> T:
     """
-    Return the result of `act`, with TRIES tries: some seconds of pauses, for a user who waits, and the calls' own time.
+    Call `act` at most TRIES times, and return its result. The pauses add up to some seconds, because a user waits for
+    the answer.
 
     Raises:
         StoreUnavailable: the fault did not pass.
@@ -33,8 +39,8 @@ def persist(act: Callable[[], T]) -> T:
 
 def _passes(error: BaseException) -> bool:
     """
-    Return whether the fault passes by itself, and soon. If the user has to log in or to make room, the error is
-    reported at once.
+    Return whether the fault passes soon and by itself. An expired login or a full store is reported at once, because
+    the user has to act.
     """
     return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired | WritesRefused)
 

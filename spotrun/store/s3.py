@@ -1,10 +1,12 @@
 """
-A prefix of an S3 bucket as an object store; `AWS_ENDPOINT_URL` or `AWS_ENDPOINT_URL_S3` name another S3 than Amazon's.
+A prefix of an S3 bucket as an object store; `AWS_ENDPOINT_URL` or `AWS_ENDPOINT_URL_S3` name another S3 server than
+Amazon's.
 
-All requests go through boto3, with the payload sent from its place in memory: 0.5 s of processor time per GB put.
-`obstore.fsspec` was tried too: it takes 1.1 s, raises the same FileNotFoundError for a missing bucket and a missing
-object (a restore must walk back from one and never from the other), has the code of any other error only inside a text,
-does not report the checksum that S3 computed, and finds its credentials by other rules than the AWS tools.
+All requests go through boto3, which sends the payload from its place in memory: 0.5 s of processor time per GB put.
+`obstore.fsspec` was tried too, and has four drawbacks. It takes 1.1 s. It raises the same FileNotFoundError for a
+missing bucket and a missing object, but a restore must walk back from a missing object and never from a missing bucket;
+it gives the code of any other error only inside a text. It does not report the checksum that S3 computed. It finds its
+credentials by other rules than the AWS tools.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ _CONNECTIONS = 32
 _BAD_REQUEST, _NOT_FOUND, _INTERNAL = 400, 404, 500
 _PAYLOAD_BYTES = 1 << 20
 """
-Minimum bytes of a body that is sent piece by piece, each with its own time-out, after S3 has agreed to receive it. A
-body that is sent whole must have left within one time-out, which a slow line cannot do.
+Minimum size of a body, in bytes, that is sent piece by piece after S3 has agreed to receive it. Each piece has its own
+time-out; a body that is sent whole must leave within one time-out, which a slow line cannot do.
 """
 
 _PIECE_BYTES = 256 << 10
@@ -90,7 +92,7 @@ _PASSING_CODES = {
     *("InternalError", "ServiceUnavailable", "OperationAborted", "ConditionalRequestConflict"),
     *("IncompleteBody", "BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"),
 }
-"""Codes of passing faults with any status. The last row is for damage on the way that S3 has found."""
+"""Codes that mean a passing fault, whatever the status. The last row: S3 found that data was damaged on the way."""
 _PASSING = (
     BrokenBody,
     sdk.HTTPClientError,
@@ -105,13 +107,13 @@ _PASSING = (
     KeyError,
 )
 """
-Errors that are passing faults. The last two come from a damaged answer: its dates or numbers are malformed, or it lacks
-a field that S3 always sends.
+Errors that are passing faults. A damaged answer raises the last two: its dates or numbers are malformed, or it lacks a
+field that S3 always sends.
 """
 
 
 class S3Store(BucketStore):
-    """A store on S3, which itself refuses an object whose CRC32C is not the one that was sent with it."""
+    """A store on S3. S3 itself refuses an object whose CRC32C differs from the one that was sent with it."""
 
     _VERBS = Verbs("PutObject", "GetObject", "ListObjectsV2", "DeleteObject", "CopyObject")
 
@@ -198,7 +200,7 @@ class S3Store(BucketStore):
 
 class _Body:
     """
-    A payload as a file, which is read from its place in memory, in pieces so large that reading them costs nothing.
+    A payload as a file object. It is read from its place in memory, in pieces so large that reading them costs nothing.
 
     urllib3 requests 16 KiB at a time and sends whatever it gets.
     """
@@ -244,9 +246,9 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
 
 def _is_vague(status: int, code: str) -> bool:
     """
-    Return whether an answer is ambiguous: damaged, or from a server in front of the store. It may mean that the object
-    is missing, or the bucket, or that the connection is too slow. A wrong guess would be worse than a retry. Without a
-    code in the body botocore takes the status as the code.
+    Return whether an answer is ambiguous: it is damaged, or comes from a server in front of the store. The object may
+    be missing, or the bucket, or the connection may be too slow. A wrong guess would be worse than a retry. If the body
+    has no code, botocore reports the status as the code.
     """
     return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))
 

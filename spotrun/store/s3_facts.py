@@ -1,4 +1,4 @@
-"""Reads facts about an S3 bucket. An account that may use the bucket often may not read them."""
+"""Reads facts about an S3 bucket. An account that may use the bucket often has no right to read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
 from spotrun.store.port import StoreFacts, Unsaid
 
 _NO_ANSWER = (403, 405, 501)
-"""Statuses of a question that is not allowed, or that this kind of S3 does not know."""
+"""Statuses that leave a fact unknown: reading it is not allowed, or this kind of S3 does not support the request."""
 _NO_RULES = "NoSuchLifecycleConfiguration"
 
 
@@ -32,7 +32,7 @@ def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
 
 
 def region_of(client: Any, bucket: str) -> str | Unsaid:
-    """Return only the region, by one call; raises as `facts_of` does."""
+    """Return the bucket's region, with one call. Errors are those of `facts_of`."""
     answer = _ask(client.head_bucket, "HeadBucket", bucket)
     if isinstance(answer, Unsaid):
         return answer
@@ -67,8 +67,8 @@ def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | Unsaid:
 
 def answered(error: ClientError) -> str:
     """
-    Describe an answer: `S3 answered 403 AccessDenied`. Without a code in the body botocore takes the status as the
-    code, or has none.
+    Describe an error answer, such as `S3 answered 403 AccessDenied`. If the body has no code, botocore reports the
+    status as the code, or no code.
     """
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(error.response.get("Error", {}).get("Code", ""))

@@ -1,1 +1,3 @@
-"""The code that agent and trainer share, of the standard library alone: a trainer's Python may have nothing of ours."""
+"""
+The code that agent and trainer share. It uses only the standard library: a trainer's Python may lack our packages.
+"""

@@ -1,4 +1,4 @@
-"""Writes values as JSON, and reads them: msgspec does it where it is installed, else the standard library."""
+"""Reads and writes values as JSON, with msgspec if it is installed, otherwise with the standard library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 try:
     import msgspec
-except ImportError:  # a training in an environment of its own
+except ImportError:  # a training in a Python environment of its own
     msgspec = None  # type: ignore[assignment]
 HAS_MSGSPEC = msgspec is not None
 
@@ -21,12 +21,13 @@ WHOLE_MAX = 2**63
 
 
 class Encoded(bytes):
-    """JSON already: it is put unchanged into a dict that is encoded."""
+    """Encoded JSON. Within a value to encode, it is copied unchanged."""
 
 
 def encode(value: Json) -> bytes:
     """
-    Return JSON in UTF-8; bytes as base64, a NamedTuple as a list. Both ways write the same values, msgspec faster.
+    Return `value` as JSON in UTF-8, with bytes as base64 and a NamedTuple as a list. msgspec and the standard library
+    write the same values; msgspec is faster.
     """
     if not HAS_MSGSPEC:
         return _encode_plainly(value)
@@ -57,11 +58,11 @@ def _as_plain(value: object) -> Json:
 
 def typed(kind: type[T], value: Json) -> T:
     """
-    Return a value that was read from JSON, as a `kind`: a dataclass of plain values, tuples, dicts and unions. A field
-    that `kind` does not know is left out.
+    Convert a value that was read from JSON to `kind`: a dataclass of plain values, tuples, dicts and unions. Fields
+    that `kind` does not have are left out.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the value does not fit `kind`.
     """
     return cast(T, _typed(kind, value))
 
@@ -104,7 +105,7 @@ def _built(kind: Any, fields: dict[str, Json]) -> Any:
     kinds = _kinds_of_fields(kind)
     try:
         return kind(**{name: _typed(kinds[name], each) for name, each in fields.items() if name in kinds})
-    except TypeError as error:  # one that has no default is missing
+    except TypeError as error:  # a field without a default is missing
         raise ValueError(str(error)) from None
 
 

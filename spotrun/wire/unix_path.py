@@ -1,8 +1,8 @@
 """
 Unix sockets at a path of any length.
 
-Linux allows 107 bytes for the address of a socket (unix(7)), and the folder of an instance may have a longer name. So
-it is reached by a descriptor of its folder.
+Linux allows 107 bytes for the address of a socket (unix(7)), and the path of an instance's folder may be longer. So the
+socket is addressed through a descriptor of its folder.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _TIME = struct.Struct("@ll")
 
 def listen(path: str) -> socket.socket:
     """
-    Return a socket at `path`, where nothing may be yet. No process can connect before its mode is set.
+    Return a listening socket at `path`, which must not exist yet. No process can connect before the socket's mode is
+    set.
 
     Raises:
-        OSError: there is something at that path, or the file system has no sockets.
+        OSError: `path` exists, or the file system does not support sockets.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -39,7 +40,12 @@ def listen(path: str) -> socket.socket:
 
 
 def connect(path: str, within_s: float) -> socket.socket:
-    """Raises: \n    OSError: no process listens at `path`, or this user may not connect."""
+    """
+    Connect to the socket at `path`.
+
+    Raises:
+        OSError: no process listens at `path`, or this user may not connect.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # Not `settimeout`: while many others connect, that would fail at once (EAGAIN of connect(2)).

@@ -1,4 +1,4 @@
-"""Checks an account before spotrun rents anything in it: who the caller is, the caller's rights, and the quotas."""
+"""Checks an account before spotrun rents anything in it: the caller, the caller's rights, and the quotas."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from spotrun.errors import AccessDenied, CloudError, IdentityUnknown
 NO_INSTANCE = "i-00000000000000000"
 """A well-formed id that no instance has."""
 _ALLOWED = "DryRunOperation"
-"""EC2's answer to a dry run that would have succeeded. It is an error as well."""
+"""EC2's code for a dry run that would have succeeded. EC2 sends it as an error."""
 _NO_SUCH_QUOTA = "NoSuchResourceException"
 
 
 class Caller(NamedTuple):
-    """The owner of the credentials, and AWS's own time when it answered."""
+    """The owner of the credentials, and the time on AWS's clock when it answered."""
 
     arn: str
     account: str
@@ -45,7 +45,7 @@ def caller(region: Region) -> Caller:
 
 def account_number(regions: Sequence[Region]) -> str:
     """
-    Return the number of the caller's account. Each region knows it, so one that fails or hangs is no obstacle.
+    Return the number of the caller's account. Every region knows it, so a region that fails or hangs does not matter.
 
     Raises:
         CloudError: none of the regions answers.
@@ -58,12 +58,12 @@ def account_number(regions: Sequence[Region]) -> str:
 
 def rehearse_termination(region: Region) -> str | None:
     """
-    Check by a dry run what EC2 would let us end, and return it in words: the id of an instance of ours, or any
-    instance. None if EC2 has none of ours and so cannot say: a policy that checks tags refuses to end an instance that
-    does not exist.
+    Check with a dry run whether EC2 would let the caller end an instance. Return what it would end: the id of an
+    instance of spotrun's runs, or "any instance". None if this account has no such instance, and the check is
+    inconclusive, because a policy that checks tags refuses to end an instance that does not exist.
 
     Raises:
-        CloudError: it would not end an instance of ours.
+        CloudError: EC2 would not end an instance of spotrun's runs.
     """
     instance_id = _one_of_ours(region)
 
@@ -81,10 +81,10 @@ def rehearse_termination(region: Region) -> str | None:
 
 def rehearse(region: Region, action: str, call: Callable[[], Any]) -> None:
     """
-    Check by a dry run whether EC2 would do something.
+    Check with a dry run whether EC2 would do `action`.
 
     Raises:
-        CloudError: it would not.
+        CloudError: EC2 would refuse.
     """
 
     def once() -> None:
@@ -111,7 +111,7 @@ def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
     Return the type (`String`, `StringList` or `SecureString`) of each SSM parameter that exists. No value is read.
 
     Raises:
-        CloudError: the caller may not ask.
+        CloudError: the caller may not list parameters.
     """
     filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
     found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)
@@ -123,7 +123,7 @@ def require_profile(region: Region, name: str) -> None:
     Check that an instance profile exists.
 
     Raises:
-        IdentityUnknown: there is no instance profile of this name.
+        IdentityUnknown: no instance profile has this name.
     """
     look = partial(region.iam.get_instance_profile, InstanceProfileName=name)
     try:
@@ -135,7 +135,7 @@ def require_profile(region: Region, name: str) -> None:
 
 
 def ingress_rules(region: Region, group: str) -> int:
-    """Return how many rules let traffic into a security group."""
+    """Return the number of rules that let traffic into a security group."""
     found = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", GroupIds=[group])
     return sum(len(each["IpPermissions"]) for each in found)
 
@@ -145,7 +145,7 @@ def quota(region: Region, code: str) -> int | None:
     Return the value of a quota in this region; None if the region has no such quota.
 
     Raises:
-        CloudError: the caller may not ask.
+        CloudError: the caller may not read quotas.
     """
 
     def once() -> int | None:

@@ -1,8 +1,8 @@
 """
-Reads Amazon's Spot Instance Advisor: how often EC2 has recently taken back a region's spot instances of a type, in
+Reads Amazon's Spot Instance Advisor: how often EC2 has recently taken back spot instances of a type in a region, in
 bands.
 
-https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data. It is public, and not part of EC2's API.
+https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data. The data is public, and not part of EC2's API.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINUX = "Linux"
 
 
 class Advised(msgspec.Struct, frozen=True):
-    """The data of one type in one region: `r` is the index of its band, `s` the percentage below on demand."""
+    """The advisor's data for one type in one region: `r` is the index of its band."""
 
     r: int
 
@@ -45,15 +45,15 @@ class Advice(msgspec.Struct, frozen=True):
     spot_advisor: dict[str, dict[str, dict[str, Advised]]]
 
     def band(self, region: str, instance_type: str) -> str | None:
-        """Return the share of instances taken last month, such as "<5%". None if the advisor has no band."""
+        """Return the share of instances that were taken last month, such as "<5%"; None if the advisor has no band."""
         advised = self.spot_advisor.get(region, {}).get(_LINUX, {}).get(instance_type)
         return next((each.label for each in self.ranges if advised is not None and each.index == advised.r), None)
 
 
 def bands_known(source: str, regions: Iterable[str], instance_types: Collection[str], clock: Clock) -> dict[str, str]:
     """
-    Return the band of each `REGION/TYPE` that the advisor at `source` knows, for these types, or for all if none is
-    named.
+    Return the band of each `REGION/TYPE` that the advisor at `source` knows, for `instance_types`, or for all types if
+    that is empty.
 
     Raises:
         CloudError: see `read_advice`.
@@ -69,10 +69,10 @@ def bands_known(source: str, regions: Iterable[str], instance_types: Collection[
 
 def read_advice(source: str, clock: Clock, cache: Path | None = None) -> Advice:
     """
-    Read the data from a file or a URL. The answer of a URL is kept in `cache` for a day.
+    Read the advisor's data from a file or a URL. Data from a URL is kept in `cache` for a day.
 
     Raises:
-        CloudError: it cannot be read, or is not the advisor's data.
+        CloudError: `source` cannot be read, or its content is not the advisor's data.
     """
     try:
         if source.startswith(("http://", "https://")):
@@ -85,7 +85,7 @@ def read_advice(source: str, clock: Clock, cache: Path | None = None) -> Advice:
 
 
 def with_bands(quotes: Quotes, advice: Advice) -> Quotes:
-    """Return the same quotes, each spot offering with its band."""
+    """Return `quotes` with the interruption band of each spot offering."""
     return replace(quotes, quotes=tuple(_with_band(quote, advice) for quote in quotes.quotes))
 
 
@@ -101,7 +101,7 @@ def _through(cache: Path, url: str, clock: Clock) -> bytes:
     if kept.exists() and clock.now().timestamp() - kept.stat().st_mtime < KEPT_FOR_S:
         return kept.read_bytes()
     data = _fetched(url)
-    _decoded(data)  # other data must not be cached
+    _decoded(data)  # only the advisor's data may be cached
     cache.mkdir(parents=True, exist_ok=True)
     coming = kept.with_suffix(f".{os.getpid()}")
     coming.write_bytes(data)

@@ -8,7 +8,10 @@ from spotrun.clouds.startup import startup
 from spotrun.instance import LaunchRequest
 
 USER_DATA_MAX_BYTES = 16 * 1024
-"""Maximum before base64: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html"""
+"""
+Maximum size before base64, in bytes:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html
+"""
 
 
 def user_data(request: LaunchRequest) -> str:

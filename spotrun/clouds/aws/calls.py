@@ -1,4 +1,4 @@
-"""One region's API. spotrun retries the calls itself, and reads each list to its end."""
+"""The API of one region. spotrun itself retries the calls, and reads each list to its end."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from spotrun.units import shown
 T = TypeVar("T")
 
 PRICING_REGION = "us-east-1"
-"""The price list is served from a few regions only; this one knows all the others' prices."""
+"""The region whose price list is read. Only a few regions serve one, and each covers all regions."""
 
 
 _MODELS = Loader()
-"""The description of each service's calls, read once for all clients: that takes ten times as long as the rest."""
+"""
+The descriptions of the services' calls. They are read once for all clients, because that takes ten times as long as
+making the rest of a client.
+"""
 
 
 def config_for(patience: Patience) -> Config:
@@ -39,7 +42,7 @@ def config_for(patience: Patience) -> Config:
 
 
 def _session() -> Session:
-    """A session with the settings and credentials of this moment."""
+    """Return a session with the settings and credentials of this moment."""
     session = Session()
     session.register_component("data_loader", _MODELS)
     return session
@@ -47,10 +50,10 @@ def _session() -> Session:
 
 def default_region() -> str:
     """
-    The region of the environment or of the AWS profile.
+    Return the region that the environment or the AWS profile names.
 
     Raises:
-        CloudError: neither names one.
+        CloudError: neither names a region.
     """
     with translated("find a region"):
         name = _session().get_config_variable("region")
@@ -61,11 +64,11 @@ def default_region() -> str:
 
 def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
     """
-    Check that the SDK knows these regions: a call to a region that does not exist fails as if the network were down.
-    `key` is that of the job where they stand.
+    Check that the SDK knows these regions, because a call to a region that does not exist fails as if the network were
+    down. `key` is the key in the job that names them.
 
     Raises:
-        SpecInvalid: it does not know one of them.
+        SpecInvalid: the SDK does not know one of the regions.
     """
     session = _session()
     known = {each for name in session.get_available_partitions() for each in session.get_available_regions("ec2", name)}
@@ -78,13 +81,15 @@ def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
 
 
 def _like(name: str, known: Iterable[str]) -> str | None:
-    """The region that was meant, if two letters were swapped; else the nearest, if one is near."""
+    """
+    Return the region that was probably meant: one with two letters swapped, or else the nearest name, if one is near.
+    """
     near = get_close_matches(name, sorted(known), 3)
     return next((each for each in near if sorted(each) == sorted(name)), near[0] if near else None)
 
 
 def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
-    """A page of a captive portal comes with status 200, and has nothing of what AWS tells."""
+    """Refuse a page of a captive portal, which has status 200 but none of the fields of AWS's answer."""
     shape = model.output_shape
     if http_response.status_code < 300 and shape is not None and shape.members and not parsed.keys() & shape.members:
         raise NoAnswer(f"the answer to {model.name} has nothing of what AWS tells")
@@ -96,8 +101,8 @@ def _client_of(service: str) -> property:
 
 class Region(PatientClient):
     """
-    The calls of one region. After throttling, a 5xx or a network failure a call is repeated, with jitter. `patience`
-    is that of each client. Each answer puts `clock` right.
+    The calls to one region. After throttling, a 5xx or a network failure a call is repeated, with jitter. `patience`
+    applies to each client. Each answer corrects `clock`.
     """
 
     ec2 = _client_of("ec2")
@@ -119,14 +124,14 @@ class Region(PatientClient):
     @cached_property
     def aside(self) -> Region:
         """
-        The same region for what a run can do without for a while. A call takes some seconds at most; who asks comes
-        again later.
+        The same region for calls that a run can do without for a while. A call takes some seconds at most, and the
+        caller tries again later.
         """
         return Region(self.name, self._clock, ASIDE)
 
     @cached_property
     def partition(self) -> str:
-        """`aws`, or the partition of China's or of the government's regions. It is part of every ARN."""
+        """`aws`, or the partition of the regions in China or for the US government. It is part of every ARN."""
         with translated(f"find the partition of {self.name}"):
             return str(_session().get_partition_for_region(self.name))
 
@@ -146,7 +151,7 @@ class Region(PatientClient):
 
     def ask(self, action: str, call: Callable[[], T]) -> T:
         """
-        Return what `call` returns. `ask` repeats it, so a repetition must be harmless.
+        Return the result of `call`. The call may be repeated, so repeating it must be harmless.
 
         Raises:
             CloudError: see CloudDriver.
@@ -165,7 +170,7 @@ class Region(PatientClient):
         return wrong_clock(error) or error
 
     def pages(self, client: Any, operation: str, of: str, **parameters: Any) -> list[Any]:
-        """All items under `of` on all pages of an operation."""
+        """Return all items under the key `of`, from all pages of an operation."""
 
         def read() -> list[Any]:
             found = client.get_paginator(operation).paginate(**parameters)

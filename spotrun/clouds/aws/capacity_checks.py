@@ -1,4 +1,4 @@
-"""Checks which zones of a region offer what a job wants, and how much the account's quotas allow."""
+"""Checks which zones of a region offer the instances that a job wants, and how many the account's quotas allow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Capacity:
         self._wanted = WantedCapacity(wanted)
 
     def one_of_each(self) -> dict[CapacityType, Offering]:
-        """Return the smallest instance of each capacity type that the job may use, if some zone offers it."""
+        """Return the smallest offering of each capacity type that the job may use, in zones that have a subnet."""
         found: dict[CapacityType, Offering] = {}
         for offering in self._smallest_first:
             found.setdefault(offering.capacity_type, offering)
@@ -41,10 +41,10 @@ class Capacity:
 
     def zone_findings(self) -> Iterator[Finding]:
         """
-        Yield what each zone offers.
+        Report the suitable instance types that each zone offers.
 
         Raises:
-            InsufficientCapacity: no zone offers it, or none that offers it has a subnet.
+            InsufficientCapacity: no zone offers a suitable type, or no zone with a subnet does.
         """
         region, subnets = self._region.name, self._catalog.network.subnets
         if not self._offered:
@@ -62,7 +62,7 @@ class Capacity:
 
     @cached_property
     def _offered(self) -> list[Offering]:
-        """All suitable offerings in every zone, with a subnet or without."""
+        """All suitable offerings, in zones with a subnet or without."""
         return [
             offering
             for kind in self._catalog.types.values()

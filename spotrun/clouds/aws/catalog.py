@@ -1,4 +1,4 @@
-"""Reads what one region rents out, and keeps each answer for a while: types, zones, prices, image and network."""
+"""Reads what one region rents out, and caches each answer: types, zones, prices, image and network."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Catalog:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """Yield a remark for each thing that is shown as it was read last, because it cannot be read now."""
+        """Yield a remark for each cached part that cannot be read now and is therefore as last read."""
         kept = {
             "the list of types": self._types.trouble,
             "where each type is": self._zones.trouble,
@@ -74,7 +74,7 @@ class Catalog:
 
     @property
     def zones(self) -> dict[str, set[str]]:
-        """Return the zones that offer each type, whether or not there is a subnet of ours."""
+        """The zones that offer each type, with or without one of our subnets."""
         return self._zones.get()
 
     @property
@@ -83,7 +83,7 @@ class Catalog:
 
     @property
     def launch_template(self) -> str:
-        """`ID:VERSION` of the template that launches use; "" if none was named."""
+        """The launch template for launches, as `ID:VERSION`; "" if the job names none."""
         return self._launch_template.get()
 
     def forget_image(self) -> None:
@@ -91,11 +91,11 @@ class Catalog:
         self._image.forget()
 
     def forget_launch_template(self) -> None:
-        """So is this."""
+        """Forget the launch template, so that the next use reads it again."""
         self._launch_template.forget()
 
     def forget_network(self) -> None:
-        """And these: the subnets and the security group."""
+        """Forget the subnets and the security group, so that the next use reads them again."""
         self._network.forget()
 
     @property
@@ -109,17 +109,23 @@ class Catalog:
         return self._price_list.get()
 
     def offerings(self) -> Iterator[Offering]:
-        """Every type in every zone that has it and has a subnet of ours; a pool without a price is left out."""
+        """
+        Yield every type in every zone that offers it and has one of our subnets, without pools that lack a price or are
+        left out.
+        """
         for offering in self.rented_out():
             if offering.zone in self.network.subnets and not self._left_out.has(offering.pool):
                 yield self.surrounded(offering)
 
     def leave_out(self, pool: Pool) -> None:
-        """EC2 has said that it does not have this pool: it is not offered for a while."""
+        """Leave a pool out of the offerings for a while, because EC2 has reported that it does not have it."""
         self._left_out.add(pool)
 
     def surrounded(self, offering: Offering) -> Offering:
-        """Return the offering with the image and subnets that it could start with now. Its zone must have a subnet."""
+        """
+        Return the offering with the image and subnets that an instance would start with now. Its zone must have a
+        subnet.
+        """
         first, *others = self.network.subnets[offering.zone]
         return replace(
             offering,
@@ -130,7 +136,7 @@ class Catalog:
         )
 
     def rented_out(self) -> Iterator[Offering]:
-        """Every type in every zone that has it, whether or not we could launch there."""
+        """Yield every type in every zone that offers it, whether or not we could launch there."""
         for kind in self.types.values():
             listed = self.price_list.prices.get(kind.name)
             for zone in sorted(self._zones.get().get(kind.name, set())):
@@ -148,8 +154,8 @@ class Catalog:
 
     def spot_history(self, since: datetime) -> Mapping[SpotPool, list[PriceSegment]]:
         """
-        Return what spot cost from `since` on, for the bills of instances that have run since. While it cannot be read,
-        return what is known of it.
+        Return the spot prices from `since` on, for the bills of instances that have run since then. If they cannot be
+        read now, return the last known ones.
         """
         now_s = self._clock.monotonic()
         read_s, from_then_on, history = self._history
@@ -208,7 +214,10 @@ def _price_list_lasts_s(found: PriceList) -> float:
 
 
 def _shares_a_gpu(row: dict[str, Any]) -> bool:
-    """EC2 reports a part of a GPU (g6f, gr6f) as a count of 0, and no job can ask for it."""
+    """
+    Return whether the type has only a part of a GPU (g6f, gr6f). EC2 reports a GPU count of 0, which no job can
+    request.
+    """
     return any(gpu["Count"] == 0 for gpu in row.get("GpuInfo", {}).get("Gpus", []))
 
 

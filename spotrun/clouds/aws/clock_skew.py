@@ -1,8 +1,8 @@
 """
-Reads AWS's own time, and corrects a run's clock by it.
+Reads AWS's own time, and corrects a run's clock with it.
 
-AWS's facts about instances follow its own clocks. A bill or a decision that mixed them with this machine's clock would
-be wrong by the difference, so the answers to a run's calls correct the run's clock.
+AWS dates its facts about instances with its own clocks. A bill or a decision that mixed them with this machine's clock
+would be wrong by the difference, so the answers to a run's calls correct the run's clock.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from spotrun.clouds.error_kinds import ClockWrong
 from spotrun.errors import CloudError
 
 SKEW_MAX = timedelta(minutes=5)
-"""AWS accepts no signature beyond this: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html"""
+"""
+AWS accepts no signature with more skew:
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html
+"""
 _ASKED_AT = "spotrun_asked_at"
 
 
 def answered_at(answer: Mapping[str, Any]) -> datetime | None:
-    """Return AWS's own time when it answered, to the second; None if the answer has no readable date."""
+    """Return the time on AWS's clock when it answered, to the second; None if the answer has no readable date."""
     return told_at(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""))
 
 
 def keep_right(clock: Clock, client: Any) -> None:
-    """Correct `clock` by each answer that `client` gets, but not by refusals, which may come from a proxy."""
+    """Correct `clock` with each answer that `client` receives, but not with refusals, which may come from a proxy."""
 
     def asked(context: dict[str, Any], **_: Any) -> None:
         context[_ASKED_AT] = clock.now()
@@ -45,8 +48,8 @@ def keep_right(clock: Clock, client: Any) -> None:
 
 def wrong_clock(error: CloudError) -> ClockWrong | None:
     """
-    Return the error to raise instead of a refused signature if this machine's clock is the reason, else None. The SDK
-    signs by the system's clock.
+    Return the error to raise in place of a refused signature if this machine's clock is the reason; otherwise None. The
+    SDK dates its signatures with the system's clock.
     """
     cause = error.__cause__
     told, now = answered_at(cause.response) if isinstance(cause, ClientError) else None, system_clock().now()

@@ -1,4 +1,4 @@
-"""Amazon EC2, whole. See spotrun.clouds.cloud."""
+"""The cloud `aws`, Amazon EC2. See spotrun.clouds.cloud."""
 
 from __future__ import annotations
 
@@ -55,11 +55,14 @@ PLUGIN_HELP = (
 
 
 _ARM = re.compile(r"(a1|[a-z]+[0-9]+g[a-z]*|p6e-gb[0-9]+)[.].*")
-"""https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html: the letter g after the generation."""
+"""
+Types with Arm processors, most of which have the letter g after the generation:
+https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
+"""
 
 
 class Aws(Cloud):
-    """EC2. The section `aws` of a job says where to look, and what surrounds an instance."""
+    """EC2. A job's section `aws` names the regions and types, and the surroundings of an instance."""
 
     name = "aws"
     here = False
@@ -87,7 +90,7 @@ class Aws(Cloud):
         return Reference(PARAMETER, PARAMETERS + name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """Usual for a GPU instance with a Deep Learning AMI."""
+        """Return the usual time for a GPU instance with a Deep Learning AMI."""
         return timedelta(seconds=90)
 
     def interrupts(self, spec: RunSpec) -> bool:
@@ -128,7 +131,7 @@ class Aws(Cloud):
             require_profile(Region(self.regions(spec, RentalFlags())[0], self.clock(spec)), spec.aws.instance_profile)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """Each answer does so; this is the first of the run."""
+        """Correct `clock` with one call, the first of the run. Each later answer corrects it too."""
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.aws.account_checks import account_number
             from spotrun.clouds.aws.calls import Region
@@ -161,7 +164,7 @@ class Aws(Cloud):
         return [Ec2Notices.of(environment, clock)]
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """Through Session Manager, which needs no open port."""
+        """Open a shell through Session Manager, which needs no open port."""
         place = ("--target", instance.instance_id, "--region", instance.offering.region)
         return Shell(
             ("aws", "ssm", "start-session", *place),
@@ -173,7 +176,10 @@ class Aws(Cloud):
         )
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
-        """Without a shell: a session of Session Manager leads one port. Several are ended together."""
+        """
+        Forward ports without a shell. A session of Session Manager forwards one port; if there are several, they end
+        together.
+        """
         shell = self.shell(spec, instance)
         sessions = [(*shell.command, *_leading(one)) for one in forwards]
         if len(sessions) == 1:
@@ -182,7 +188,7 @@ class Aws(Cloud):
         return shell._replace(command=("sh", "-c", f"trap 'kill $all' EXIT; trap exit INT TERM; {begun} wait"))
 
     def console(self, instance: Instance) -> str | None:
-        """Return what EC2 keeps for about an hour after an instance's end; None if it has none yet."""
+        """Return the console, which EC2 keeps for about an hour after an instance's end; None if EC2 has none yet."""
         with _sdk():
             from spotrun.clouds.aws.calls import Region
             from spotrun.clouds.aws.consoles import console_of
@@ -269,7 +275,7 @@ CLOUD = Aws()
 
 
 def _sdk() -> AbstractContextManager[None]:
-    """Around all imports of what needs it."""
+    """Return the context for all imports that need the extra `aws`."""
     return needs_extra("aws", "aws", CloudNotInstalled)
 
 
@@ -302,7 +308,7 @@ def _identities(
 
 
 def _repository(spec: RunSpec | None) -> str:
-    """The repository of ECR that instances read with their own identity; "" if there is none."""
+    """Return the ECR repository that instances read with their own identity; "" if there is none."""
     if spec is None or spec.image is None or PASSWORD in spec.secrets:
         return ""
     return repository_of(spec.image)

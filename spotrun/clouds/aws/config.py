@@ -18,10 +18,10 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     The regions to rent in, and the surroundings of an instance.
 
-    `instance_types` narrows the offerings; if it is empty, every x86_64 type is offered, which EC2 lists on a dozen
-    pages. The security group is found by name; the subnets are those of its network. `image_id` wins over
-    `image_parameter`. `launch_template` is the name of a template that launches use as well. `instance_profile` is the
-    name of a profile for all runs; without it each run has its own.
+    `instance_types` limits the offerings. If it is empty, every x86_64 type is offered, which takes a dozen pages of
+    EC2's lists. The security group is found by name; the subnets are those of its network. `image_id` takes precedence
+    over `image_parameter`. `launch_template` is the name of a template that launches also use. `instance_profile` is
+    the name of one profile for all runs; without it each run has its own profile.
     """
 
     regions: tuple[str, ...]
@@ -39,7 +39,7 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_small_letters(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in lower case, as EC2 writes all its regions and types."""
+    """Return the names in lower case, because EC2 writes all regions and types that way."""
     return tuple(name.lower() for name in names)
 
 

@@ -1,4 +1,4 @@
-"""Reads what EC2 keeps of an instance's console."""
+"""Reads the console output of an instance, which EC2 stores."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from spotrun.clouds.aws.calls import Region
 
 def console_of(region: Region, instance_id: str) -> str | None:
     """
-    Return the console, which EC2 posts shortly after a start and an end; None if it has posted none.
+    Return the console output, which EC2 stores shortly after a start and an end; None if EC2 has stored none.
 
     Raises:
-        CloudError: the instance is long gone, or the caller may not read it.
+        CloudError: the instance is long gone, or the caller may not read its console.
     """
     look = partial(region.ec2.get_console_output, InstanceId=instance_id)
     return region.ask(f"show the console of {instance_id}", look).get("Output") or None

@@ -1,10 +1,10 @@
 """
-Computes what nights cost besides their instances: the function, its log, and its requests to the store. The prices are
-those of a dated table, control_plane.json; the calls are those of a rehearsed night. Lambda is counted at its list
-price, although most accounts stay below its free tier.
+Computes the cost of nights besides their instances: the function, its log, and its requests to the store. The prices
+come from a dated table, control_plane.json, and the numbers of calls from a rehearsed night. Lambda is counted at its
+list price, although most accounts stay below its free tier.
 
-The first 14 million calls of EventBridge Scheduler a month are free, and so are EC2's events on the account's own bus,
-and requests to EC2, to IAM and to the schedules' own API.
+Three things are free: the first 14 million calls of EventBridge Scheduler a month, EC2's events on the account's own
+bus, and requests to EC2, to IAM and to the schedules' own API.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from spotrun.folder.run_calls import Calls
 from spotrun.run.price_tables import PriceTable, price_table
 
 MEMORY_GB = Decimal("0.25")
-"""Memory of the function, in night.yaml."""
+"""Memory of the function in GB, as in night.yaml."""
 TICK_S = Decimal("0.5")
-"""Seconds of a call that finds its runner in memory: about ten answers of S3 and EC2, one after another."""
+"""Seconds of a call whose runner is in memory already: about ten answers of S3 and EC2, one after another."""
 COLD_S = Decimal(6)
-"""Seconds of a call that has to import everything and to read the ledger."""
+"""Seconds of a call that has to import everything and read the ledger."""
 BEGIN_S = Decimal(30)
 """Seconds of a call that creates the run and requests the first instance."""
 LOG_BYTES_A_CALL = 60

@@ -1,4 +1,4 @@
-"""From DescribeInstances to Instance: what EC2 says about a machine, in spotrun's words."""
+"""Converts rows of DescribeInstances to Instances."""
 
 from __future__ import annotations
 
@@ -31,15 +31,23 @@ ENDED_BY = {
     "Client.InstanceTerminated": EndedBy.USER,
     "Client.InstanceInitiatedShutdown": EndedBy.ITSELF,
 }
-"""StateReason: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html. Any other is a fault."""
+"""
+Who ended an instance, by StateReason: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html. Any
+other reason is a fault.
+"""
 CANNOT_START = re.compile(r"(Server|Client)\.InternalError|Client\.Invalid[A-Z]\w*(\.\w+)*")
-"""Reasons for which EC2 accepts a launch and cannot start the instance: its own fault, a snapshot, a disk's key."""
+"""
+Reasons why EC2 could not start an instance after it accepted the launch: its own fault, a snapshot, or a disk's key.
+"""
 NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")
-"""The other reasons of an end during the launch: the meter never ran."""
+"""The other reasons for an end during the launch. The meter never ran."""
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?")
-"""Forms that spotrun writes into tags. A user may write anything else, and an endless number is no price nor a time."""
+"""
+The form of amounts that spotrun writes into tags. A user may have written anything else, and an endless number is
+neither a price nor a time.
+"""
 _FORMS = {tag.PRICE: _AMOUNT, **dict.fromkeys((tag.LAUNCH, tag.TIME_TO_LIVE, tag.CPUS, tag.MEMORY), _NUMBER)}
 TAG_SHOWN_MAX = 20
 
@@ -53,10 +61,12 @@ def instance_of(
     key: str | None = None,
 ) -> Instance:
     """
-    `prices` are those of its pool, oldest first; if there are none, the price in its tag counts. If the row has no time
-    for the end, it was at `gone_by`. The meter runs from `pending_at` on, when it was last seen pending, or from its
-    launch: EC2 bills only what runs, and does not tell since when. `key` is the default key of EBS, if EC2 could not
-    start the instance; "" if the caller may not read it.
+    Convert a row of DescribeInstances to an Instance.
+
+    `prices` is the price history of its pool, oldest first; if that is empty, the price in its tag counts. If the row
+    has no time of its end, the end was at `gone_by`. EC2 bills only running instances, and does not report when one
+    began to run. So the meter runs from `pending_at` on, when the instance was last seen pending, or else from its
+    launch. `key` is EBS's default key if EC2 could not start the instance; "" if the caller may not read the key.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]
@@ -115,7 +125,9 @@ def _reason(found: dict[str, Any]) -> str:
 
 
 def _told_reason(found: dict[str, Any], region: str, key: str | None) -> str:
-    """`Client.VolumeLimitExceeded: Volume limit exceeded`; the message mostly begins with the code."""
+    """
+    Return the reason, such as `Client.VolumeLimitExceeded: Volume limit exceeded`. Most messages begin with the code.
+    """
     code, message = _reason(found), str(found.get("StateReason", {}).get("Message", ""))
     told = message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")
     why = "" if key is None else why_not_started(told, key, region, is_spot=found.get("InstanceLifecycle") == "spot")
@@ -127,18 +139,20 @@ def _never_ran(found: dict[str, Any]) -> bool:
 
 
 def cannot_start(found: dict[str, Any]) -> bool:
-    """Return whether EC2 had accepted the launch, and could not start its instance."""
+    """Return whether EC2 accepted the launch but could not start the instance."""
     return CANNOT_START.fullmatch(_reason(found)) is not None
 
 
 def end_told(found: dict[str, Any]) -> datetime | None:
-    """`User initiated (2026-11-21 10:00:00 GMT)`; EC2 gives no time for some ends."""
+    """
+    Return the end that a row reports, as in `User initiated (2026-11-21 10:00:00 GMT)`; None if EC2 reports no time.
+    """
     told = _WHEN.search(found.get("StateTransitionReason", ""))
     return None if told is None else datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
 
 
 def odd_tags(found: dict[str, Any]) -> str:
-    """Name the tags that a user has changed so that they cannot be read; "" if none."""
+    """Describe the tags that a user has changed so that they are unreadable; "" if there are none."""
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     odd = [
         f"{key}={tags[key][:TAG_SHOWN_MAX]!r}"
@@ -149,7 +163,10 @@ def odd_tags(found: dict[str, Any]) -> str:
 
 
 def _launch(tags: Mapping[str, str]) -> int:
-    """By its own tag, or by the end of its token; 0 if both are changed: no ledger has such a launch."""
+    """
+    Return the launch's number from its own tag, or from the end of the token. If both were changed, 0: no ledger has
+    such a launch.
+    """
     return _number(tags.get(tag.LAUNCH)) or _number(tags.get(tag.TOKEN, "").rpartition("-")[2])
 
 

@@ -1,9 +1,9 @@
 """
-The key that encrypts the disks of instances, and whether EC2 may use it for spot.
+The key that encrypts instances' disks, and whether EC2 may use the key for spot.
 
-A launch names no key, so EBS takes the default key of the region. If that is the customer's own, EC2's role for spot
-needs a grant of it: without one EC2 accepts each launch and ends the instance with `Client.InternalError`, or with
-`Client.InvalidKMSKey.InvalidState`, and names no key.
+A launch names no key, so EBS takes the region's default key. If that is a key of the customer's, EC2's role for spot
+needs a grant for it. Without a grant, EC2 accepts each launch and then ends the instance with `Client.InternalError`,
+or with `Client.InvalidKMSKey.InvalidState`, and names no key.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 """
 
@@ -21,7 +21,7 @@ from spotrun.doctor.finding import Finding, Refusal, failed, findings_of, ok, wa
 from spotrun.errors import CloudError
 
 OF_AWS = "alias/aws/ebs"
-"""The key that AWS makes for EBS in each account: every login that may launch may use it."""
+"""The key that AWS makes for EBS in each account. Every login with the right to launch may use it."""
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 CREATE_GRANT = "kms:CreateGrant"
 _OPERATIONS = (
@@ -35,10 +35,10 @@ KEY_UNREAD = "allow ec2:GetEbsDefaultKmsKeyId: deploy infra/aws/account.yaml aga
 
 def default_key(region: Region) -> str:
     """
-    Return the ARN of the default key of EBS, or `OF_AWS`.
+    Return the ARN of EBS's default key, or `OF_AWS`.
 
     Raises:
-        AccessDenied: the caller may not read it.
+        AccessDenied: the caller may not read which key it is.
     """
     answer = region.ask("read the default key of EBS", region.ec2.get_ebs_default_kms_key_id)
     return str(answer["KmsKeyId"])
@@ -46,8 +46,8 @@ def default_key(region: Region) -> str:
 
 def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
     """
-    Return what a failed start may come from, by EC2's `reason`; "" where a key says nothing. `key` is the default key
-    of EBS in the region `where`, "" if the caller may not read it.
+    Return the probable cause of a failed start, given EC2's `reason`; "" if a key cannot be the cause. `key` is EBS's
+    default key in the region `where`; "" if the caller may not read it.
     """
     names_key = "Client.InternalError" in reason or "KMS" in reason
     if not names_key and key in ("", OF_AWS):
@@ -83,7 +83,7 @@ def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
 
 
 def _judged(region: Region, key: str, what: str, role: str, command: str) -> Iterator[Finding]:
-    """`role` is "" if the job asks for no spot."""
+    """Judge the key. `role` is EC2's role for spot; "" if the job does not use spot."""
     described = region.ask("read a key", lambda: region.kms.describe_key(KeyId=key))["KeyMetadata"]
     if described["KeyState"] != "Enabled":
         enable = f"aws kms enable-key --region {region.name} --key-id {key}"
@@ -99,7 +99,10 @@ def _judged(region: Region, key: str, what: str, role: str, command: str) -> Ite
 
 
 def _policy_allows(region: Region, key: str, role: str) -> bool:
-    """The account as a principal is not enough: it leaves the matter to the role's own policy, which names no key."""
+    """
+    Return whether the key's policy lets `role` use the key. A statement for the whole account is not enough: it leaves
+    the decision to the role's own policy, which names no key.
+    """
     answer = region.ask("read the policy of a key", lambda: region.kms.get_key_policy(KeyId=key, PolicyName="default"))
     statements = _listed(json.loads(answer["Policy"])["Statement"])
     return any(_allows(statement, role) for statement in statements)

@@ -1,8 +1,9 @@
 """
 The checks of an AWS account, made with the caller's own credentials before any instance is billed.
 
-They read and rehearse: RunInstances and TerminateInstances are dry runs, which launch and end nothing. They make the
-role of a run and the guard of an instance that do not exist, and remove both. EC2's own role for spot stays.
+They read and rehearse: RunInstances and TerminateInstances are dry runs, which launch and end nothing. They make a role
+and a guard, for a run and an instance that do not exist, and remove both. EC2's own role for spot stays if they make
+it.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch
 
 class AwsDoctor:
     """
-    One region of an account, and what a job wants of it. `wanted` need not name anything; `secrets` are those of the
-    job, by the names of their variables, and `repository` is that of its image in ECR.
+    Checks one region of an account, for a job if there is one. `wanted` may be empty; `secrets` are the job's secrets,
+    by the names of their variables, and `repository` is the ECR repository of its image.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class AwsDoctor:
 
     @property
     def _machine_time(self) -> datetime:
-        """The calls put the clock right, and this is what it was before."""
+        """The time on this machine's own clock: the run's clock without the corrections from AWS's answers."""
         return self._clock.now() + self._clock.ahead
 
     # -- what surrounds an instance ------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ class AwsDoctor:
             yield ok("ingress", "no rule lets anything in")
 
     def _launch_template(self) -> Iterator[Finding]:
-        """Only if one is named: a launch needs none."""
+        """Report the launch template, if the job names one."""
         if self._config.launch_template is not None:
             by = f"{self._catalog.launch_template}, the default version of {self._config.launch_template}"
             yield ok("launch template", by)
@@ -163,14 +164,14 @@ class AwsDoctor:
     # -- what the caller may do ----------------------------------------------------------------------------------
 
     def _launches(self, *, rehearse: bool) -> Iterator[Finding]:
-        """Rehearse launches as those of a run: with a role of its own, or with the profile that the job names."""
+        """Rehearse launches like a run's: with a role made for the trial, or with the profile that the job names."""
         if self._config.instance_profile is not None:
             if rehearse:
                 yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))
             return
         roles = RunRoles(self._region, self._clock, secrets=self._secrets.values(), repository=self._repository)
         with trial_identity(roles, self._clock) as uid:
-            for _ in range(2):  # as one runner does, and as a second one, which checks the role that is there
+            for _ in range(2):  # first as a new run's runner, then as a second runner, which checks the existing role
                 make = partial(roles.make, uid, _NOWHERE)
                 yield from self._settling.findings("role", make, self._clock.now() + SETTLES_WITHIN)
             if rehearse:
@@ -229,7 +230,9 @@ class AwsDoctor:
 
 
 def _ways_out(network: Network, region: str) -> Iterator[Finding]:
-    """Warn of each zone in which an instance could install nothing, whichever of its subnets it has."""
+    """
+    Warn about each zone in which no subnet leads to the internet, so that an instance could not install its packages.
+    """
     if network.unrouted:
         hint = "allow ec2:DescribeRouteTables: deploy infra/aws/account.yaml again"
         yield unknown("way out", f"which subnets lead to the internet: {network.unrouted}", hint)

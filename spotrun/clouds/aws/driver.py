@@ -32,22 +32,23 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 
 SNAPSHOT_FOR_S = 1.0
-"""Seconds for which an answer about a run in a region serves all callers: an account has few Describe calls (P15)."""
+"""Seconds for which one answer about a run in a region serves all callers: an account has few Describe calls (P15)."""
 QUOTA_HELD_FOR = timedelta(minutes=5)
-"""An instance that has just ended still counts against the quota (P5)."""
+"""Time for which an instance that has ended still counts against the quota (P5)."""
 KEY_READ_FOR_S = 600.0
-"""Seconds for which an answer about the default key of EBS serves, a refusal too."""
+"""Seconds for which an answer about EBS's default key is reused, even if it is a refusal."""
 QUOTA_TOLD_FOR_S = 60.0
-"""One answer about a quota serves all pools that it limits: they refuse one after another."""
+"""Seconds for which an answer about a quota is reused, because all pools under one quota refuse one after another."""
 _ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
 Filter = dict[str, Any]
 
 
 class AwsDriver:
     """
-    Rents out EC2 instances in the regions of its configuration. See CloudDriver for what its five verbs promise.
+    Rents out EC2 instances in the configured regions. CloudDriver describes its five methods.
 
-    It holds no run state: all that it knows of an instance comes from EC2, where the instance's tags say whose it is.
+    It holds no run state: everything that it knows about an instance comes from EC2, where tags name the instance's
+    run.
     """
 
     name = "aws"
@@ -107,7 +108,10 @@ class AwsDriver:
         return instance_of(found, region.name, (), self._clock.now())
 
     def describe(self, instance_id: str) -> Instance | None:
-        """A region that fails matters only if no other has it."""
+        """
+        Return the instance from whichever region has it. A region that fails matters only if no other region has the
+        instance.
+        """
         if _ID_PATTERN.fullmatch(instance_id) is None:
             return None
         asked = [*_of_run(None), {"Name": "instance-id", "Values": [instance_id]}]
@@ -152,7 +156,10 @@ class AwsDriver:
         return self._regions[offering.region]
 
     def _run(self, region: Region, request: LaunchRequest) -> dict[str, Any]:
-        """RunInstances. Repeating it is harmless: the token is in it, and all else follows from the request."""
+        """
+        Call RunInstances. Repeating it is harmless: it includes the token, and everything else follows from the
+        request.
+        """
         image = describe_image(region, request.offering.image)
         group = self._catalogs[region.name].network.group
         parameters = run_instances(request, self._config, image, group)
@@ -162,8 +169,8 @@ class AwsDriver:
 
     def _launched_before(self, region: Region, request: LaunchRequest, error: TokenReused) -> Instance:
         """
-        Return the token's instance, if it has the pool of the request. A newer image does not matter: only this run's
-        token has its uid and number.
+        Return the instance that was launched with the token, if its pool is the request's. Its image may be older: the
+        token is unique to this run and launch.
         """
         seen = sorted(self._look(region, _of_run(request.run_uid)), key=lambda each: each.launched_at)
         mine = [each for each in seen if each.token == request.token]
@@ -174,7 +181,10 @@ class AwsDriver:
         return mine[0]
 
     def _quota_error(self, region: Region, offering: Offering, error: QuotaExceeded) -> CloudError:
-        """The error to raise. Waiting helps only while an instance of ours that just ended may still hold the quota."""
+        """
+        Return the error to raise. Waiting helps only if an instance of ours that just ended may still count against the
+        quota.
+        """
         since = self._clock.now() - QUOTA_HELD_FOR
         quota = quota_of(offering.instance_type, offering.capacity_type)
         holding = [
@@ -189,7 +199,9 @@ class AwsDriver:
         return QuotaExceeded(f"{error.message}; {told}", hint=error.hint) if told else error
 
     def _told_of(self, region: Region, quota: Quota | None) -> str:
-        """A quota with its number and what uses it; "" if it is not known, or the caller may not ask."""
+        """
+        Describe the quota with its value and its largest users; "" if it is unknown, or the caller may not read it.
+        """
         if quota is None:
             return ""
 
@@ -209,12 +221,15 @@ class AwsDriver:
         try:
             region.ask(f"terminate {instance_id}", call)
         except NoSuchInstance:
-            return  # it is gone; or it is too new, and the next runner that lists it ends it
+            return  # the instance is gone; or it is too new, and the next runner that lists it ends it
         finally:
             self._snapshots.clear()
 
     def _offered_in(self, name: str) -> list[Offering]:
-        """Return the offerings of a region; none while it hangs, as the fate of an instance there would be unknown."""
+        """
+        Return the offerings of a region; none while its lists fail, because the fate of an instance there would be
+        unknown.
+        """
         return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 
     # -- looking ---------------------------------------------------------------------------------------------
@@ -236,7 +251,10 @@ class AwsDriver:
         return known[1]
 
     def _look(self, region: Region, filters: Iterable[Filter]) -> list[Instance]:
-        """The instances that pass, in one call; and a second call for what spot has cost them."""
+        """
+        Return the instances that match the filters. This takes one call, and another one for spot prices if some are
+        spot.
+        """
         reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=[*filters])
         rows = [row for reservation in reservations for row in reservation["Instances"]]
         spot = [row["LaunchTime"] for row in rows if row.get("InstanceLifecycle") == CapacityType.SPOT]
@@ -260,7 +278,9 @@ class AwsDriver:
 
 
 def _key_of(region: Region) -> str:
-    """Return the default key of EBS; "" if it cannot be read: the driver reports the end of an instance in any case."""
+    """
+    Return EBS's default key; "" if it cannot be read, because the driver reports the end of an instance in any case.
+    """
     try:
         return default_key(region)
     except CloudError:
@@ -268,7 +288,10 @@ def _key_of(region: Region) -> str:
 
 
 def _of_run(run_uid: str | None) -> list[Filter]:
-    """An account may have thousands of instances that are none of this run: EC2 leaves them out."""
+    """
+    Return filters for a run's instances, or for all runs' instances. EC2 filters itself, because an account may have
+    thousands of other instances.
+    """
     if run_uid is None:
         return [{"Name": "tag-key", "Values": [tag.RUN]}]
     return [{"Name": f"tag:{tag.RUN}", "Values": [run_uid]}]

@@ -2,7 +2,7 @@
 Translates AWS's error codes into the errors of the CloudDriver port.
 
 Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. The rows P1 to P28 of the failure
-catalogue tell what went wrong with them elsewhere. IAM's codes are under each of its actions:
+catalogue describe failures that these codes caused elsewhere. IAM lists its codes under each of its actions:
 https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
 """
 
@@ -40,7 +40,7 @@ from spotrun.errors import (
 
 
 class VcpusInUse(QuotaExceeded):
-    """The vCPUs that the account may have of these types are in use (P4)."""
+    """All vCPUs that the account may use for these types are in use (P4)."""
 
 
 class TokenReused(CloudError):
@@ -71,7 +71,10 @@ _SURROUNDINGS = "check the subnets and the security group of this region (infra/
 _IDENTITY = "check aws.instance_profile, or leave it out: each run has its own then (infra/aws/README.md)"
 _PROTECTED = "take its termination protection away: aws ec2 modify-instance-attribute --no-disable-api-termination …"
 _INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
-"""The code and the words of EC2 if it does not know a profile or its role yet: it has no code of its own for that."""
+"""
+The code and the words with which EC2 reports a profile, or its role, that it does not know yet. EC2 has no separate
+code for that.
+"""
 
 ERRORS_BY_CODE = by_code(
     (
@@ -106,7 +109,7 @@ ERRORS_BY_CODE = by_code(
         "RequestLimitExceeded Throttling ThrottlingException TooManyRequestsException RequestThrottled",
         "RequestThrottledException EC2ThrottledException ThrottledException SlowDown BandwidthLimitExceeded",
         "RequestTimeout RequestTimeoutException PriorRequestNotComplete InternalError InternalFailure Unavailable",
-        "ServiceUnavailable ConcurrentModification ServiceFailure DeleteConflict",  # IAM sees a change late
+        "ServiceUnavailable ConcurrentModification ServiceFailure DeleteConflict",  # IAM takes a while to know a change
     ),
     (BadImage, _IMAGE, "InvalidAMIID.NotFound InvalidAMIID.Unavailable InvalidAMIID.Malformed ParameterNotFound"),
     (
@@ -129,7 +132,7 @@ ERRORS_BY_CODE = by_code(
     (LaunchTokenSpent, None, "IdempotentInstanceTerminated"),
     (NoSuchInstance, None, "InvalidInstanceID.NotFound InvalidInstanceID.Malformed"),
 )
-"""The error that a run handles, and a hint for its user, by error code."""
+"""The error that a run handles, with a hint for its user, by error code."""
 
 _NO_CREDENTIALS = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound, sdk.NoRegionError)
 _LOGGED_OUT = (sdk.SSOError, sdk.LoginError, sdk.TokenRetrievalError)
@@ -140,8 +143,8 @@ _UNREACHABLE = (
     *(sdk.CredentialRetrievalError, sdk.MetadataRetrievalError, NoAnswer),
 )
 """
-Errors of an unreachable AWS. They include credentials that cannot be renewed just now: a runner goes blind, and sees
-again later (P26).
+Errors that mean that AWS cannot be reached. They include credentials that cannot be renewed now: until they can, a
+runner sees nothing (P26).
 """
 
 _PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
@@ -150,11 +153,12 @@ _TITLE = re.compile(r"<title>([^<]*)", re.IGNORECASE)
 
 def translated(action: str) -> AbstractContextManager[None]:
     """
-    Translate boto3's errors inside into the errors of the CloudDriver port. `action` continues "AWS refused to …".
+    Translate boto3's errors inside the block into the errors of the CloudDriver port. `action` continues "AWS refused
+    to …".
 
     Raises:
-        CloudError: of the class in ERRORS_BY_CODE; CloudUnavailable for an unknown code with status 5xx; Unexplained
-            for an error without a name here.
+        CloudError: the class that ERRORS_BY_CODE lists; CloudUnavailable for an unknown code with status 5xx;
+            Unexplained for an error that has no name here.
     """
     return error_kinds.translated(_meaning_of, action)
 
@@ -175,7 +179,9 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
 
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
-    """Return the error for one answer of AWS, with its code and message, which may name zones that have capacity."""
+    """
+    Return the error for one answer of AWS. It includes AWS's code and message, which may name zones that have capacity.
+    """
     told = error.response.get("Error", {})
     code, words = str(told.get("Code", "unknown")), str(told.get("Message", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -187,7 +193,9 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
 
 
 def _without_page(words: str) -> str:
-    """Return `words` without a page of HTML, which a failing proxy sends. The page's title says as much as the page."""
+    """
+    Return `words` without an HTML page, which a failing proxy sends, but with the page's title, which says as much.
+    """
     found = _PAGE.search(words)
     if found is None:
         return words

@@ -3,7 +3,7 @@ Makes the archive of the function that attends to nights on AWS.
 
     make function          # or: python -m spotrun.clouds.aws.function_zip build/function.zip
 
-The archive has only those services of botocore that spotrun calls: all of them are 100 MB.
+The archive contains only those botocore services that spotrun calls: all services together have 100 MB.
 
 https://docs.aws.amazon.com/lambda/latest/dg/python-package.html
 """
@@ -25,7 +25,9 @@ SERVICES = {
 
 
 def _calls(name: str) -> bool:
-    """Return whether spotrun reads a file: all files but those of AWS's services that it does not call."""
+    """
+    Return whether spotrun reads a package's file: every file, except those of AWS services that spotrun does not call.
+    """
     parts = PurePosixPath(name).parts
     return parts[:2] != ("botocore", "data") or len(parts) == 3 or parts[2] in SERVICES
 
@@ -36,7 +38,7 @@ LAMBDA = FunctionRuntime(
     glibc_of={(3, 11): (2, 26), (3, 12): (2, 34), (3, 13): (2, 34)},
     size_max_bytes=SIZE_MAX_BYTES,
     calls=_calls,
-    compiled=True,  # Lambda unpacks it into a read-only folder, so each cold start would compile it again
+    compiled=True,  # Lambda unpacks it into a read-only folder, so each cold start would compile the modules again
 )
 """
 Lambda's Python versions that spotrun supports. Amazon Linux 2023 has glibc 2.34; Lambda's python3.11 runs on Amazon
@@ -46,10 +48,11 @@ Linux 2.
 
 def function_of_this_installation(*, portable: bool = True) -> Function:
     """
-    Make the archive from this installation. Without `portable` nothing is fetched, and it may run on this machine only.
+    Make the archive from this installation. If it need not be `portable`, nothing is fetched, and it may run on this
+    machine only.
 
     Raises:
-        NotInstalled: a package is missing, or none of its builds runs where the function does.
+        NotInstalled: a package is missing, or has no build for Lambda.
     """
     return archive_for(LAMBDA, portable=portable)
 

@@ -1,6 +1,6 @@
 """
-The guards of protocol 11 on EC2: each launch has a one-shot schedule. It ends the instance when its time-to-live has
-passed, even if the instance hangs, and the runner or its machine is gone.
+The guards of protocol 11 on EC2. Each launch has a one-shot schedule that ends the instance when its time-to-live is
+over, even if the instance hangs and the runner, or the runner's machine, is gone.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html
 """
@@ -22,24 +22,24 @@ from spotrun.clouds.patience import ASIDE
 from spotrun.errors import CloudError
 
 GROUP, ROLE = "spotrun", "spotrun-guard"
-"""The schedule group and the role of guards, which infra/aws makes."""
+"""The schedule group and the role of all guards, which infra/aws makes."""
 _NOBODYS = "spotrun-doctor"
 _FAR_AHEAD = timedelta(days=365)
 """
-Time until the doctor's guard would fire. If the doctor dies before it deletes its guard, the next doctor deletes it, or
-the guard fires, finds nothing to end, and disappears.
+Time until the guard that `doctor` makes would fire. If `doctor` dies before it deletes the guard, the next `doctor`
+deletes it; otherwise it fires, finds nothing to end, and disappears.
 """
 LATER = timedelta(minutes=5)
 """
-Time from the end of the time-to-live until the guard fires: the instance's own timer, which counts from its boot, comes
-first.
+Time from the end of the time-to-live until the guard fires, so that the instance's own timer, which counts from its
+boot, fires first.
 """
 
 
 def missing(region: Region, clock: Clock) -> str | None:
     """
-    Return why launches would have no guard, or could not remove it; None if all is well. As a run does, this makes and
-    deletes a guard, of an instance that does not exist.
+    Check guards as a run uses them: make and delete a guard, for an instance that does not exist. Return why launches
+    would have no guard, or could not remove it; None if all is well.
     """
     ends_at = clock.now() + _FAR_AHEAD
     nobodys = Guard(token=_NOBODYS, region=region.name, instance_id=account_checks.NO_INSTANCE, ends_at=ends_at)
@@ -55,11 +55,11 @@ def missing(region: Region, clock: Clock) -> str | None:
 
 
 def _lacks_group(region: Region) -> bool:
-    """Return whether the group of guards is missing. This also deletes the guard of an earlier doctor that died."""
+    """Delete the guard that an earlier `doctor` left when it died. Return whether the schedule group is missing."""
     try:
         _delete(region, _NOBODYS)
     except NotThere as error:
-        return f"group {GROUP}" in error.message.lower()  # only its message says which of the two is missing
+        return f"group {GROUP}" in error.message.lower()  # only the message says which of the two is missing
     return False
 
 
@@ -74,7 +74,7 @@ def _delete(region: Region, token: str) -> None:
 
 
 class AwsGuards:
-    """See Guards. Each object arms a guard once. If another object armed it before, AWS says that it exists."""
+    """See Guards. Each object arms a guard once. If another object armed it before, AWS reports that it exists."""
 
     def __init__(self, regions: Sequence[str], clock: Clock) -> None:
         self._regions = {name: Region(name, clock, ASIDE) for name in regions}
@@ -90,7 +90,7 @@ class AwsGuards:
         self._armed.add(guard.token)
 
     def disarm(self, token: str, region_name: str) -> None:
-        with contextlib.suppress(NotThere):  # it has fired, or was never made
+        with contextlib.suppress(NotThere):  # the guard has fired, or was never made
             _delete(self._regions[region_name], token)
 
     def _account_of(self, region: Region) -> str:

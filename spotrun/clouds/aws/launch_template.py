@@ -1,7 +1,7 @@
 """
-A launch template that an account demands, or that adds something to each launch: monitoring, licences, options.
+A launch template that an account requires, or that adds something to each launch: monitoring, licences, options.
 
-The parameters of spotrun's RunInstances win over the template:
+The parameters of spotrun's RunInstances take precedence over the template:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. Settings that only the template has take
 effect, so spotrun refuses a template that would break its promises.
 """
@@ -38,10 +38,11 @@ class LaunchTemplate(NamedTuple):
 
 def find_launch_template(region: Region, name: str) -> LaunchTemplate:
     """
-    Return the current default version of the template of that name.
+    Return the current default version of the template `name`.
 
     Raises:
-        BadLaunchTemplate: there is none, or a launch with it would break what spotrun promises.
+        BadLaunchTemplate: the template has no default version, or a launch with it would break one of spotrun's
+            promises.
     """
 
     def call() -> Any:

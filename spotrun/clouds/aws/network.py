@@ -1,4 +1,4 @@
-"""Finds what surrounds an instance: its image, its security group, and the subnets of each zone with their ways out."""
+"""Finds the surroundings of an instance: its image, its security group, and each zone's subnets with their ways out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TARGETS = (
     *("LocalGatewayId", "CarrierGatewayId", "CoreNetworkArn"),
 )
 """
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. Behind an internet gateway an instance needs a
-public address.
+Targets of a route: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. Behind an internet gateway an
+instance needs a public address.
 """
 
 
 class Ami(msgspec.Struct, frozen=True, kw_only=True):
-    """`made_on` is a day, as EC2 writes it; "" if EC2 gives none."""
+    """A machine image. `made_on` is a day, as EC2 writes it; "" if EC2 gives none."""
 
     image_id: str
     root_device: str
@@ -33,8 +33,9 @@ class Ami(msgspec.Struct, frozen=True, kw_only=True):
 
 class Subnet(msgspec.Struct, frozen=True, kw_only=True):
     """
-    `leads_out` says whether an instance in it reaches the internet; None if the caller may not read the routes.
-    `gives_addresses`: each instance gets a public address. `has_gateway`: with one it would lead out.
+    A subnet. `leads_out`: an instance in it reaches the internet; None if the caller may not read the routes.
+    `gives_addresses`: each instance gets a public address. `has_gateway`: instances with a public address reach the
+    internet.
     """
 
     subnet_id: str
@@ -47,8 +48,8 @@ class Subnet(msgspec.Struct, frozen=True, kw_only=True):
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):
     """
-    `subnets` are those of each zone, best first; a zone without one cannot be used (failures.md P3). `unrouted` says
-    why nothing is known of their routes; "" if they are known.
+    A network. `subnets` holds the subnets of each zone, best first; a zone without a subnet cannot be used (failures.md
+    P3). `unrouted` is the reason why their routes are unknown; "" if they are known.
     """
 
     group: str
@@ -57,14 +58,16 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_image(region: Region, config: AwsConfig) -> str:
-    """The id of the image that was named, or of the newest one behind the parameter."""
+    """Return the id of the image that the job names, or of the newest image behind the parameter."""
     return config.image_id or _newest(region, config.image_parameter)
 
 
 def describe_image(region: Region, image_id: str) -> Ami:
     """
+    Return the facts about an image.
+
     Raises:
-        BadImage: there is no such image, or it is not available any more.
+        BadImage: the image does not exist, or is no longer available.
     """
     answer = region.ask(f"describe {image_id}", lambda: region.ec2.describe_images(ImageIds=[image_id]))
     if not answer["Images"] or answer["Images"][0].get("State", "available") != "available":
@@ -87,10 +90,10 @@ def _newest(region: Region, parameter: str) -> str:
 
 def find_network(region: Region, config: AwsConfig) -> Network:
     """
-    Find the security group of that name, and for each zone of its network the subnets that instances may start in.
+    Find the configured security group, and in each zone of its network the subnets that instances may start in.
 
     Raises:
-        CloudError: there is no such group, or more than one.
+        CloudError: no group has this name, or several have it.
     """
     named = [{"Name": "group-name", "Values": [config.security_group]}]
     groups = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", Filters=named)
@@ -114,7 +117,10 @@ def find_network(region: Region, config: AwsConfig) -> Network:
 
 
 def _route_tables(region: Region, inside: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
-    """Return None, and why, if the caller may not read them: an earlier policy of runners does not allow it."""
+    """
+    Return the route tables, and "". If the caller may not read them, as with an earlier policy for runners, return None
+    and the reason.
+    """
     try:
         return region.pages(region.ec2, "describe_route_tables", "RouteTables", Filters=inside), ""
     except AccessDenied as error:
@@ -138,8 +144,8 @@ def _subnet(row: dict[str, Any], tables: list[dict[str, Any]] | None) -> Subnet:
 
 def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
     """
-    Return where a subnet sends what is for no other network: an internet gateway, a NAT gateway, or another network's.
-    One without a table of its own has the main one.
+    Return the targets of a subnet's default routes: internet gateways, NAT gateways, or others such as another
+    network's. A subnet without its own route table uses the main one.
     """
     own = [each for each in tables if any(link.get("SubnetId") == subnet_id for link in each.get("Associations", ()))]
     main = [each for each in tables if any(link.get("Main") for link in each.get("Associations", ()))]
@@ -151,8 +157,9 @@ def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
 
 def _best_first(subnets: list[Subnet]) -> tuple[Subnet, ...]:
     """
-    Return those that an instance may start in: with a way out first, or with public addresses, then with most addresses
-    left. One that is known to have no way out is left out where another has one.
+    Return the subnets of a zone that an instance may start in, best first: with free addresses, then with a way out,
+    then with public addresses, then with most addresses left. If the best one has a way out, those without are left
+    out.
     """
     best = sorted(subnets, key=_worth, reverse=True)
     if best[0].leads_out:

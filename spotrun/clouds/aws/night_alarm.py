@@ -1,5 +1,5 @@
 """
-Calls the function of a night while its run lives: by a schedule that fires each minute, and a rule for EC2's events
+Calls the function of a night while its run lives: each minute through a schedule, and through a rule for EC2's events
 about the run's instances. The function itself switches both on and off, so nothing runs between nights.
 
 https://docs.aws.amazon.com/scheduler/latest/APIReference/API_UpdateSchedule.html
@@ -23,16 +23,16 @@ _OF_A_SCHEDULE = (
     *("Name", "GroupName", "ScheduleExpression", "ScheduleExpressionTimezone", "FlexibleTimeWindow", "Target"),
     *("Description", "StartDate", "EndDate", "KmsKeyArn", "ActionAfterCompletion"),
 )
-"""Fields of a schedule. UpdateSchedule replaces all of them: a missing field gets its default."""
+"""Fields of a schedule. UpdateSchedule replaces all of them, and resets missing fields to their defaults."""
 INSTANCES_MAX = 50
 """
-Maximum instances in a rule's pattern, which has at most 2,048 characters. A runner learns of the others' events up to a
-minute later.
+Maximum instances in a rule's pattern, which may have at most 2,048 characters. Events of further instances reach the
+runner up to a minute later.
 """
 
 
 def name_of(night: str) -> str:
-    """Return the name of a night's stack, function, rule, group of schedules and role."""
+    """Return the name that a night's stack, function, rule, schedule group and role have in common."""
     return f"spotrun-night-{night}"
 
 
@@ -57,7 +57,10 @@ class AwsAlarm:
             self._is_on = True
 
     def off(self) -> None:
-        """Switch off the rule, then the minutes: a function killed in between is called again, and completes this."""
+        """
+        Switch off the rule first, and then the schedule. If the function dies in between, the schedule calls it again,
+        and it finishes.
+        """
         self.hear(())
         self._switch("DISABLED")
         self._is_on = False

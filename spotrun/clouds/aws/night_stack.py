@@ -1,6 +1,6 @@
 """
-Makes, changes, describes and removes the CloudFormation stack of a night, and the code of its function, whatever state
-a user has left it in.
+Makes, changes, describes and removes the CloudFormation stack of a night and the code of its function, in whatever
+state a user has left them.
 
 https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html
 https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
@@ -25,12 +25,12 @@ from spotrun.clouds.patience import Patience
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
 
 SLOW = Patience(connect_s=10.0, read_s=330.0, tries_for_s=20.0)
-"""A call of the function takes up to its time-out of 300 s, and so may an upload."""
+"""A call of the function takes up to its time-out of 300 s, and an upload may take as long."""
 POLL_S = 3.0
 DEPLOYED_WITHIN = timedelta(minutes=15)
 RACES_MAX = 5
 SOUND = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
-"""States of a stack that can be updated. A stack that rests in any other state is removed and made again."""
+"""States of a stack that can be updated. A stack in any other lasting state is removed and made again."""
 SCHEDULES = ("begin", "begin-again", TICK)
 _DELETED: Mapping[str, Any] = {"StackStatus": "DELETE_COMPLETE"}
 _TAG = "spotrun:night"
@@ -40,10 +40,10 @@ _RIGHTS = "infra/aws/README.md, under Nights, has what a person needs who instal
 
 def ask(region: Region, action: str, call: Callable[[], Any]) -> Any:
     """
-    As `Region.ask`.
+    Call `Region.ask`.
 
     Raises:
-        AccessDenied: with the right that is missing.
+        AccessDenied: a right is missing; the hint names it.
     """
     with naming_the_right():
         return region.ask(action, call)
@@ -52,8 +52,10 @@ def ask(region: Region, action: str, call: Callable[[], Any]) -> Any:
 @contextmanager
 def naming_the_right() -> Iterator[None]:
     """
+    Name the missing right in the hint of an AccessDenied.
+
     Raises:
-        AccessDenied: with the right that is missing.
+        AccessDenied: a right is missing; the hint names it.
     """
     try:
         yield
@@ -68,7 +70,7 @@ def parameters_of(stack: Mapping[str, Any]) -> dict[str, str]:
 
 
 class NightStack:
-    """The stack of the night `name`, which may not be there."""
+    """The stack of the night `name`, which may not exist."""
 
     def __init__(self, region: Region, name: str, clock: Clock) -> None:
         self._region, self._clock = region, clock
@@ -76,17 +78,17 @@ class NightStack:
         self.name = name_of(name)
 
     def described(self) -> Mapping[str, Any] | None:
-        """None if there is none."""
+        """Describe the stack; return None if it does not exist."""
         return self._described(self.name)
 
     def deploy(self, parameters: Mapping[str, str], say: Callable[[str], None]) -> None:
         """
-        Create or update the stack. CloudFormation restores nothing that a user has deleted by hand, so such a stack is
-        removed and made again.
+        Create or update the stack. CloudFormation does not restore resources that a user has deleted by hand, so an
+        incomplete stack is removed and made again.
 
         Raises:
-            CloudError: it came to another end; with the first reason, as AccessDenied if a right is missing.
-            CloudUnavailable: it is still under way.
+            CloudError: the stack failed. The error gives the first reason, and is AccessDenied if a right is missing.
+            CloudUnavailable: the change is still under way.
         """
         stack = self.name
         asked: dict[str, Any] = {
@@ -109,7 +111,7 @@ class NightStack:
         raise CloudUnavailable(f"others change the stack {stack} too", hint="see CloudFormation's console")
 
     def _create(self, asked: Mapping[str, Any]) -> bool:
-        """False: another installation has begun to make it."""
+        """Create the stack. Return False if another installation has begun to create it."""
         create = partial(self._region.stacks.create_stack, **asked, OnFailure="DELETE")
         try:
             made = ask(self._region, f"create the stack {asked['StackName']}", create)
@@ -119,7 +121,7 @@ class NightStack:
         return True
 
     def _update(self, asked: Mapping[str, Any]) -> bool:
-        """False: another installation changes it."""
+        """Update the stack. Return False if another installation is changing it."""
         update = partial(self._region.stacks.update_stack, **asked)
         try:
             changed = ask(self._region, f"update the stack {asked['StackName']}", update)
@@ -134,11 +136,11 @@ class NightStack:
 
     def upload(self, code: bytes, sha256: str) -> None:
         """
-        Put this code into the function, and compare the digest that Lambda answers with `sha256`, in base64.
+        Upload this code to the function, and compare the digest that Lambda reports with `sha256`, in base64.
 
         Raises:
-            CloudError: Lambda has another one.
-            CloudUnavailable: it is still at work on it.
+            CloudError: Lambda reports another digest.
+            CloudUnavailable: Lambda is still processing the code.
         """
         slow = Region(self._region.name, self._clock, SLOW)
         put = partial(slow.functions.update_function_code, FunctionName=self.name, ZipFile=code)
@@ -153,7 +155,7 @@ class NightStack:
             raise CloudError(what, hint="see who else may change it, then install the night again")
 
     def function(self) -> Mapping[str, Any] | None:
-        """Describe the function; None if there is none."""
+        """Describe the function; return None if it does not exist."""
         look = partial(self._region.functions.get_function, FunctionName=self.name)
         try:
             found: Mapping[str, Any] = ask(self._region, f"read the function {self.name}", look)["Configuration"]
@@ -167,14 +169,17 @@ class NightStack:
         self._wait(stack, wanted=("DELETE_COMPLETE",))
 
     def _at_rest(self) -> Mapping[str, Any] | None:
-        """The stack, once what another installation does with it is over: that may have been cut off here."""
+        """
+        Describe the stack, once any change under way is over. An earlier installation that was cut off may have begun
+        the change.
+        """
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
         while (found := self.described()) is not None and found["StackStatus"].endswith("_IN_PROGRESS"):
             self._sleep(found, until_s)
         return found
 
     def missing(self) -> list[str]:
-        """Name what a user has deleted by hand, of all that a night cannot do without."""
+        """Name the indispensable parts of a night that a user has deleted by hand."""
         name, region = self.name, self._region
         parts: dict[str, Callable[[], Any]] = {
             "the function": lambda: region.functions.get_function(FunctionName=name),
@@ -190,14 +195,16 @@ class NightStack:
         except NotThere:
             return False
         except AccessDenied:
-            return True  # a login that may not look has to believe the stack
+            return True  # without the right to read the part, trust the stack
         return True
 
     def _wait(self, stack: str, wanted: tuple[str, ...]) -> None:
         """
+        Wait until the stack is in a wanted state.
+
         Raises:
-            CloudError: the stack came to another end; with the first reason, as AccessDenied if a right is missing.
-            CloudUnavailable: it is still under way.
+            CloudError: the stack failed. The error gives the first reason, and is AccessDenied if a right is missing.
+            CloudUnavailable: the change is still under way.
         """
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
         while (found := self._described(stack) or _DELETED)["StackStatus"] not in wanted:
@@ -207,8 +214,10 @@ class NightStack:
 
     def _sleep(self, found: Mapping[str, Any], until_s: float) -> None:
         """
+        Pause before the stack is read again.
+
         Raises:
-            CloudUnavailable: no time is left for it.
+            CloudUnavailable: the time is up.
         """
         if self._clock.monotonic() >= until_s:
             what = f"the stack {found['StackId']} is still {found['StackStatus']}"
@@ -216,7 +225,7 @@ class NightStack:
         self._clock.sleep(POLL_S)
 
     def _described(self, stack: str) -> Mapping[str, Any] | None:
-        """None if there is no such stack."""
+        """Describe a stack, by its name or id; return None if it does not exist."""
         describe = partial(self._region.stacks.describe_stacks, StackName=stack)
         try:
             found: Mapping[str, Any] = ask(self._region, f"read the stack {stack}", describe)["Stacks"][0]
@@ -227,7 +236,7 @@ class NightStack:
         return None if found["StackStatus"] == "DELETE_COMPLETE" and not stack.startswith("arn:") else found
 
     def _failure(self, stack: str) -> CloudError:
-        """The first thing that went wrong: all others follow from it."""
+        """Return an error for the first resource that failed, because all other failures follow from it."""
         events = self._region.pages(self._region.stacks, "describe_stack_events", "StackEvents", StackName=stack)
         failed = [each for each in events if each["ResourceStatus"].endswith("_FAILED")]
         first = min(failed, key=lambda each: each["Timestamp"], default=None)

@@ -1,6 +1,7 @@
 """
-Nights on AWS: EventBridge Scheduler calls a Lambda function. A CloudFormation stack, night.yaml, holds all of one
-night except the function's code. That goes straight to Lambda, and not through the store, where others may write.
+Nights on AWS: EventBridge Scheduler calls a Lambda function. A CloudFormation stack, night.yaml, contains everything of
+one night except the function's code. The code is sent straight to Lambda, and not through the store, which others may
+write.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/schedule-types.html
 https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
@@ -36,19 +37,19 @@ from spotrun.secrets.reference import Reference, put_command
 from spotrun.units import shown
 
 NAME_MAX = 48
-"""A role's name has 64 characters at most, `spotrun-night-` among them."""
+"""Maximum length of a night's name, in characters. A role's name has at most 64, including `spotrun-night-`."""
 MACHINES = ("x86_64",)
 FUNCTION_S = 300.0
-"""Its time-out in night.yaml."""
+"""The function's time-out in seconds, as in night.yaml."""
 
 
 def expression(night: Night) -> str:
-    """Return when a night is due, as an expression of EventBridge Scheduler in the night's own time zone."""
+    """Return when a night is due, as an EventBridge Scheduler expression in the night's own time zone."""
     return _cron(when_due(night))
 
 
 def expression_again(night: Night) -> str:
-    """Return when the night is called again, as an expression of EventBridge Scheduler."""
+    """Return when the night is called again, as an EventBridge Scheduler expression."""
     return _cron(when_due_again(night))
 
 
@@ -61,7 +62,7 @@ def _times(night: Night) -> dict[str, str]:
 
 
 def _is_of(stack: Mapping[str, Any], store: str) -> bool:
-    """Return whether the stack calls a night of this store: its name alone does not say."""
+    """Return whether the stack calls a night of this store, which its name alone does not show."""
     known = parameters_of(stack).get("Store", store)
     return address.parse(known) == address.parse(store)
 
@@ -181,11 +182,11 @@ class AwsNights:
 
     def _archives_needed(self, store: str) -> set[str]:
         """
-        Return the file names of the archives of functions that an earlier spotrun installed: CloudFormation reads them
-        when an update fails.
+        Return the file names of archives that CloudFormation reads if an update fails. These belong to functions that
+        an earlier spotrun installed.
 
         Raises:
-            CloudError, StoreError: the stack or the record of a night cannot be read, so they are unknown.
+            CloudError, StoreError: a night's stack or record cannot be read, so the names are unknown.
         """
         found = set()
         for name in names(store):
@@ -200,8 +201,10 @@ class AwsNights:
 
     def _call(self, name: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """
+        Call the function, and return its answer.
+
         Raises:
-            CloudError: it is not there, or it failed: with what it said.
+            CloudError: the function does not exist, or failed; the message quotes its error.
         """
         patient = Region(self._region.name, self._clock, SLOW)
         called = partial(patient.functions.invoke, FunctionName=name_of(name), Payload=json.dumps(event).encode())
@@ -215,6 +218,6 @@ class AwsNights:
             message, _, advice = str(told.get("errorMessage", "it says no more")).partition("\n  try: ")
             said = f"{told.get('errorType', 'error')}: {message}"
             where = f"aws logs tail /aws/lambda/{name_of(name)} --region {self._region.name}"
-            hint = advice if advice.startswith(AGAIN) else where  # other advice is for a process that runs there
+            hint = advice if advice.startswith(AGAIN) else where  # other advice is for a process that runs in the cloud
             raise CloudError(f"the function {name_of(name)} failed: {said}", hint=hint)
         return told

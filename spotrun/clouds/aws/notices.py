@@ -2,7 +2,7 @@
 The notices of EC2's metadata service (IMDSv2).
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: 404 is the normal answer;
-only a 200 with a known action and a time is a notice. Anything else counts as no answer (failures.md N3 to N8).
+only a 200 with a known action and a time is a notice. Any other answer counts as none (failures.md N3 to N8).
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _ACTIONS = ("terminate", "stop", "hibernate")
 
 
 def parse_action(body: bytes) -> datetime | None:
-    """Return when the instance will be taken, from the body of `spot/instance-action`; None if it does not say so."""
+    """
+    Return when the instance will be taken, from the body of `spot/instance-action`; None if the body gives no known
+    action or time.
+    """
     facts = _json_object(body)
     if facts.get("action") not in _ACTIONS:
         return None
@@ -40,7 +43,8 @@ def parse_rebalance(body: bytes) -> datetime | None:
 
 def remaining_s(deadline: datetime, date_header: str | None, now: datetime) -> float:
     """
-    Return the seconds left, by the service's own clock if it shows one: ours may be wrong (failures.md N15).
+    Return the seconds until `deadline` on the service's own clock, if its answer has a date; our clock may be wrong
+    (failures.md N15).
     """
     try:
         told_at = parsedate_to_datetime(date_header or "")
@@ -67,7 +71,7 @@ def _parse_time(text: object) -> datetime | None:
 
 
 class Metadata:
-    """A client of the metadata service, whose session token is renewed when the service refuses it."""
+    """A client of the metadata service. It renews its session token when the service refuses the token."""
 
     def __init__(self, endpoint: str) -> None:
         parts = urlsplit(endpoint)
@@ -76,10 +80,10 @@ class Metadata:
 
     def get(self, path: str) -> Answer | None:
         """
-        Return the answer of 200, or None for 404.
+        Return the answer if its status is 200, or None if it is 404.
 
         Raises:
-            Blind
+            Blind: the service gives any other status, or no answer.
         """
         answer = self._ask(path)
         if answer.status == 401:
@@ -114,7 +118,9 @@ class Ec2Notices:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], clock: Clock) -> Ec2Notices:
-        """Return the source at the endpoint that the environment names, as AWS's own libraries do."""
+        """
+        Return a source for the endpoint that the environment names in AWS's own variable, or for the default endpoint.
+        """
         return cls(environment.get(ENDPOINT_VARIABLE, ENDPOINT), clock)
 
     def notices(self) -> Iterator[Notice]:

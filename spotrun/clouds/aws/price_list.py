@@ -1,4 +1,4 @@
-"""Reads on-demand prices of types in a region from the Price List API, or from a shipped table if that fails."""
+"""Reads on-demand prices of types in a region from the Price List API, or from a shipped table if the API fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from spotrun.errors import CloudError
 
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
-    """Prices of one region. A type that neither list has is absent. `trouble` says why the live list was not read."""
+    """
+    Prices in one region. A type that neither list has is absent. `trouble` is the reason why the live list was not
+    read.
+    """
 
     prices: Mapping[str, ListPrice]
     trouble: str | None = None
@@ -26,7 +29,7 @@ def read_price_list(region: Region, types: Sequence[str], now: datetime) -> Pric
     """
     Return the USD per hour of each type, or of every type if `types` is empty.
 
-    If the list is denied or down, nothing fails: prices that are some months old still put the types in order.
+    A denied or failed list is no error: prices that are some months old still put the types in order.
     """
     shipped = shipped_prices(__package__, region.name)
     try:
@@ -56,7 +59,7 @@ def _live(region: Region, types: Sequence[str]) -> dict[str, Decimal]:
 
 
 def _price_of(product: dict[str, Any]) -> dict[str, Decimal]:
-    """Return type and price of one product; {} if it has no readable hourly price above 0."""
+    """Return a product's type with its price; {} if the product has no readable hourly price above 0."""
     try:
         kind = product["product"]["attributes"]["instanceType"]
         terms = product["terms"]["OnDemand"].values()

@@ -25,9 +25,9 @@ class SpotPool(NamedTuple):
 
 class SpotPrices(NamedTuple):
     """
-    The price of each pool, oldest first: the one in effect at the beginning, then each change.
+    The price of each pool, oldest first: the price in effect at the beginning, then each change.
 
-    A pool without a price is absent. `unreadable` are the rows that name no pool, moment or price above 0, in words. A
+    A pool without a price is absent. `unreadable` describes the rows without a pool, a moment, or a price above 0. A
     price above the on-demand price is valid.
     """
 
@@ -36,7 +36,7 @@ class SpotPrices(NamedTuple):
 
 
 def spot_prices(region: Region, types: Sequence[str], since: datetime) -> SpotPrices:
-    """Return the prices of these types, or of all if `types` is empty, from `since` on; EC2 keeps KEPT_BY_EC2."""
+    """Return the spot prices from `since` on, for `types`, or for all types if that is empty. EC2 keeps KEPT_BY_EC2."""
     asked: dict[str, Any] = {"ProductDescriptions": [LINUX], "StartTime": since}
     if types:
         asked["InstanceTypes"] = list(types)

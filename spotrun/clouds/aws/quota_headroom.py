@@ -30,14 +30,16 @@ class _User(NamedTuple):
 
 
 class Headroom:
-    """The unused part of each quota. `limits` are vCPUs of each quota; `used` is how many of them instances hold."""
+    """
+    The unused part of each quota. `limits` are the vCPUs that each quota allows; `used` are those that instances use.
+    """
 
     def __init__(self, limits: Mapping[Quota, int | None], used: Mapping[Quota | None, int]) -> None:
         self._limits = limits
         self._used = used
 
     def for_more(self, instance_type: str, cpus: int, capacity_type: CapacityType) -> int | None:
-        """Return how many more instances may run; None if no quota is known."""
+        """Return how many more instances the quota allows; None if the quota is unknown."""
         quota = quota_of(instance_type, capacity_type)
         limit = None if quota is None else self._limits.get(quota)
         return None if limit is None or not cpus else max(0, limit - self._used.get(quota, 0)) // cpus
@@ -45,11 +47,11 @@ class Headroom:
 
 def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
     """
-    Return the headroom for the types in `cpus`, which has the vCPUs of each type, for instances that EC2 lists without
+    Return the headroom for the types in `cpus`. `cpus` has the vCPUs of each type, for instances that EC2 lists without
     theirs.
 
     Raises:
-        CloudError: see CloudDriver; asking needs servicequotas:GetServiceQuota.
+        CloudError: see CloudDriver; the call needs servicequotas:GetServiceQuota.
     """
     quotas = {quota_of(kind, capacity_type) for kind in cpus for capacity_type in RENTED}
     limits = {quota: account_checks.quota(region, quota.code) for quota in quotas if quota is not None}
@@ -61,11 +63,11 @@ def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
 
 def quota_in_use(region: Region, quota: Quota, cpus: Mapping[str, int]) -> str:
     """
-    Describe a quota with its number and its largest users: `spot vCPUs of G and VT in us-east-1 (L-3819A6DF): 8 of 8 in
+    Describe a quota with its value and its largest users: `spot vCPUs of G and VT in us-east-1 (L-3819A6DF): 8 of 8 in
     use, by i-0a1 (g5.2xlarge, 8)`. `cpus` is as in `read_headroom`.
 
     Raises:
-        CloudError: as `read_headroom`.
+        CloudError: as for `read_headroom`.
     """
     limit = account_checks.quota(region, quota.code)
     users = sorted((user for user in _users(region, cpus) if user.quota == quota), key=lambda user: -user.cpus)

@@ -13,7 +13,7 @@ from spotrun.offering import CapacityType
 
 
 class Quota(NamedTuple):
-    """A quota. `code` is that of Service Quotas, the same in all regions."""
+    """A quota. `code` is its code in Service Quotas, the same in all regions."""
 
     name: str
     code: str

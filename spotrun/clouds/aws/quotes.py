@@ -24,8 +24,8 @@ from spotrun.units import some_of
 
 def read_quotes(config: AwsConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
-    Return the quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` are given, only
-    types with exactly one of these.
+    Return the quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` is not empty,
+    return only types with exactly one of them.
 
     Raises:
         CloudError: no region answers. A single failed region, a refused price list or a refused quota is only a note.
@@ -67,7 +67,7 @@ def _quote(offering: Offering, spot: SpotPrices, prices: PriceList, room: Headro
 
 
 def _history(offering: Offering, spot: Mapping[SpotPool, list[PriceSegment]]) -> tuple[PriceSegment, ...]:
-    """Return the spot prices of an offering; () for on demand, since the price list has only today's prices."""
+    """Return the spot prices of an offering; () for on demand, because the price list has only today's prices."""
     if offering.capacity_type is CapacityType.ON_DEMAND:
         return ()
     return tuple(spot.get(SpotPool(offering.instance_type, offering.zone), ()))

@@ -1,4 +1,6 @@
-"""Turns a LaunchRequest into RunInstances. Everything is in one call, so that nothing can fail between two calls."""
+"""
+Converts a LaunchRequest to RunInstances. One call contains everything, so that nothing can fail between two calls.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ ACCELERATORS, CPUS, MEMORY = "spotrun:accelerators", "spotrun:cpus", "spotrun:me
 
 def run_instances(request: LaunchRequest, config: AwsConfig, image: Ami, group: str) -> dict[str, Any]:
     """
-    Return the parameters of the one call. They depend on the arguments alone: EC2 refuses a call that repeats a token
-    with other parameters.
+    Return the parameters of RunInstances. They depend only on the arguments, because EC2 refuses a call that repeats a
+    token with other parameters.
     """
     offering = request.offering
     parameters: dict[str, Any] = {
@@ -73,7 +75,7 @@ def _tagged(kind: str, request: LaunchRequest) -> dict[str, Any]:
 
 
 def tags_of(request: LaunchRequest) -> dict[str, str]:
-    """Return the tags by which any driver object knows an instance's run."""
+    """Return the tags from which any driver object learns the instance's run."""
     offering = request.offering
     return {
         RUN: request.run_uid,

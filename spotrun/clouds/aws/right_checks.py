@@ -1,4 +1,4 @@
-"""Checks whether the caller may do what a run does besides its launches, and names each missing right."""
+"""Checks whether the caller has the rights that a run needs besides its launches, and names each missing right."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from spotrun.units import count_of
 ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to who you are"
 _SPOT = "spot.amazonaws.com"
 NEEDS_POLICY = Refusal(hint=ATTACH, verdict=Verdict.FAILED)
-"""For calls that the runners' policy allows."""
+"""For calls that the policy for runners allows."""
 
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:
-    """Check the prices of some types that a job may use. A run reads them for its choice and for its bill."""
+    """Check the prices of some types that a job may use. A run needs them to choose a type, and for its bill."""
     if not types:
         return
     spot = spot_prices(region, types, now).segments
@@ -44,7 +44,7 @@ def spot_role_findings(region: Region) -> Iterator[Finding]:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 
     Raises:
-        AccessDenied: the caller may not ask for it.
+        AccessDenied: the caller may not list roles.
     """
     if region.pages(region.iam, "list_roles", "Roles", PathPrefix=f"/aws-service-role/{_SPOT}/"):
         yield ok("spot role", "is there")

@@ -1,8 +1,8 @@
 """
-The identities of runs on EC2: a role and an instance profile of the same name, both with the run's uid in it.
+The identities of runs on EC2: a role and an instance profile of the same name, which includes the run's uid.
 
-One policy, which is also its boundary, says what such a role may do (infra/aws/account.yaml): reach the folder and read
-the secrets that the role's tags name. Calls and their errors:
+One policy, which is also the roles' permissions boundary, defines their rights (infra/aws/account.yaml): to reach the
+folder and read the secrets that a role's tags name. Calls and their errors:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
 """
 
@@ -28,11 +28,11 @@ from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExce
 from spotrun.secrets.reference import Reference
 
 POLICY = "spotrun-node"
-"""The policy of all such roles, which infra/aws makes."""
+"""The policy of all runs' roles, which infra/aws makes."""
 IMAGE = "spotrun:image"
 """The tag that names the ECR repository of the job's container image."""
 FOLDER = "spotrun:folder"
-"""The tag that locates the run's folder: the names of the folder's objects begin with its value."""
+"""The tag that locates the run's folder: its value is the prefix of the names of the folder's objects."""
 _DEPLOY = "deploy infra/aws/account.yaml as it is now, or name a profile for all runs by aws.instance_profile"
 _ATTACH = "attach the policy spotrun-runner of now (infra/aws), or name a profile for all runs by aws.instance_profile"
 _REAP = (
@@ -44,9 +44,9 @@ class RunRoles:
     """
     See Identities. The role is made first and removed last, so that the role leads to everything left of a run.
 
-    IAM is the same in all regions, so one region is enough for it. `others` are further regions that can tell the
-    account. `secrets` are those of the job, and `repository` is that of its image, "" for none in ECR: a role that this
-    makes may read these and no others.
+    IAM is the same in all regions, so one region is enough for it. `others` are further regions that can report the
+    account's number. `secrets` are the job's secrets, and `repository` is the ECR repository of its image, "" if it has
+    none. The roles made here may read only these.
     """
 
     noun = "role"
@@ -95,7 +95,7 @@ class RunRoles:
     # -- one thing each, that may be there already -------------------------------------------------------------------
 
     def _have_role(self, name: str, tags: Mapping[str, str]) -> datetime | None:
-        """Make the role. Return when it was made if it was there already, else None."""
+        """Make the role. Return None, or the time when it was made if it existed already."""
         asked = {
             "RoleName": name,
             "AssumeRolePolicyDocument": json.dumps(_trust(self._region.partition)),
@@ -125,7 +125,7 @@ class RunRoles:
         Return the role of this run.
 
         Raises:
-            CloudError: spotrun did not make it for this run, and it may reach anything.
+            CloudError: spotrun did not make the role for this run, and it may have any rights.
         """
         role = self._ask("read a role", "get_role", RoleName=name)["Role"]
         boundary = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
@@ -135,8 +135,8 @@ class RunRoles:
 
     def _have_what_it_reads(self, role: Any) -> None:
         """
-        Tag a role that an earlier spotrun made without secrets or image. An account whose policies are of that time too
-        refuses the tags, but there a role reads its secrets without them.
+        Add tags to a role that an earlier spotrun made without secrets or image. If the account's policies are as old,
+        they refuse the tags; but a role then reads its secrets without tags.
 
         Raises:
             CloudError: the role names other secrets or another image.
@@ -162,8 +162,8 @@ class RunRoles:
 
     def _have_role_in_profile(self, name: str) -> bool:
         """
-        Put the role into its profile. Return whether that happened just now. A profile holds one role; IAM refuses a
-        second, even the same one.
+        Put the role into its profile. Return whether it was put there just now. A profile holds one role, and IAM
+        refuses a second one, even if it is the same role.
         """
         try:
             self._ask("put a role into its instance profile", "add_role_to_instance_profile", **_both(name))
@@ -187,8 +187,8 @@ class RunRoles:
 
     def _undo(self, what: str, operation: str, look: str = "", **parameters: Any) -> None:
         """
-        Undo one step; harmless if there is nothing to undo. If IAM says so, `look` checks it, since parts of IAM lag
-        behind others.
+        Undo one step; harmless if there is nothing to undo. If IAM reports that there is nothing, check with `look`,
+        because parts of IAM lag behind others.
         """
         try:
             self._ask(what, operation, **parameters)
@@ -213,8 +213,8 @@ class RunRoles:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Treat a denial as passing while the role is new: a caller's rights depend on the role's tags, which IAM does not
-        know everywhere at once.
+        Treat a denial as temporary while the role is new: a caller's rights depend on the role's tags, which not all of
+        IAM knows at once.
         """
         try:
             yield
@@ -235,17 +235,17 @@ class RunRoles:
         except NotThere as error:
             if self._policy_arn in error.message:
                 raise CloudError(f"there is no policy {POLICY} in this account", hint=_DEPLOY) from error
-            # not all of IAM knows it yet, or another runner is removing it
+            # not all of IAM knows the name yet, or another runner is removing it
             raise CloudUnavailable(f"{name} is not all there: {error.message}") from error
 
 
 def _advice(error: AccessDenied) -> str | None:
-    """Return advice for a denial. A caller without credentials needs those, not a policy."""
+    """Return advice for a denial. A caller without credentials needs credentials, not a policy."""
     return error.hint if isinstance(error, CredentialsRefused) else _ATTACH
 
 
 def _trust(partition: str) -> dict[str, Any]:
-    """Return the trust policy: only instances may take the role. China's services have other names."""
+    """Return the trust policy: only instances may take the role. Services in China have other names."""
     suffix = "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
     allow = {"Effect": "Allow", "Principal": {"Service": f"ec2.{suffix}"}, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [allow]}

@@ -1,6 +1,6 @@
 """
-Makes the tags of a run's role that name its secrets: the policy of infra/aws/account.yaml lets a role read the
-parameters that its tags name, and no other.
+Makes the tags of a run's role that name its secrets. The policy of infra/aws/account.yaml lets a role read only the
+parameters that its tags name.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from spotrun.secrets.reference import PARAMETERS, Reference
 from spotrun.units import Unreadable
 
 KEY = "spotrun:secret-"
-"""Prefix of such a tag's name, before a number from 1 on. The tag's value is a path without PARAMETERS."""
+"""Prefix of the names of these tags, followed by a number from 1 on. A tag's value is a path without PARAMETERS."""
 SECRETS_MAX = 20
 """
-Maximum secrets of a run. A policy cannot compare lists, so ours has a line for each number, and it may have at most
-6,144 characters.
+Maximum secrets of a run. A policy cannot compare lists, so ours has a line for each number, and a policy may have at
+most 6,144 characters.
 """
 PATH_MAX = 256
-"""Maximum characters of a tag's value: https://docs.aws.amazon.com/IAM/latest/UserGuide/id_tags.html#id_tags_rules."""
+"""
+Maximum length of a tag's value, in characters:
+https://docs.aws.amazon.com/IAM/latest/UserGuide/id_tags.html#id_tags_rules.
+"""
 
 
 def secret_tags(references: Iterable[Reference]) -> dict[str, str]:
-    """
-    Return the tags by their names. A secret outside PARAMETERS gets none, since no role of a run may read it.
-    """
+    """Return the tags, by name. A secret outside PARAMETERS gets no tag, because no run's role may read it."""
     return {f"{KEY}{number}": path for number, path in enumerate(_paths(references), 1)}
 
 
 def refusals(references: Iterable[Reference]) -> Iterator[Unreadable]:
-    """Yield why a role cannot name all of these secrets."""
+    """Yield the reasons why a role's tags cannot name all of these secrets."""
     paths = _paths(references)
     if len(paths) > SECRETS_MAX:
         what = f"names {len(paths)} parameters, and the role of a run may read {SECRETS_MAX}"

@@ -1,4 +1,4 @@
-"""Finds when instances ended for which EC2 gives no time."""
+"""Finds the end of instances for which EC2 reports no time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html"""
 
 class TerminationTimes:
     """
-    The times when ended instances were gone. An interrupted spot instance ended when its request changed for the last
-    time; any other, when it was first seen terminated. A time never changes later: bills depend on it.
+    The times when ended instances were gone. For an interrupted spot instance, that is the last change of its spot
+    request; for any other, the time when it was first seen terminated. A time never changes later, because bills depend
+    on it.
     """
 
     def __init__(self, region: Region) -> None:
@@ -26,7 +27,7 @@ class TerminationTimes:
         self._known: dict[str, datetime] = {}
 
     def of(self, rows: Iterable[Mapping[str, Any]], now: datetime) -> Mapping[str, datetime]:
-        """Return by instance id when an instance was gone, for the rows of ended instances that do not tell it."""
+        """Add the ends of terminated instances for which EC2 reports no time. Return all known ends, by instance id."""
         new = [row for row in rows if _is_untimed(row) and row["InstanceId"] not in self._known]
         told = self._by_request(new)
         for row in new:
@@ -43,7 +44,7 @@ class TerminationTimes:
                 self._region.ec2, "describe_spot_instance_requests", "SpotInstanceRequests", Filters=named
             )
         except CloudError:
-            return {}  # the first sight is a little later, which can only make the bill higher
+            return {}  # the time of first seeing the end is a little later, which can only make the bill higher
         return {
             each["SpotInstanceRequestId"]: each["Status"]["UpdateTime"].astimezone(UTC)
             for each in found

@@ -17,21 +17,21 @@ from spotrun.errors import CloudError, IdentityUnknown
 
 OF_IAP = frozenset(("35.235.240.0/20",))
 """
-Addresses from which Identity-Aware Proxy connects, after it has checked the caller:
+The addresses from which Identity-Aware Proxy connects after it has checked the caller:
 https://cloud.google.com/iap/docs/using-tcp-forwarding
 """
 _ACCOUNT = "serviceAccount:"
 
 
 class Rule(NamedTuple):
-    """A firewall rule that lets traffic in. `is_of_iap` if only Identity-Aware Proxy may connect."""
+    """A firewall rule that lets traffic in. `is_of_iap`: only Identity-Aware Proxy may connect."""
 
     name: str
     is_of_iap: bool
 
 
 def caller(google: Google) -> str:
-    """Return the address of the login; "" if Google does not tell. Other calls show whether the login is valid."""
+    """Return the address of the login; "" if Google does not report it. Other calls show whether the login is valid."""
     with contextlib.suppress(CloudError):
         return google.caller()
     return ""
@@ -42,15 +42,15 @@ def project_facts(google: Google, project: str) -> Mapping[str, Any]:
     Return Compute Engine's facts about the project, with the quotas that belong to no region.
 
     Raises:
-        CloudError: no user is logged in; the API or billing is off; there is no such project, or no right to see it.
+        CloudError: no user is logged in, the API or billing is off, or the project does not exist or is not visible.
     """
     return google.ask(f"read the project {project}", Call(COMPUTE, "GET", f"projects/{project}"))
 
 
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
     """
-    Return those of some permissions that the caller has in the project. Google evaluates no condition on a name for
-    this, and takes at most 100 permissions:
+    Return the subset of `permissions` that the caller has in the project. Google ignores grants with a condition on
+    names here, and takes at most 100 permissions:
     https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
 
     Raises:
@@ -62,7 +62,7 @@ def granted(google: Google, project: str, permissions: Collection[str]) -> set[s
 
 
 def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
-    """Return an instance of spotrun's runs, as Google lists it; None if there is none, or listing is refused."""
+    """Return an instance of spotrun's runs, as Google lists it; None if there is none, or listing fails."""
     try:
         records = look(google, project, None).records.values()
     except CloudError:
@@ -71,7 +71,10 @@ def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
 
 
 def granted_on(google: Google, project: str, instance: Mapping[str, Any], permissions: Collection[str]) -> set[str]:
-    """Return those of some permissions that the caller has on an instance. Conditions are evaluated for its name."""
+    """
+    Return the subset of `permissions` that the caller has on an instance. Google evaluates conditions for the
+    instance's name.
+    """
     place = f"projects/{project}/zones/{last_part(instance['zone'])}/instances/{instance['name']}"
     call = Call(COMPUTE, "POST", f"{place}/testIamPermissions", body={"permissions": sorted(permissions)})
     return set(google.ask(f"say what you may do with {instance['name']}", call).get("permissions", ()))
@@ -79,10 +82,10 @@ def granted_on(google: Google, project: str, instance: Mapping[str, Any], permis
 
 def granted_in_bucket(google: Google, bucket: str, permissions: Collection[str]) -> set[str]:
     """
-    Return those of some permissions that the caller has in a bucket.
+    Return the subset of `permissions` that the caller has in a bucket.
 
     Raises:
-        CloudError: Cloud Storage does not answer, or there is no such bucket.
+        CloudError: Cloud Storage does not answer, or the bucket does not exist.
     """
     query = {"permissions": sorted(permissions)}
     call = Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}/iam/testPermissions", query)
@@ -94,13 +97,13 @@ def bucket_facts(google: Google, bucket: str) -> Mapping[str, Any]:
 
 
 def regions_told(google: Google, project: str) -> dict[str, Mapping[str, Any]]:
-    """Return all regions that Google has for the project, each with its quotas."""
+    """Return all regions that Google lists for the project, with their quotas."""
     rows = google.items("list regions and their quotas", Call(COMPUTE, "GET", f"projects/{project}/regions"))
     return {str(row["name"]): row for row in rows}
 
 
 def network_of(google: Google, subnetwork: str) -> str:
-    """Return the name of the network that contains a subnetwork, by the subnetwork's path."""
+    """Return the name of the network that contains a subnetwork. `subnetwork` is the subnetwork's path."""
     found = google.ask("find the network of the subnetwork", Call(COMPUTE, "GET", subnetwork))
     return last_part(found["network"])
 
@@ -126,7 +129,7 @@ def require_account(google: Google, email: str) -> None:
     Check that a service account exists.
 
     Raises:
-        IdentityUnknown: there is no service account of this address, or none that the caller may see.
+        IdentityUnknown: no service account has this address, or the caller may not see it.
     """
     call = Call(IAM, "GET", f"v1/projects/-/serviceAccounts/{quote(email)}")
     try:
@@ -139,10 +142,10 @@ def require_account(google: Google, email: str) -> None:
 
 def roles_of_accounts(google: Google, project: str) -> dict[str, set[str]]:
     """
-    Return by address the roles that the project's policy grants to service accounts.
+    Return the roles that the project's policy grants to service accounts, by the accounts' addresses.
 
     Raises:
-        CloudError: the caller may not read it.
+        CloudError: the caller may not read the policy.
     """
     path = f"v3/projects/{quote(project, safe=':')}:getIamPolicy"
     policy = google.ask("read the policy of the project", Call(RESOURCES, "POST", path, body=_WITH_CONDITIONS))

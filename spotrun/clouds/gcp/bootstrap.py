@@ -11,7 +11,9 @@ from spotrun.instance import LaunchRequest
 
 
 def startup_script(request: LaunchRequest, notice: timedelta) -> str:
-    """Return the script that runs first on the instance, as root, and tells the agent its launch's `notice`."""
+    """
+    Return the script that runs first on the instance, as root. The script passes on the launch's `notice` to the agent.
+    """
     return startup(request, script(), {NOTICE_VARIABLE: int(notice.total_seconds())})
 
 

@@ -1,4 +1,4 @@
-"""Checks the settings that only a bucket of Google's has. Other checks hold for any store, and are elsewhere."""
+"""Checks the settings that only Google's buckets have. Checks for any store are elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_acc
     Check a bucket's settings.
 
     Raises:
-        CloudError: there is no such bucket, or the caller may not read its settings.
+        CloudError: the bucket does not exist, or the caller may not read its settings.
     """
     try:
         facts = account_checks.bucket_facts(google, bucket)
@@ -69,7 +69,9 @@ def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 
 def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Finding]:
-    """Compare the bucket's location with all regions but the first, which is compared for any store."""
+    """
+    Compare the bucket's location with all regions except the first one. The check for any store compares that one.
+    """
     location = str(facts.get("location", "")).lower()
     if facts.get("locationType", "region") != "region" or not location:
         return

@@ -1,4 +1,4 @@
-"""Calls Google's APIs by REST, retries the calls itself, and reads each list to its end."""
+"""Calls Google's APIs through REST. It retries the calls itself, and reads each list to its end."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from spotrun.clouds.patience import ASIDE, CHECK_NETWORK, PATIENT, Patience, Pat
 from spotrun.errors import CloudError, CloudUnavailable
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-"""The scope of all calls. Scopes only narrow rights: IAM decides."""
+"""The OAuth scope of all calls. Scopes only narrow rights: IAM decides."""
 SCOPE_OF_ADDRESS = "https://www.googleapis.com/auth/userinfo.email"
 KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
-"""Prefix of variables that name another server for an API; gcloud reads the same variables."""
+"""Prefix of variables that name another server for an API. gcloud reads the same variables."""
 REDIRECTS = 300
-"""From this status on an answer is a failure. Google's APIs never redirect."""
+"""The lowest status that counts as a failure. Google's APIs never redirect."""
 _PARAMETERS = {"prettyPrint": "false"}
 
 
 class Api(NamedTuple):
-    """A service of Google's. `root` is the common beginning of its addresses, in the form of gcloud's overrides."""
+    """One of Google's APIs. `root` is the common prefix of its addresses, in the form of gcloud's overrides."""
 
     name: str
     root: str
@@ -57,8 +57,8 @@ SECRET_MANAGER = Api("secretmanager", "https://secretmanager.googleapis.com/")
 
 class Call(NamedTuple):
     """
-    One request. `path` continues the root of its API; a value in it is already quoted. `form` replaces `body` if the
-    API expects no JSON.
+    One request. `path` continues the root of its API, and values in it are already quoted. `form` replaces `body` if
+    the API does not expect JSON.
     """
 
     api: Api
@@ -90,10 +90,10 @@ class Google(PatientClient):
 
     def project(self, named: str | None) -> str:
         """
-        Return the project that pays: the one that is named, or that of the login.
+        Return the project that pays: the one in `named`, or else that of the login.
 
         Raises:
-            CloudError: neither names one.
+            CloudError: neither names a project.
         """
         if named is None:
             with translated(_meaning_of, "find out who is logged in"):
@@ -105,9 +105,9 @@ class Google(PatientClient):
 
     def caller(self) -> str:
         """
-        Return the address of the login; "" if it is unknown, as for a login without the scope for it.
+        Return the address of the login; "" if it is unknown, for example because the login lacks the scope for it.
 
-        The token goes into a form: in a URL it would appear in the words of each failure.
+        The token is sent in a form. In a URL it would appear in each error message.
 
         Raises:
             CloudError: no user is logged in.
@@ -126,8 +126,8 @@ class Google(PatientClient):
 
     def ask(self, action: str, call: Call) -> dict[str, Any]:
         """
-        Return the answer, {} if it is empty. `action` continues "Google refused to …". The call may be repeated, so it
-        must be harmless to repeat.
+        Return the answer; {} if it is empty. `action` continues "Google refused to …". The call may be repeated, so
+        repeating it must be harmless.
 
         Raises:
             CloudError: see CloudDriver.
@@ -151,7 +151,7 @@ class Google(PatientClient):
                 return
 
     def items(self, action: str, call: Call, of: str = "items") -> list[Any]:
-        """Return all items under `of` on all pages."""
+        """Return all items under the key `of`, from all pages."""
         return [item for page in self.pages(action, call) for item in page.get(of, ())]
 
     def _once(self, action: str, call: Call) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checks which zones of a job's regions offer what it wants, and how much the project's quotas allow."""
+"""Checks which zones of a job's regions offer the instances that it wants, and how many the project's quotas allow."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Capacity:
 
     def zone_findings(self) -> Iterator[Finding]:
         """
-        Yield what each zone offers.
+        Report the suitable instance types that each zone offers.
 
         Raises:
-            InsufficientCapacity: no zone offers it.
+            InsufficientCapacity: no zone offers a suitable type.
         """
         if not self._smallest_first:
             kinds = (kind for each in self._catalogs.values() for kind in each.types.values())
@@ -67,7 +67,7 @@ class Capacity:
         )
 
     def quota_findings(self, limits: Limits) -> Iterator[Finding]:
-        """Judge the quotas that the smallest instance takes from, of spot and on demand in each region."""
+        """Judge the quotas that the smallest instance would use, for spot and on demand in each region."""
         smallest: dict[tuple[str, CapacityType], Offering] = {}
         for offering in self._smallest_first:
             smallest.setdefault((offering.region, offering.capacity_type), offering)

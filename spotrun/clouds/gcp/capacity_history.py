@@ -1,6 +1,6 @@
 """
-Reads Google's history of spot capacity by `advice.capacityHistory`, which is in Preview and takes a right of its own:
-https://cloud.google.com/compute/docs/instances/view-spot-preemption-price. It has no history of an N1 with GPUs.
+Reads Google's history of spot capacity from `advice.capacityHistory`, which is in Preview and needs its own permission:
+https://cloud.google.com/compute/docs/instances/view-spot-preemption-price. It has no history for N1 machines with GPUs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Kind = Literal["PRICE", "PREEMPTION"]
 
 
 class Histories(NamedTuple):
-    """Google's answers by type. `troubles` say why a type has no answer."""
+    """Google's answers by type. `troubles` has the reason for each type without an answer."""
 
     answers: Mapping[str, Mapping[str, Any]]
     troubles: Mapping[str, str]
@@ -24,8 +24,8 @@ class Histories(NamedTuple):
 
 def histories(google: Google, project: str, region: str, types: Sequence[str], kind: Kind) -> Histories:
     """
-    Read the histories of these types, with one call for each, since Google answers for one type at a time. Nothing
-    fails; a refusal that concerns all types ends the reading.
+    Read the histories of these types, with one call for each, because Google answers for one type at a time. No error
+    is raised; a refusal that concerns all types ends the reading.
     """
     answers: dict[str, Mapping[str, Any]] = {}
     troubles: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Catalog of one region, read seldom and cached: zones, types, prices, image and subnetwork."""
+"""Catalog of one region: zones, types, prices, image and subnetwork. It is read seldom and cached."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from spotrun.offering import RENTED, CapacityType, Offering, Pool
 
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
 SHIPPED_FOR_S = SPOT_PRICES_FOR_S = 3600.0
-"""Seconds for which shipped prices are used before a new try to read the live list. Spot changes at most once a day."""
+"""
+Seconds for which shipped prices are used before the live list is tried again. Spot prices change at most once a day.
+"""
 SURROUNDINGS_FOR_S = 600.0
 _PAGE = {"maxResults": "500"}
 _APART = ("n1-",)
-"""Families whose GPUs are not part of the type. They are offered without GPUs."""
+"""Families whose GPUs are attached separately. They are offered without GPUs."""
 _TPUS = ("ct",)
 
 
@@ -42,7 +44,7 @@ class Placed(NamedTuple):
 
 
 class Catalog:
-    """The catalog of one region of a project. `parts` returns the prices of parts of machines, read or cached."""
+    """The catalog of one region of a project. `parts` returns the prices of machine parts, read or cached."""
 
     def __init__(
         self,
@@ -71,7 +73,10 @@ class Catalog:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """Yield a note for each part that cannot be read now, and so is as last read, and for each silent zone."""
+        """
+        Yield a remark for each cached part that cannot be read now and is therefore as last read, and for each zone
+        that did not answer.
+        """
         kept = {
             "the types in each zone": self._placed.trouble,
             "the spot prices": self._spot.trouble,
@@ -87,17 +92,19 @@ class Catalog:
 
     @property
     def placed(self) -> dict[str, dict[str, InstanceType]]:
-        """The types of each zone, by zone and name."""
+        """The instance types in each zone, by zone and by type name."""
         return {zone: {name: each.kind for name, each in found.items()} for zone, found in self._placed.get().items()}
 
     @property
     def types(self) -> dict[str, InstanceType]:
-        """The types by name; each is in at least one zone."""
+        """The instance types by name; each is in at least one zone."""
         return {name: each.kind for placed in self._placed.get().values() for name, each in placed.items()}
 
     @property
     def asked_for(self) -> Sequence[str]:
-        """The types whose history is read: those that the job names, or whose GPUs it names. Each takes one call."""
+        """
+        The types whose history is read: those that the job names directly or through their GPUs. Each takes one call.
+        """
         return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
 
     @property
@@ -125,30 +132,36 @@ class Catalog:
         self._subnetwork.forget()
 
     def offerings(self) -> Iterator[Offering]:
-        """Yield every type in every zone that has it, without the pools that lack a price or are left out."""
+        """Yield every type in every zone that has it, without pools that lack a price or are left out."""
         for offering in self.rented_out():
             if not self._left_out.has(offering.pool):
                 yield self.surrounded(offering)
 
     def leave_out(self, pool: Pool) -> None:
-        """Leave a pool out of the offerings for a while: Google has said that it does not have it."""
+        """Leave a pool out of the offerings for a while, because Google has reported that it does not have it."""
         self._left_out.add(pool)
 
     def leave_out_but(self, pool: Pool, elsewhere: Sequence[str]) -> None:
-        """Leave out this pool in all zones but `elsewhere` for a while: Google has said which zones have some (G6)."""
+        """
+        Leave out this pool's type for a while in all zones except `elsewhere`, the zones that Google has reported to
+        have capacity (G6).
+        """
         for zone in self.zones if elsewhere else ():
             if zone not in elsewhere:
                 self._left_out.add(replace(pool, zone=zone))
 
     def leave_out_region(self, offering: Offering) -> None:
-        """Leave out all pools of the region: its subnetwork is full, and no type in any of its zones can start."""
+        """
+        Leave out all pools of the region for a while. Its subnetwork is full, so that no type can start in any of its
+        zones.
+        """
         for zone, placed in self._placed.get().items():
             for kind in placed:
                 for capacity_type in RENTED:
                     self._left_out.add(Pool(zone=zone, instance_type=kind, capacity_type=capacity_type))
 
     def surrounded(self, offering: Offering) -> Offering:
-        """Return the offering with the image and subnetwork that it would start with now."""
+        """Return the offering with the image and subnetwork that an instance would start with now."""
         return replace(offering, image=self.image.path, subnet=self.subnetwork)
 
     def rented_out(self) -> Iterator[Offering]:
@@ -169,14 +182,19 @@ class Catalog:
                         )
 
     def spot_history(self, instance_type: str) -> Sequence[PriceSegment]:
-        """Return the known spot prices of a type, oldest first; () if they are unreadable now: no bill fails."""
+        """
+        Return the known spot prices of a type, oldest first; () if they are unreadable now, so that no bill fails.
+        """
         try:
             return self._spot.get().segments.get(instance_type, ())
         except CloudError:
             return ()
 
     def _price(self, kind: str, capacity_type: CapacityType) -> Decimal | None:
-        """Return the price; for spot, the last price of its history, or else the listed one; None if there is none."""
+        """
+        Return the price of a type; None if it is unknown. For spot, this is the last price of its history, or else the
+        listed one.
+        """
         lists = self.price_list
         told = self.spot.segments.get(kind) if capacity_type is CapacityType.SPOT else None
         if told:
@@ -187,7 +205,10 @@ class Catalog:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def _read_types(self) -> dict[str, dict[str, Placed]]:
-        """Read the usable types of each zone that is up and answers, by zone. A silent zone stops no other."""
+        """
+        Read the usable types of each zone that is up and answers, by zone. A zone that does not answer does not affect
+        the others.
+        """
         placed: dict[str, dict[str, Placed]] = {}
         silent: dict[str, CloudError] = {}
         for zone in zones_of(self._google, self._project, self._region):

@@ -1,4 +1,4 @@
-"""Google Compute Engine, whole. See spotrun.clouds.cloud."""
+"""The cloud `gcp`, Google Compute Engine. See spotrun.clouds.cloud."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from spotrun.units import Unreadable
 
 
 class Gcp(Cloud):
-    """Compute Engine. The section `gcp` of a job says where to look, and what surrounds an instance."""
+    """Compute Engine. A job's section `gcp` names the regions and types, and the surroundings of an instance."""
 
     name = "gcp"
     here = False
@@ -105,7 +105,7 @@ class Gcp(Cloud):
             require_account(Google(self.clock(spec)), spec.gcp.service_account)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """Correct `clock` by one call, the first of the run. Each later answer does so too."""
+        """Correct `clock` with one call, the first of the run. Each later answer corrects it too."""
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 
@@ -121,7 +121,7 @@ class Gcp(Cloud):
         return gcp_rule(spec.gcp.volume_gb, self.regions(spec, RentalFlags()))
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
-        """Return the bands that Google tells; none while it does not answer."""
+        """Return the interruption bands computed from Google's history; none if Google does not answer."""
         with _sdk():
             from spotrun.clouds.gcp.preemption_shares import bands_known
         return bands_known(config_of(spec.resources, spec.gcp), system_clock())
@@ -132,7 +132,10 @@ class Gcp(Cloud):
         return gce_notices(environment, clock)
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """Open a shell through Identity-Aware Proxy, which needs no open port. gcloud's default project may differ."""
+        """
+        Open a shell through Identity-Aware Proxy, which needs no open port. The command names the project, because
+        gcloud's default project may differ.
+        """
         with _sdk():
             from spotrun.clouds.gcp.calls import Google
         project = Google(system_clock()).project(spec.gcp.project)
@@ -158,7 +161,10 @@ class Gcp(Cloud):
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:
-        """Return the account. Google lists all regions at once; those that are named have to answer."""
+        """
+        Return the ports for the project's instances. Google lists all regions at once; the named regions have to
+        answer.
+        """
         config, clock = GcpConfig(regions=tuple(map(str.lower, regions)) or GcpSpec().regions), system_clock()
         with _sdk():
             from spotrun.clouds.gcp.calls import Google

@@ -1,4 +1,4 @@
-"""The configuration of Compute Engine's driver, as plain values."""
+"""The configuration of the Compute Engine driver, as plain values."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from spotrun.instance import VOLUME_GIB
 from spotrun.spec.model import GcpSpec, ResourcesSpec
 
 OWN_ACCOUNT = "spotrun-"
-"""Prefix of the id of a run's service account, before the run's uid."""
+"""Prefix of the id of a run's service account. The run's uid follows it."""
 
 
 class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     The regions to rent in, and the surroundings of an instance.
 
-    `project` is None if the login names it. `instance_types` narrows the offerings; if it is empty, `accelerators` do,
-    which may contain names of types; if both are empty, every x86_64 type is offered. `image` is the path of an image
-    or of a family. The subnetwork has the same name in each region. `service_account` is the address of an account for
-    all runs; without it each run has its own.
+    `project` is None if the login determines it. `instance_types` limits the offerings. If it is empty, `accelerators`
+    limits them, which may include names of types; if both are empty, every x86_64 type is offered. `image` is the path
+    of an image or of a family. The subnetwork has the same name in each region. `service_account` is the address of one
+    account for all runs; without it each run has its own account.
     """
 
     regions: tuple[str, ...]
@@ -36,14 +36,15 @@ class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
         return not names.isdisjoint({accelerators.casefold(), instance_type.casefold()})
 
     def account_of(self, run_uid: str, project: str) -> str:
-        """Return the address of the service account that a run's instances have."""
+        """Return the address of the service account of a run's instances."""
         return self.service_account or account_address(run_uid, project)
 
 
 def account_address(run_uid: str, project: str) -> str:
     """
-    Return the address of the account that spotrun makes for a run. The id of a project within a domain,
-    `example.com:project`, is reversed in it: https://cloud.google.com/iam/docs/service-account-types
+    Return the address of the account that spotrun makes for a run. If the project's id includes a domain, as in
+    `example.com:project`, the address has the two in reverse order:
+    https://cloud.google.com/iam/docs/service-account-types
     """
     domain, _, name = project.rpartition(":")
     return f"{OWN_ACCOUNT}{run_uid}@{name}{'.' * bool(domain)}{domain}.iam.gserviceaccount.com"

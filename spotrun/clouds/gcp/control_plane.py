@@ -1,11 +1,11 @@
 """
-Computes what nights cost besides their instances: the service that is called, its log, and its requests to the store.
-The prices are those of a dated table, control_plane.json; the calls are those of a rehearsed night. Cloud Run and the
-log are counted at their list prices, although the free tier of each is at least twenty times what a month of nights
+Computes the cost of nights besides their instances: the service that is called, its log, and its requests to the store.
+The prices come from a dated table, control_plane.json, and the numbers of calls from a rehearsed night. Cloud Run and
+the log are counted at their list prices, although the free tier of each is at least twenty times what a month of nights
 needs.
 
-The jobs of Cloud Scheduler are not included: they cost by the month, whether they fire or not, and the first three of a
-billing account are free. Requests to Compute Engine, IAM and Cloud Scheduler are free.
+The jobs of Cloud Scheduler are not included: they cost by the month, whether they fire or not, and a billing account's
+first three are free. Requests to Compute Engine, IAM and Cloud Scheduler are free.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from spotrun.folder.run_calls import Calls
 from spotrun.run.price_tables import PriceTable, price_table
 
 MEMORY_MB = 512
-"""Memory of the service, which has one processor: nights.py requests it, and passes it to the service."""
+"""Memory of the service in MB, which has one processor. nights.py requests it, and passes the number to the service."""
 TICK_S = Decimal("0.5")
-"""Seconds of a call that finds its runner in memory: about ten answers of Google, one after another."""
+"""Seconds of a call whose runner is in memory already: about ten answers from Google, one after another."""
 COLD_S = Decimal(10)
 """Seconds of a call that has to fetch the archive, import everything and read the ledger. The start is billed too."""
 BEGIN_S = Decimal(60)
 """Seconds of a call that creates the run, requests the first instance and waits for its launch."""
 ROUNDED_S = Decimal("0.05")
-"""Seconds by which the time of a call is rounded up on average, to the next 0.1 s."""
+"""Seconds by which a call's time is rounded up on average; it is rounded to the next 0.1 s."""
 LOG_BYTES_A_CALL = 1000
-"""Bytes that Cloud Run itself logs for a call."""
+"""Bytes that Cloud Run itself logs for each call."""
 
 
 def prices() -> PriceTable:

@@ -1,6 +1,6 @@
 """
-The id of a call that deletes an instance. Google keeps it with the operation, so it tells afterwards when a machine had
-been switched off: the instance is gone then, and Google may have forgotten what switched it off.
+The id of a call that deletes an instance. Google keeps the id with the operation. So the id can record when the machine
+was switched off: after the deletion the instance is gone, and Google may have forgotten what switched it off.
 
     clientOperationId: https://cloud.google.com/compute/docs/reference/rest/v1/zoneOperations
     a UUID of version 8 has 122 bits for its maker's own data: https://www.rfc-editor.org/rfc/rfc9562#section-5.8
@@ -15,12 +15,14 @@ from uuid import UUID, uuid4
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _OWN = 0x5B0720FF
-"""Mark of ids whose milliseconds we wrote."""
+"""Mark of the ids in which spotrun has stored a time, in milliseconds."""
 _LATEST_MS = 1 << 48
 
 
 def delete_id(off_since: datetime | None = None) -> str:
-    """Return a new id, which only the tries of one call share. `off_since` is when the machine was switched off."""
+    """
+    Return a new id for one call, which all tries of the call share. `off_since` is when the machine was switched off.
+    """
     if off_since is None:
         return str(uuid4())
     milliseconds = ((off_since - _EPOCH) // _MILLISECOND) % _LATEST_MS
@@ -28,7 +30,7 @@ def delete_id(off_since: datetime | None = None) -> str:
 
 
 def off_since(told: object) -> datetime | None:
-    """Return when the machine was switched off, from the id of the call that deleted it; None if the id has no time."""
+    """Read when the machine was switched off from the id of the call that deleted it; None if the id holds no time."""
     try:
         found = UUID(str(told))
     except ValueError:

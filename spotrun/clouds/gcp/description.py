@@ -1,4 +1,4 @@
-"""From what Google lists and remembers to Instance: a machine, in spotrun's words."""
+"""Converts Google's rows and operations to Instances."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ _STATES = {
     "TERMINATED": InstanceState.STOPPED,
 }
 """
-https://cloud.google.com/compute/docs/instances/instance-lifecycle. TERMINATED is switched off: it is listed, and its
-disk is billed (G3). One that has ended is not listed at all. A word that is not here is of one that lives.
+States by Google's status: https://cloud.google.com/compute/docs/instances/instance-lifecycle. TERMINATED means switched
+off: the instance is still listed, and its disk is billed (G3). An instance that has ended is not listed at all. An
+instance with a status that is missing here counts as running.
 """
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _NANO = re.compile(r"[0-9]{1,15}")
-"""Forms of the numbers that spotrun writes into labels. A user may write anything else."""
+"""The form of the longer numbers that spotrun writes into labels. A user may have written anything else."""
 _FORMS = {label.NANO_PRICE: _NANO, **dict.fromkeys((label.LAUNCH, label.CPUS, label.MEMORY), _NUMBER)}
 _ALWAYS = (label.RUN, label.LAUNCH, label.NANO_PRICE)
-"""Labels that each instance has from its launch."""
+"""Labels that every instance has from its launch on."""
 LABEL_SHOWN_MAX = 20
 FREE = Decimal(0)
 _ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, AlreadyThere)
@@ -53,11 +54,11 @@ _ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, AlreadyThere)
 
 
 History = Callable[[Offering], Sequence[PriceSegment]]
-"""Returns what the pool of an offering has cost, oldest first; nothing if that is not known."""
+"""A function that returns the price history of an offering's pool, oldest first; empty if unknown."""
 
 
 class Record(NamedTuple):
-    """Everything that Google says of one name: its row in the list, if it has one, and its operations, oldest first."""
+    """Everything that Google reports about one name: its row in the list, if any, and its operations, oldest first."""
 
     name: str
     row: Mapping[str, Any] | None
@@ -66,8 +67,8 @@ class Record(NamedTuple):
 
 def instance_of(record: Record, history: History, seen: Instance | None) -> Instance | None:
     """
-    The instance, or None where nothing is known of it any more, or not yet. `seen` is how it was seen last, if it was:
-    Google forgets when the meter of a deleted one began.
+    Convert a record to an Instance; None if nothing is known about the instance any more, or yet. `seen` is the
+    instance as it was last seen running, if it was: Google forgets when a deleted instance's meter began.
     """
     if record.row is not None:
         return _listed(record.row, history)
@@ -85,7 +86,7 @@ def instance_of(record: Record, history: History, seen: Instance | None) -> Inst
 
 
 def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
-    """Return the instance of a row; None if neither its name nor its labels say that it is of a run."""
+    """Convert a row to an Instance; None if neither its name nor its labels name a run."""
     run_uid, name, labels = run_of(row), read_name(row["name"]), row.get("labels", {})
     if not run_uid:
         return None
@@ -109,7 +110,7 @@ def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
 
 
 def run_of(row: Mapping[str, Any]) -> str:
-    """Return the uid of the run of a row, by its name, or else by its label; "" if it is of none."""
+    """Return the uid of a row's run, from its name or else from its label; "" if it belongs to no run."""
     name = read_name(row["name"])
     return str(row.get("labels", {}).get(label.RUN, "")) if name is None else name.run_uid
 
@@ -132,7 +133,9 @@ def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offer
 
 
 def odd_labels(row: Mapping[str, Any]) -> str:
-    """Return the labels that a row has lost, and those that were changed so that they cannot be read; "" if none."""
+    """
+    Describe the labels that a row has lost, and those that were changed to wrong or unreadable values; "" if none.
+    """
     labels = row.get("labels", {})
     odd = [
         f"{key}={labels[key][:LABEL_SHOWN_MAX]!r}"
@@ -146,12 +149,12 @@ def odd_labels(row: Mapping[str, Any]) -> str:
 
 
 def last_part(link: str) -> str:
-    """Google writes most names as the end of a link."""
+    """Return the last part of a link, because Google writes most names as the end of a link."""
     return str(link).rpartition("/")[2]
 
 
 def why_not_ended(operations: Sequence[Operation]) -> str:
-    """Return what Google says of the last try to end what is still there; "" if nothing."""
+    """Return Google's message about the last failed try to end an instance that is still there; "" if there is none."""
     last = next((each for each in reversed(operations) if each.kind == DELETE), None)
     error = None if last is None or last.error is None else failed(f"end {last.target}", last.error)
     return "" if error is None else f": {error.message}"
@@ -161,12 +164,14 @@ def why_not_ended(operations: Sequence[Operation]) -> str:
 
 
 def _begun(record: Record, made: Operation) -> Instance | None:
-    """Return the instance of a launch that Google has accepted and does not list yet; None if it is not spotrun's."""
+    """
+    Return the pending instance of a launch that Google has accepted but does not list yet; None if it is not spotrun's.
+    """
     return _remembered(record, made, InstanceState.PENDING, made.asked_at)
 
 
 def denials(record: Record) -> int:
-    """Return how many launches of this name Google has accepted and then denied for their identity."""
+    """Return how many launches of this name Google accepted and then denied because of their identity."""
     return sum(
         each.kind == INSERT and isinstance(_failure(record, each), IDENTITY_DENIED) for each in record.operations
     )
@@ -178,9 +183,8 @@ def _failure(record: Record, made: Operation) -> CloudError | None:
 
 def _never_made(record: Record, made: Operation) -> Instance | None:
     """
-    Return what became of a launch that was accepted and failed then, as it does where there is no capacity.
-
-    One that was denied for its identity tells nothing: the driver repeats the launch, and the new answer counts.
+    Return the ended instance of a launch that was accepted and then failed, for example for lack of capacity. Return
+    None if the launch was denied because of its identity: the driver repeats such a launch, and the new answer counts.
     """
     found = _remembered(record, made, InstanceState.TERMINATED, made.asked_at)
     error = _failure(record, made)
@@ -190,7 +194,10 @@ def _never_made(record: Record, made: Operation) -> Instance | None:
 
 
 def _refused_by(error: CloudError) -> EndedBy:
-    """Three faults in a row fail a run (P14): another place or another moment is no help then."""
+    """
+    Return who ended a launch that failed. Three faults in a row fail a run (P14), so only errors that another place or
+    another moment cannot help count as faults.
+    """
     if isinstance(error, QuotaExceeded):
         return EndedBy.QUOTA
     return EndedBy.CLOUD if isinstance(error, _ELSEWHERE_OR_LATER) else EndedBy.FAULT
@@ -205,8 +212,9 @@ def _ended(
     seen: Instance | None,
 ) -> Instance | None:
     """
-    The machine ran until `end`, and its disk was there until the last operation that ended anything. One that was
-    never seen to run has run since its launch succeeded: that operation ends when it runs.
+    Return the ended instance of a record. Its machine ran until `end`, and its disk existed until the last operation
+    that ended anything. If the instance was never seen running, it ran from the end of its successful launch operation
+    on.
     """
     off_since = _off_since(seen, operations)
     asked_at = made.asked_at if made is not None else min(end.asked_at, off_since or end.asked_at)
@@ -236,15 +244,15 @@ def _ended(
 
 def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
     """
-    Return when the machine was switched off, if this driver saw it switched off, or the driver that deleted it did.
-    None if neither did. Google forgets an operation sooner than a disk that is left.
+    Return when the machine was switched off, if this driver saw it switched off, or the driver that deleted it did;
+    None if neither did. Google forgets an operation earlier than a disk that is left.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)
 
 
 def _remembered(record: Record, of: Operation, state: InstanceState, launched_at: datetime) -> Instance | None:
-    """Return the instance as its name describes it; None if spotrun has not made it."""
+    """Return the instance as its name describes it; None if spotrun did not make the name."""
     name = read_name(record.name)
     if name is None:
         return None
@@ -274,7 +282,10 @@ def _metered(
     stopped_at: datetime | None,
     ended_at: datetime | None,
 ) -> tuple[PriceSegment, ...]:
-    """Return what it was charged. From when it was switched off until it is ended, the machine itself costs nothing."""
+    """
+    Return the prices that the instance was charged. Between switching off and its end, the machine itself costs
+    nothing.
+    """
     found = charged(prices, offering, since, stopped_at)
     if not found or stopped_at is None or stopped_at == ended_at or stopped_at <= since:
         return found

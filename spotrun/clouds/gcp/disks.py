@@ -1,6 +1,6 @@
 """
-Finds disks of spotrun's that no instance has. Each goes with its instance, unless a user has set Google to keep it or
-has detached it. A boot disk has the name of its instance, and is found as that is:
+Finds spotrun's disks that no instance uses. A disk is deleted with its instance, unless a user has detached it or set
+Google to keep it. A boot disk has the same name as its instance, so both are found in the same way:
 https://cloud.google.com/compute/docs/reference/rest/v1/instances/insert (initializeParams.diskName).
 """
 
@@ -18,7 +18,7 @@ from spotrun.clouds.orphaned_resources import Leftover
 
 
 class Disks:
-    """See Leftovers. `project` is None where the login says which."""
+    """See Leftovers. `project` is None if the login determines it."""
 
     def __init__(self, google: Google, project: str | None = None) -> None:
         self._google = google

@@ -1,8 +1,8 @@
 """
-The checks of a project on Google Cloud, made with the caller's own login before any instance is billed.
+The checks of a Google Cloud project, made with the caller's own login before any instance is billed.
 
-They read, and ask what the caller may do. They make the service account of a run that does not exist, and remove it.
-Google rehearses no launch: whether one succeeds is only told by one.
+They read, and query the caller's permissions. They make the service account of a run that does not exist, and remove
+it. Google offers no rehearsal of a launch: only a real launch shows whether one succeeds.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _DRY = "`spotrun launch JOB.yaml --dry-run` shows what would be rented"
 
 class GcpDoctor:
     """
-    A project, and what a job wants of it. `wanted` need not name anything; `store_uri` is where runs would live, None
-    if unknown. `secrets` are those of the job, by the names of their variables.
+    Checks a project, for a job if there is one. `wanted` may be empty. `store_uri` is where runs would live; None if
+    unknown. `secrets` are the job's secrets, by the names of their variables.
     """
 
     def __init__(
@@ -71,7 +71,10 @@ class GcpDoctor:
         return findings_of_steps(self._steps())
 
     def _steps(self) -> Iterator[Step]:
-        """Yield the steps. The step "regions" may leave some out, so later steps follow from what it has left."""
+        """
+        Yield the steps. The step "regions" may drop regions from the configuration, so the later steps use those that
+        remain.
+        """
         google, own = self._google, self._own_accounts
         yield Step("identity", self._identity, is_vital=True)
         yield Step("regions", self._unheard, Refusal("Google does not tell regions and their quotas"))
@@ -108,7 +111,9 @@ class GcpDoctor:
         return account_checks.project_facts(self._google, self._project)
 
     def _identity(self) -> Iterator[Finding]:
-        """The first call says too if the API or billing is off, or if there is no such project."""
+        """
+        Check the login. The first call also shows whether the API and billing are on, and whether the project exists.
+        """
         before = self._clock.ahead
         name = self._facts.get("name", self._project)
         who = account_checks.caller(self._google) or "somebody whose address this login does not tell"
@@ -122,10 +127,10 @@ class GcpDoctor:
 
     def _unheard(self) -> Iterable[Finding]:
         """
-        Check that Google has the regions, and leave those that it does not have out of all further checks.
+        Check that the regions exist, and leave out of all further checks those that do not.
 
         Raises:
-            BadSurroundings: the job names one.
+            BadSurroundings: a configured region does not exist.
         """
         unheard = [name for name in self._config.regions if name not in self._regions]
         if unheard:
@@ -180,7 +185,10 @@ class GcpDoctor:
 
     @cached_property
     def _catalogs(self) -> dict[str, Catalog]:
-        """Return a catalog of all types per region, to name what there is if there is none of what the job wants."""
+        """
+        A catalog of all types for each region. If the region lacks the types that the job wants, the finding names the
+        others.
+        """
         everything = replace(self._config, instance_types=(), accelerators=())
         return {
             region: Catalog(self._google, self._project, region, everything, self._clock, dict)
@@ -193,7 +201,7 @@ class GcpDoctor:
             yield from price_findings(self._google, self._project, region, types, self._clock.now())
 
     def _quotas(self) -> Iterator[Finding]:
-        """Check the quotas. What this login may not read is unknown, and reported once."""
+        """Check the quotas. Quotas that this login may not read are unknown, which the step "regions" has reported."""
         try:
             told = self._regions
         except AccessDenied:
@@ -220,7 +228,10 @@ class GcpDoctor:
             yield from bucket_findings(self._google, self._bucket, self._config.regions, self._own_accounts)
 
     def _own_account(self, store_uri: str) -> Iterator[Finding]:
-        """Make and remove a service account, as a run does: as a first runner, then as a second one, which finds it."""
+        """
+        Make and remove a service account as a run does: first as a new run's runner, then as a second runner, which
+        finds the account.
+        """
         accounts = RunAccounts(self._google, self._clock, self._project)
         with trial_identity(accounts, self._clock) as uid:
             make = partial(accounts.make, uid, f"{store_uri}/doctor-{uid}")
@@ -235,5 +246,5 @@ class GcpDoctor:
 
 
 def _no_account_tried() -> Iterable[Finding]:
-    """A login that may not delete an account makes none."""
+    """Report that no account was made on trial. A login that may not delete an account should not make one."""
     return [unknown(ACCOUNT, "none is made on trial while rights are missing, as above", GRANT)]

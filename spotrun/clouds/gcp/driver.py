@@ -27,17 +27,22 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest, PriceSegmen
 from spotrun.offering import CapacityType, Offering
 
 SNAPSHOT_FOR_S = 1.0
-"""Seconds for which an answer about a run serves all callers: Google limits the calls of a project (P15)."""
+"""Seconds for which one answer about a run serves all callers: Google limits the calls of a project (P15)."""
 QUOTA_HELD_FOR = timedelta(minutes=5)
-"""An instance that has just ended still counts against the quota (P5)."""
+"""Time for which an instance that has ended still counts against the quota (P5)."""
 LISTED_WITHIN_S = 120.0
-"""Seconds after which what Google has accepted is in its lists, or was never made."""
+"""
+Seconds within which a launch that Google has accepted appears in its lists. If it is missing then, it was never made.
+"""
 ENDS_WITHIN_S = 180.0
-"""A guest has 90 s to shut down, and lists are late: https://cloud.google.com/compute/docs/instances/deleting-instance"""
+"""
+Seconds within which an instance should be gone. A guest has 90 s to shut down, and lists are late:
+https://cloud.google.com/compute/docs/instances/deleting-instance
+"""
 
 
 class _Ending(NamedTuple):
-    """The time of the first request to end an instance, and what Google says of the last one."""
+    """The time of the first request to end an instance, and Google's message about the last one."""
 
     since_s: float
     why_not: str = ""
@@ -45,10 +50,11 @@ class _Ending(NamedTuple):
 
 class GcpDriver:
     """
-    Rents out Compute Engine's VMs in the regions of its configuration. See CloudDriver for what its five verbs promise.
+    Rents out Compute Engine's VMs in the configured regions. CloudDriver describes its five methods.
 
-    It holds no run state: an instance's name says whose it is. What it keeps of those it has seen only makes a bill
-    finer, when the meter of a deleted one began, and spares calls while lists are late.
+    It holds no run state: an instance's name identifies its run. It remembers instances that it has seen for two
+    reasons only: a deleted instance's bill is more exact with the start of its meter, and lists that are late need
+    fewer calls.
     """
 
     name = "gcp"
@@ -74,7 +80,7 @@ class GcpDriver:
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         if self._is_blind:
-            return []  # the fate of an instance would be unknown; and a throttled caller should call less
+            return []  # the fate of an instance would be unknown, and a throttled caller should make fewer calls
         found = self._offered.ask(lambda region: [*self._catalogs[region].offerings()], must_see)
         return [offering for offered in found.values() for offering in offered]
 
@@ -152,10 +158,10 @@ class GcpDriver:
 
     def _records_of(self, request: LaunchRequest) -> list[Record]:
         """
-        Return what Google says of the names that a launch of this token may have.
+        Return Google's records of all names that a launch with this token may have.
 
         Raises:
-            CloudUnavailable: Google does not tell what is in the zone of the request. A launch has no other.
+            CloudUnavailable: Google cannot list the request's zone now. The launch can be in no other zone.
         """
         seen = look(self._google, self._project, request.run_uid)
         require_seen(seen, (request.offering.zone,))
@@ -164,16 +170,16 @@ class GcpDriver:
 
     def _of_token(self, request: LaunchRequest, records: Iterable[Record]) -> Instance | None:
         """
-        Return the instance of a token, if there is one.
+        Return the instance with the request's token, if there is one.
 
         Raises:
-            LaunchTokenSpent: it has ended.
-            CloudError: it is not what the launch requests.
+            LaunchTokenSpent: the instance has ended.
+            CloudError: the instance differs from the request.
         """
         for instance in (each for each in map(self._instance, records) if each is not None):
             self._accepted.pop(request.token, None)
             if not instance.alive and instance.billed_from is None:
-                continue  # its launch failed, and the same answer comes again
+                continue  # its launch failed, and a repeated request gets the same answer
             if instance.offering.pool != request.offering.pool:
                 raise CloudError(f"the token of launch {request.launch} was used before, for {instance.offering}")
             if not instance.alive:
@@ -182,7 +188,9 @@ class GcpDriver:
         return None
 
     def _launched(self, request: LaunchRequest) -> Instance:
-        """Return what was launched just now. A list may lack it for a while: what was accepted is pending."""
+        """
+        Return the instance that was launched just now. If Google's list lacks it for a while, it counts as pending.
+        """
         found = self._of_token(request, self._records_of(request))
         if found is not None:
             return found
@@ -199,7 +207,10 @@ class GcpDriver:
         return pending
 
     def _not_listed_yet(self, request: LaunchRequest) -> Instance | None:
-        """Return what Google granted just now and no list has shown since: it needs no new request. None if nothing."""
+        """
+        Return the instance that Google accepted recently and has not listed since; it needs no new request. None if
+        there is none.
+        """
         accepted_s, pending = self._accepted.get(request.token, (-inf, None))
         if self._clock.monotonic() - accepted_s < LISTED_WITHIN_S * self._clock.scale:
             return pending if pending is not None and pending.offering.pool == request.offering.pool else None
@@ -207,7 +218,10 @@ class GcpDriver:
         return None
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
-        """Leave out for a while what a refusal says cannot be had; forget an image or surroundings that it rejects."""
+        """
+        Learn from a refusal: leave out for a while the pools that it rules out, or forget the image or surroundings
+        that it rejects.
+        """
         match error:
             case Unsupported():
                 catalog.leave_out(offering.pool)
@@ -221,7 +235,10 @@ class GcpDriver:
                 catalog.forget_surroundings()
 
     def _quota_error(self, offering: Offering, error: QuotaExceeded) -> CloudError:
-        """The error to raise. Waiting helps only while an instance of ours that just ended may still hold the quota."""
+        """
+        Return the error to raise. Waiting helps only if an instance of ours that just ended may still count against the
+        quota.
+        """
         since = self._clock.now() - QUOTA_HELD_FOR
         records = look(self._google, self._project, None).records.values()
         held = [each for each in map(self._instance, records) if each is not None]
@@ -249,7 +266,10 @@ class GcpDriver:
             yield from catalog.remarks
 
     def _still_there(self) -> Iterator[str]:
-        """Name each instance whose end Google has accepted without doing it (G12). A runner requests the end again."""
+        """
+        Describe each instance that is still there although Google accepted the request to end it (G12). A runner
+        requests the end again.
+        """
         for name, end in sorted(self._ending.items()):
             waited_s = self._clock.monotonic() - end.since_s
             if waited_s > ENDS_WITHIN_S * self._clock.scale:

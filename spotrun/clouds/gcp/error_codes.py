@@ -1,10 +1,10 @@
 """
-Translates Google's error codes into what they mean to a run: each is one of the errors of the CloudDriver port.
+Translates Google's error codes into the errors of the CloudDriver port.
 
-A refusal comes in one of two places. An answer of HTTP has reasons and details
+A refusal comes in one of two places. An HTTP answer has reasons and details
 (https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-requests); an operation that failed has codes
 (https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation). The rows G1 to G14 and P1 to P28 of
-the failure catalogue say what went wrong with them elsewhere.
+the failure catalogue describe failures that they caused elsewhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from spotrun.errors import (
 
 
 class StockedOut(InsufficientCapacity):
-    """Nothing is left of this type in the zone. `elsewhere` are zones that Google says have some, if it names any."""
+    """
+    The zone has no capacity left for this type. `elsewhere` are the zones that Google says have some, if it names any.
+    """
 
     def __init__(self, message: str, *, hint: str | None = None, elsewhere: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint=hint)
@@ -46,11 +48,11 @@ class StockedOut(InsufficientCapacity):
 
 
 class AddressesExhausted(InsufficientCapacity):
-    """The subnetwork has no address left: no other type there can help."""
+    """The subnetwork has no free address, so no other type can start there either."""
 
 
 class NoticeRefused(CloudError):
-    """The project may not ask for a notice of two minutes: the launch does without."""
+    """The project may not request a notice of two minutes. The launch is repeated without it."""
 
 
 class ServiceOff(AccessDenied):
@@ -62,7 +64,7 @@ class BillingOff(AccessDenied):
 
 
 class PolicyForbids(CloudError):
-    """A policy of the organization forbids it. Google says so with the status of a race."""
+    """A policy of the organization forbids the request. Google sends the status of a race for it."""
 
 
 IDENTITY_DENIED = (IdentityUnknown, AccessDenied)
@@ -121,7 +123,7 @@ ERRORS_BY_CODE = by_code(
     (NotThere, None, "notFound RESOURCE_NOT_FOUND EXTERNAL_RESOURCE_NOT_FOUND NOT_FOUND"),
     (PolicyForbids, _POLICY, "conditionNotMet CONDITION_NOT_MET"),
 )
-"""By reason or code: the error that a run handles, and what its user can do."""
+"""The error that a run handles and a hint for its user, by reason or code."""
 
 _BY_STATUS: dict[int, Meaning] = {
     401: (CredentialsExpired, LOG_IN_ANEW),
@@ -131,14 +133,17 @@ _BY_STATUS: dict[int, Meaning] = {
     412: (PolicyForbids, _POLICY),
     429: (CloudUnavailable, None),
 }
-"""By status, if no reason is known. 403 says nothing by itself: Google throttles with it too, then with a reason."""
+"""
+Errors by status, for answers without a known reason. 403 alone is ambiguous: Google also throttles with it, but then
+gives a reason.
+"""
 _VAGUE = (
     *("forbidden", "PERMISSION_DENIED", "insufficientPermissions"),
     *("notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND", "EXTERNAL_RESOURCE_NOT_FOUND"),
 )
-"""Codes of a kind of trouble. If details or words say more, they count."""
+"""Codes for whole classes of faults. If the details or the message say more, those count."""
 _ACCOUNT = re.compile(r"service ?accounts?\b|\.gserviceaccount\.com\b", re.IGNORECASE)
-"""A service account by the words of a refusal, or by its address."""
+"""Finds a service account in a message, by these words or by its address."""
 _BAD_REQUEST = 400
 _UNAUTHENTICATED = 401
 _CONFLICT = 409
@@ -148,7 +153,9 @@ _PERMANENCE: tuple[type[CloudError], ...] = (
     *(CredentialsRefused, AccessDenied, PolicyForbids, BadImage, NoticeRefused, Unsupported, BadSurroundings),
     *(IdentityUnknown, QuotaExceeded, AddressesExhausted, StockedOut, LaunchTokenSpent, AlreadyThere, NotThere),
 )
-"""Errors by rank: of several faults at once, the first one here counts (P25); what passes comes last."""
+"""
+Errors by rank. If an answer reports several faults, the first in this order counts (P25); faults that pass come last.
+"""
 
 _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
     (statuses, re.compile(words, re.IGNORECASE), meaning)
@@ -163,22 +170,25 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"preemptionNoticeDuration|preemption[ _-]notice", (NoticeRefused, None)),
         ((400,), r"diskSizeGb|disk size", (CloudError, _VOLUME)),
         ((400,), r"/images/|\bimage\b|sourceImage", (BadImage, _IMAGE)),
-        ((404,), r"/global/images/", (BadImage, _IMAGE)),  # a folder may have `image` in its name, and be gone
+        ((404,), r"/global/images/", (BadImage, _IMAGE)),  # a folder that is gone may have `image` in its name
         ((400,), _ACCOUNT.pattern, (IdentityUnknown, _IDENTITY)),
         ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, OTHER_OFFERING)),
         ((404,), r"/machineTypes/", (Unsupported, OTHER_OFFERING)),
         ((400,), r"network|disk ?type", (BadSurroundings, _SURROUNDINGS)),
-        # with the status of throttling, and a delay of a day: https://github.com/kubeflow/pipelines/issues/1052
+        # Google sends the status of throttling, with a delay of a day: https://github.com/kubeflow/pipelines/issues/1052
         ((429,), r"maximum number of service accounts", (QuotaExceeded, _QUOTA)),
     )
 )
-"""Errors that only the words of a status tell, the first that fits: a request names something that is not there."""
+"""
+Errors that only the words of a message identify, such as a request that names something that does not exist. The first
+match counts.
+"""
 
 
 def refused(action: str, status: int, body: object, text: str = "") -> CloudError:
     """
-    The error for one answer of HTTP that is none of success. `text` is its body; where that is no JSON, it is no answer
-    of Google's.
+    Return the error for an HTTP answer without success. `text` is its body. If the body is not JSON, the answer is not
+    Google's.
     """
     is_page = body is None and bool(words_of(text)) and status != _UNAUTHENTICATED
     if status < _BAD_REQUEST or is_page:
@@ -188,13 +198,13 @@ def refused(action: str, status: int, body: object, text: str = "") -> CloudErro
 
 
 def answered_by_another(action: str, text: str) -> CloudUnavailable:
-    """A proxy, or the portal of a hotel, has sent this page in place of Google."""
+    """Return the error for an answer that a proxy or captive portal sent in Google's place."""
     what = f"Google cannot be reached to {action}: something on the way has answered: {words_of(text)}"
     return CloudUnavailable(what, hint=_ON_THE_WAY)
 
 
 def failed(action: str, operation: Mapping[str, Any]) -> CloudError | None:
-    """The error of an operation that is done; None if it succeeded."""
+    """Return the error of an operation that is done; None if it succeeded."""
     faults = [*faults_of_operation(operation)]
     status = int(operation.get("httpErrorStatusCode", 0))
     if not faults and status < _BAD_REQUEST:
@@ -208,10 +218,10 @@ def failed(action: str, operation: Mapping[str, Any]) -> CloudError | None:
 
 def lacking_identity(error: CloudError) -> CloudError:
     """
-    Return the error of a launch: IdentityUnknown if what is not there is its service account.
+    Return the error of a launch: IdentityUnknown if its service account was not found, otherwise `error`.
 
-    Compute Engine says `The resource 'ADDRESS' of type 'serviceAccount' was not found` of an account that it does not
-    know yet. IAM uses similar words for an account that does not exist, and NotThere is right for that.
+    For an account that it does not know yet, Compute Engine says `The resource 'ADDRESS' of type 'serviceAccount' was
+    not found`. IAM uses similar words for an account that does not exist, for which NotThere is right.
     """
     if isinstance(error, NotThere) and _ACCOUNT.search(error.message):
         return IdentityUnknown(error.message, hint=_IDENTITY)
@@ -244,7 +254,7 @@ def _meaning(status: int, fault: Fault) -> Meaning:
 
 
 def _by_code(fault: Fault) -> Iterator[Meaning]:
-    """Details have the finer reason where both places have one."""
+    """Yield the meanings of the fault's codes, the details' reasons first, because they are more precise."""
     for code in (*fault.reasons, fault.code):
         if code in ERRORS_BY_CODE and code not in _VAGUE:
             yield ERRORS_BY_CODE[code]
@@ -263,7 +273,7 @@ def _by_status(status: int) -> Meaning:
 
 
 def _finer(hint: str | None, fault: Fault) -> str | None:
-    """The hint for what this fault names."""
+    """Return a more precise hint if the fault names a service, or a quota of all regions."""
     if hint == _ENABLE and fault.service:
         return f"turn it on: gcloud services enable {fault.service}"
     if hint == _QUOTA and fault.is_of_all_regions:

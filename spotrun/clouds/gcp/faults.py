@@ -1,6 +1,6 @@
 """
-Reads Google's faults as Google words them: from the body of an HTTP answer (https://cloud.google.com/apis/design/errors)
-or from an operation that failed.
+Reads the faults that Google reports, from the body of an HTTP answer (https://cloud.google.com/apis/design/errors) or
+from an operation that failed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 SHOWN_MAX = 400
-"""Maximum characters of a message that are shown, since a proxy may have sent a page of HTML."""
+"""Maximum length of a message that is shown, in characters, because a proxy may have sent an HTML page."""
 _SERVICE = re.compile(r"\b([a-z]+\.googleapis\.com)\b")
 _CONSTRAINT = re.compile(r"\bconstraints/[\w.]+")
 _ALL_REGIONS = re.compile(r"ALL[_-]REGIONS|\bglobally\b")
 
 
 class Fault(NamedTuple):
-    """One fault that Google found. `code` is its reason or code, `details` are the details that came with it."""
+    """One fault that Google reports. `code` is its reason or code, and `details` are the details that came with it."""
 
     code: str
     message: str
@@ -25,7 +25,7 @@ class Fault(NamedTuple):
 
     @property
     def told(self) -> str:
-        """The message, with the facts that only the details have."""
+        """The message, together with facts that only the details contain."""
         beside = (
             self._quota_told,
             self._named_beside(self._metadata("permission")),
@@ -35,7 +35,7 @@ class Fault(NamedTuple):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons of newer services, which say more than `code`."""
+        """The reasons in the details, which newer services send and which say more than `code`."""
         return tuple(str(each["reason"]) for each in self._infos if "reason" in each)
 
     @property
@@ -46,24 +46,24 @@ class Fault(NamedTuple):
 
     @property
     def constraint(self) -> str:
-        """The violated constraint of an organization; "" if there is none."""
+        """The organization's constraint that was violated; "" if there is none."""
         violations = (violation for detail in self.details for violation in detail.get("violations", ()))
         texts = (self.message, *(str(each.get("type", "")) for each in violations))
         return next((found[0] for text in texts if (found := _CONSTRAINT.search(text)) is not None), "")
 
     @property
     def zones_available(self) -> tuple[str, ...]:
-        """The zones that have capacity, as a stockout names them."""
+        """The zones that have capacity, according to a stockout's details."""
         return tuple(zone.strip() for zone in self._metadata("zonesAvailable").split(",") if zone.strip())
 
     @property
     def is_of_all_regions(self) -> bool:
-        """True if a quota holds for all regions together, so that another region has no more of it."""
+        """True if the exceeded quota applies to all regions together, so that another region does not help."""
         return _ALL_REGIONS.search(self.told) is not None
 
     @property
     def _infos(self) -> Iterator[Mapping[str, Any]]:
-        """The error infos among the details. An operation has each in a field of its own."""
+        """The error infos among the details. In an operation, each has its own field."""
         return (detail.get("errorInfo", detail) for detail in self.details)
 
     def _metadata(self, name: str) -> str:
@@ -75,7 +75,7 @@ class Fault(NamedTuple):
 
     @property
     def _quota_told(self) -> str:
-        """A quota with its number."""
+        """The exceeded quota with its limit, in parentheses; "" if the fault names none."""
         quota = next((each["quotaInfo"] for each in self.details if each.get("quotaInfo")), None)
         if quota is None:
             return ""
@@ -87,8 +87,8 @@ class Fault(NamedTuple):
 
 def faults_of_http(body: object) -> Iterator[Fault]:
     """
-    Yield the faults of an HTTP answer. `error.errors` has reasons, and `error.details` those of newer services; either
-    list may be missing.
+    Yield the faults of an HTTP answer. `error.errors` has reasons, and `error.details` has the reasons of newer
+    services. Either list may be missing.
     """
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
@@ -107,7 +107,7 @@ def faults_of_operation(operation: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def words_of(text: str) -> str:
-    """Return the text of a page of HTML, without its tags."""
+    """Return the text of an HTML page without its tags."""
     return _shown(" ".join(re.sub(r"<[^>]*>", " ", text).split()))
 
 

@@ -1,9 +1,9 @@
 """
-Edits the policy of a run's folder, which grants the run's service account to read, list and add everywhere in it, and
-to change the objects that instances change.
+Edits the policy of a run's folder. The policy lets the run's service account read, list and add objects everywhere in
+the folder, and change only the objects that instances change.
 
-IAM has no denial for folders, so an instance cannot change an object only because no policy grants it:
-https://cloud.google.com/storage/docs/managed-folders. The condition says which objects of the folder may be overwritten
+IAM has no denial for folders, so an instance cannot change an object only if no policy grants that:
+https://cloud.google.com/storage/docs/managed-folders. A condition says which of the folder's objects may be overwritten
 and deleted: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
 """
 
@@ -17,15 +17,18 @@ from spotrun.address import BucketAddress
 CREATE, CHANGE = "spotrunCreate", "spotrunChange"
 """Custom roles of the project; infra/gcp makes them."""
 CHANGED = ("checkpoints/", "environments/", "hints/agent-", "outputs/")
-"""Prefixes of the keys that an agent overwrites or deletes. It creates all others once, like those of the ledger."""
+"""
+Prefixes of the keys that an agent overwrites or deletes. All other objects, such as those of the ledger, are created
+once.
+"""
 VERSION = 3
-"""Version of policies with conditions: https://cloud.google.com/iam/docs/policies#versions."""
+"""The version of policies that have conditions: https://cloud.google.com/iam/docs/policies#versions."""
 
 Policy = Mapping[str, Any]
 
 
 class Grant(NamedTuple):
-    """One member's role. `expression` is that of its condition, "" if it has none."""
+    """A role that is granted to one member. `expression` is the condition's expression; "" without a condition."""
 
     role: str
     member: str
@@ -41,8 +44,8 @@ def grants(policy: Policy) -> Iterator[Grant]:
 
 def granted(policy: Policy, email: str, project: str, folder: BucketAddress) -> Policy:
     """
-    Return the policy with the grants of a run's account in `folder`, and no others for it or a deleted account of the
-    same address.
+    Return the policy with the grants of a run's account in `folder`. Any other grants to the account, or to a deleted
+    account of the same address, are removed.
     """
     rest = without(policy, email)
     member = [_living(email)]
@@ -56,7 +59,7 @@ def granted(policy: Policy, email: str, project: str, folder: BucketAddress) -> 
 
 def without(policy: Policy, email: str) -> Policy:
     """
-    Return the policy without any grant to an account, or to a deleted account of the same address:
+    Return the policy without grants to an account, or to a deleted account of the same address:
     https://cloud.google.com/iam/docs/principal-identifiers
     """
     kept = []
@@ -80,6 +83,8 @@ def _role(project: str, name: str) -> str:
 
 
 def _condition(folder: BucketAddress) -> str:
-    """Return a condition on the beginnings of whole names, so that no key can match by a part in its middle."""
+    """
+    Return a condition on the beginning of the whole object name, so that no key can match with a part in its middle.
+    """
     root = f"projects/_/buckets/{folder.bucket}/objects/{folder.root}"
     return " || ".join(f'resource.name.startsWith("{root}{each}")' for each in CHANGED)

@@ -16,24 +16,27 @@ COMMON_NAMES = {
     "nvidia-gb200": "GB200",
     "nvidia-rtx-pro-6000": "RTX-PRO-6000",
 }
-"""Common names by Google's names: https://cloud.google.com/compute/docs/gpus. Any other name loses its `nvidia-`."""
+"""
+Common names by Google's names: https://cloud.google.com/compute/docs/gpus. For any other GPU, the common name is
+Google's without `nvidia-`.
+"""
 BETWEEN = "_"
-"""Separates name and count in a label, which may have no colon."""
+"""Separates name and count in a label, because labels may not contain a colon."""
 
 
 def accelerators_of(machine_type: Mapping[str, Any]) -> str:
-    """Return `L4:1` for a type whose GPUs are a part of it; "" if it has none."""
+    """Return the accelerators of a type with built-in GPUs, such as `L4:1`; "" if it has none."""
     found = machine_type.get("accelerators", ())
     return f"{_common(found[0]['guestAcceleratorType'])}:{found[0]['guestAcceleratorCount']}" if found else ""
 
 
 def in_label(accelerators: str) -> str:
-    """Return accelerators such as `L4:1` in the form of a label, `l4_1`."""
+    """Return accelerators such as `L4:1` in the form that a label can hold, `l4_1`."""
     return accelerators.lower().replace(":", BETWEEN)
 
 
 def of_label(text: str) -> str:
-    """Read accelerators from a label; "" if it holds none."""
+    """Read accelerators from a label; return "" if it holds none."""
     name, between, count = text.partition(BETWEEN)
     return f"{name.upper()}:{count}" if between and count.isdecimal() else ""
 

@@ -1,8 +1,8 @@
 """
-The instances of a project as Google lists and remembers them, in two calls for all zones at once.
+The instances of a project as Google lists and remembers them, read in two calls for all zones at once.
 
-Both find them by name, which never changes: a policy or a user may take a label away from what runs and is billed. The
-label of a run finds what a user launches "like this", with our labels and under another name.
+Both calls search by name, which never changes: a policy or a user may take a label from an instance that runs and is
+billed. The run's label also finds instances that a user launches "like this", with our labels and another name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _PAGE = {"maxResults": "500", "returnPartialSuccess": "true"}
 
 
 class InstanceListing(NamedTuple):
-    """`records` by name. `unreachable` are zones about which Google says nothing now: unknown, not empty."""
+    """
+    The `records` of instances, by name. `unreachable` are zones that Google cannot list now; they are unknown, not
+    empty.
+    """
 
     records: dict[str, Record]
     unreachable: frozenset[str]
@@ -31,9 +34,9 @@ class InstanceListing(NamedTuple):
 
 def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
     """
-    Return what there is of a run, or of all runs.
+    List the instances of a run, or of all runs if `run_uid` is None.
 
-    The rows come first: what begins or ends between the two calls is among the operations.
+    Rows are read before operations: an instance that begins or ends between the two calls appears among the operations.
     """
     rows, unreachable = _rows(google, project, run_uid)
     operations, blind = _operations(google, project, run_uid)
@@ -47,8 +50,10 @@ def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
 
 def require_seen(seen: InstanceListing, must_see: Collection[str]) -> None:
     """
+    Check that Google has listed all zones in `must_see`, and all zones of the regions in `must_see`.
+
     Raises:
-        CloudUnavailable: Google says nothing about one of these zones, or about one in these regions.
+        CloudUnavailable: Google cannot list one of these zones now.
     """
     missing = sorted(zone for zone in seen.unreachable if zone in must_see or region_of(zone) in must_see)
     if missing:
@@ -64,7 +69,7 @@ def _rows(google: Google, project: str, run_uid: str | None) -> tuple[dict[str, 
 
 def of_runs(run_uid: str | None) -> str:
     """
-    Return the filter of a list for what belongs to a run, or to any run.
+    Return a list's filter for resources of one run, or of any run if `run_uid` is None.
 
     https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList: expressions, and OR between them.
     """
@@ -73,7 +78,10 @@ def of_runs(run_uid: str | None) -> str:
 
 
 def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list[Operation], frozenset[str]]:
-    """By a regular expression: it is the one kind of filter that finds a part of a link."""
+    """
+    Return the operations, and the unreachable zones. The filter is a regular expression, because no other kind of
+    filter finds a part of a link.
+    """
     query = {**_PAGE, "filter": f'targetLink eq ".*/instances/{_prefix(run_uid)}.*"'}
     call = Call(COMPUTE, "GET", f"projects/{project}/aggregated/operations", query)
     found, unreachable = _scopes(google, "list what was done to instances", call, "operations")
@@ -81,7 +89,7 @@ def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list
 
 
 def _scopes(google: Google, action: str, call: Call, of: str) -> tuple[list[Mapping[str, Any]], frozenset[str]]:
-    """Return all rows, and the zones that do not answer, by the warning of a scope or the `unreachables` of a page."""
+    """Return all rows, and the zones that do not answer, according to a scope's warning or a page's `unreachables`."""
     rows: list[Mapping[str, Any]] = []
     unreachable: set[str] = set()
     for page in google.pages(action, call):
@@ -98,10 +106,13 @@ def _blind(scope: str, warning: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _prefix(run_uid: str | None) -> str:
-    """Return how the names of a run's instances begin, or those of all runs."""
+    """Return the prefix of the names of a run's instances, or of all runs' instances."""
     return OURS if run_uid is None else f"{OURS}{_plain(run_uid)}-"
 
 
 def _plain(run_uid: str) -> str:
-    """A uid has letters and digits only; anything else finds nothing, and is no part of an expression."""
+    """
+    Return a uid that is safe in an expression. Uids have only letters and digits; any other text is replaced by one
+    that matches nothing.
+    """
     return run_uid if re.fullmatch(r"[a-z0-9]{1,64}", run_uid) else "nobody"

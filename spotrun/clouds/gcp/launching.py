@@ -1,4 +1,4 @@
-"""One launch: an insert, which Google answers at once, and its operation, which says what became of it (G2)."""
+"""One launch: an insert, which Google answers at once, and its operation, which shows the result (G2)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ from spotrun.errors import CloudError
 from spotrun.instance import LaunchRequest
 
 ACCEPTED_WITHIN_S = 45.0
-"""Maximum seconds to wait for an operation. One that is still open is under way: a later list shows its end."""
+"""Maximum seconds to wait for an operation. An operation that is still open goes on, and a later list shows its end."""
 LOOKED_EVERY_S = 1.0
 _HAS_CAPACITY = ("STAGING", "RUNNING")
-"""https://cloud.google.com/compute/docs/instances/instance-lifecycle: what it needs has been found for it."""
+"""
+States of an instance for which Google has found capacity:
+https://cloud.google.com/compute/docs/instances/instance-lifecycle
+"""
 
 
 class Launching:
     """
-    Asks for instances in one project. It remembers whether the project may ask for a notice of two minutes, and how
-    often each launch was denied for its identity.
+    Requests instances in one project. It remembers whether the project may request a notice of two minutes, and how
+    often each launch was denied because of its identity.
     """
 
     def __init__(self, google: Google, project: str, config: GcpConfig, clock: Clock) -> None:
@@ -42,13 +45,13 @@ class Launching:
 
     def launch(self, request: LaunchRequest, denials: int = 0) -> None:
         """
-        Request an instance, and return when it has capacity, or when that stays unknown for a while.
+        Request an instance, and return when it has capacity, or when that is still unknown after a while.
 
-        `denials` counts the operations of this launch that have failed for its identity, as far as Google lists them.
+        `denials` counts the operations of this launch that failed because of its identity, as far as Google lists them.
 
         Raises:
-            AlreadyThere: something of its name exists.
-            CloudError: it was refused, or failed. Nothing of it is left then, or an error says what.
+            AlreadyThere: a resource of the same name exists.
+            CloudError: the launch was refused, or failed. Nothing of it is left, unless the message says so.
         """
         self._denials[request.token] = max(denials, self._denials[request.token])
         operation = self._asked(request)
@@ -58,7 +61,7 @@ class Launching:
             raise CloudError(f"the token of launch {request.launch} was used before, for {target}")
         error = self._settled(request, name, operation)
         if isinstance(error, AlreadyThere):
-            raise error  # the same launch has made it, and it may train
+            raise error  # an earlier try of the same launch has made the instance, and it may train
         self._denials[request.token] += isinstance(error, IDENTITY_DENIED)
         if error is not None:
             try:
@@ -76,7 +79,10 @@ class Launching:
             return self._insert(request, self._notice)
 
     def _insert(self, request: LaunchRequest, notice: timedelta) -> dict[str, Any]:
-        """Repeating it is harmless: the request's id is in it, and all else follows from the request."""
+        """
+        Send the insert. Repeating it is harmless: it includes the request's id, and everything else follows from the
+        request.
+        """
         body = insert_body(request, self._config, self._project, notice)
         query = {"requestId": request_id(request, notice, self._denials[request.token])}
         call = self._call(request, "POST", "instances", query, body)
@@ -86,7 +92,10 @@ class Launching:
             raise lacking_identity(error) from error
 
     def _settled(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> CloudError | None:
-        """Return why the launch failed; None if it did not, is under way, or cannot be read: Google has accepted it."""
+        """
+        Return why the launch failed. None if it has not failed, is still under way, or cannot be read, because Google
+        has accepted it.
+        """
         until_s = self._clock.monotonic() + ACCEPTED_WITHIN_S
         while operation.get("status") != "DONE":
             try:
@@ -103,7 +112,7 @@ class Launching:
         return self._row(request, name).get("status") in _HAS_CAPACITY
 
     def _row(self, request: LaunchRequest, name: str) -> Mapping[str, Any]:
-        """The instance as Google shows it; {} if nothing of that name is there."""
+        """Return the instance as Google shows it; {} if no instance has this name."""
         try:
             return self._google.ask(f"read {name}", self._call(request, "GET", f"instances/{name}"))
         except NotThere:
@@ -111,13 +120,16 @@ class Launching:
 
     def _has_made_it(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> bool:
         """
-        Return whether what has the name now is of this operation. After a denial another runner may have asked again,
-        and then it is the instance that is wanted.
+        Return whether this operation made the instance that has the name now. After a denial, another runner may have
+        repeated the launch, and that instance is wanted.
         """
         return self._row(request, name).get("id") == operation.get("targetId")
 
     def _end(self, request: LaunchRequest, name: str) -> None:
-        """An operation may report an error although the instance exists, and is billed (G1)."""
+        """
+        End the instance of a failed launch. An operation may report an error although its instance exists and is billed
+        (G1).
+        """
         call = self._call(request, "DELETE", f"instances/{name}", {"requestId": delete_id()})
         try:
             self._google.ask(f"end {name}, whose launch has failed", call)

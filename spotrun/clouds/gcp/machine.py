@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 MIB_PER_GIB = 1024
 LOCAL_SSD_GIB = 375
 """
-Size of a local SSD: https://cloud.google.com/compute/docs/disks/local-ssd. Series later than c3 have other sizes too.
+Size of a local SSD in GiB: https://cloud.google.com/compute/docs/disks/local-ssd. Series later than c3 have other sizes
+too.
 """
 _FAMILIES_WITH_GPUS = frozenset(("a2", "a3", "g2", "g4"))
 _FAMILIES_OF_SSDS = frozenset(("a2", "a3", "c3"))
@@ -16,7 +17,10 @@ _CPUS_PER_WHOLE_G4_GPU = 48
 
 
 class Machine(NamedTuple):
-    """A machine type. `accelerator` is Google's name for its GPU, such as `nvidia-l4`; `local_ssds` come with it."""
+    """
+    A machine type. `accelerator` is Google's name for its GPU, such as `nvidia-l4`; `local_ssds` is the number
+    included.
+    """
 
     name: str
     cpus: int
@@ -34,8 +38,9 @@ class Machine(NamedTuple):
     @property
     def is_told_whole(self) -> bool:
         """
-        True if the numbers above are all that is billed. A shared core is billed in part. Smaller g4 types have a part
-        of a GPU. a3, a2-ultragpu and -lssd types have local SSDs, which not every list of types names.
+        True if the numbers above include everything that is billed. That is uncertain for three kinds of types: a
+        shared core is billed in part; smaller g4 types have a part of a GPU; a3, a2-ultragpu and -lssd types have local
+        SSDs, which not every list of types includes.
         """
         whole_gpu = self.family != "g4" or self.cpus >= _CPUS_PER_WHOLE_G4_GPU * self.accelerators
         gpus = bool(self.accelerators) == (self.family in _FAMILIES_WITH_GPUS)
@@ -45,7 +50,7 @@ class Machine(NamedTuple):
 
 
 def machine_of(told: Mapping[str, Any]) -> Machine:
-    """Read a resource of `machineTypes`."""
+    """Read a machine type from a resource of `machineTypes`."""
     inside: Mapping[str, Any] = next(iter(told.get("accelerators", ())), {})
     return Machine(
         name=str(told["name"]),

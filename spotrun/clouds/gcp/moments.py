@@ -1,4 +1,4 @@
-"""Reads moments as Google writes them: RFC 3339 with any offset."""
+"""Reads times as Google writes them: RFC 3339 with any offset."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def moment(text: str | None) -> datetime | None:
-    """Read `2026-11-24T17:02:11.318-08:00`, and return it in UTC; None if it is unreadable, or has no zone."""
+    """Convert a time such as `2026-11-24T17:02:11.318-08:00` to UTC; None if it is unreadable or has no offset."""
     try:
         found = datetime.fromisoformat(text or "")
     except ValueError:

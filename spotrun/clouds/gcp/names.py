@@ -1,6 +1,6 @@
 """
-The names of instances. Google forgets a deleted instance with all its labels; only its operations are left, which have
-its name. So the name tells the instance's run, launch, capacity type and type.
+The names of instances. Google forgets a deleted instance with all its labels, and keeps only its operations, which have
+its name. So the name contains the instance's run, launch, capacity type and type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spotrun.offering import CapacityType
 OURS = "spotrun-"
 ANOTHER_TYPE = "`spotrun offers --cloud gcp` lists what there is"
 NAME_MAX = 63
-"""Maximum characters: https://cloud.google.com/compute/docs/naming-resources"""
+"""Maximum length of a name, in characters: https://cloud.google.com/compute/docs/naming-resources"""
 _PATTERN = re.compile(
     r"spotrun-([a-z0-9]{1,20})-([0-9]{1,9})-([0-9a-f]{8})-([sd])-((?=.{1,40}$)[a-z0-9]+(?:-[a-z0-9]+)*)"
 )
@@ -25,7 +25,10 @@ _CAPACITY_TYPES = {letter: kind for kind, letter in _LETTERS.items()}
 
 
 class Name(NamedTuple):
-    """`spotrun-UID-LAUNCH-CRC-s-TYPE`. CRC is that of the token; the letter is `s` for spot or `d` for on demand."""
+    """
+    A name, `spotrun-UID-LAUNCH-CRC-s-TYPE`. CRC is the checksum of the token; the letter is `s` for spot or `d` for on
+    demand.
+    """
 
     run_uid: str
     launch: int
@@ -38,12 +41,14 @@ class Name(NamedTuple):
 
     @property
     def of_token(self) -> str:
-        """The common beginning of all names that a launch of this token may have, for any pool."""
+        """The common prefix of all names that a launch with this token may have, for any pool."""
         return f"{OURS}{self.run_uid}-{self.launch}-{self.token_crc}-"
 
     @property
     def token(self) -> str:
-        """The token that a runner makes for this launch; "" if it had another one, which the name cannot tell."""
+        """
+        The token that runners use for this launch; "" if the launch had another token, which the name does not contain.
+        """
         usual = f"{self.run_uid}-{self.launch}"
         return usual if _crc(usual) == self.token_crc else ""
 
@@ -53,7 +58,7 @@ def name_for(request: LaunchRequest) -> Name:
     Return the name for a request's instance.
 
     Raises:
-        Unsupported: no type of Google's can have such a name.
+        Unsupported: the type's name cannot be that of a Google machine type.
     """
     pool = request.offering.pool
     name = Name(request.run_uid, request.launch, _crc(request.token), pool.capacity_type, pool.instance_type)
@@ -63,7 +68,7 @@ def name_for(request: LaunchRequest) -> Name:
 
 
 def read_name(text: str) -> Name | None:
-    """Read a name; None if spotrun has not made it."""
+    """Read a name; return None if spotrun did not make it."""
     found = _PATTERN.fullmatch(text)
     if found is None:
         return None

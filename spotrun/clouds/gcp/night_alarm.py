@@ -1,5 +1,5 @@
 """
-Calls the runner of a night while its run lives, by a job of Cloud Scheduler that fires each minute. The runner itself
+Calls the runner of a night while its run lives, through a Cloud Scheduler job that fires each minute. The runner itself
 resumes and pauses the job, so nothing runs between nights.
 
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
@@ -18,7 +18,7 @@ _VERBS = {ENABLED: "resume", PAUSED: "pause"}
 
 
 def name_of(night: str) -> str:
-    """Return the name of a night's service, with which the names of its jobs begin."""
+    """Return the name of a night's service, which is also the prefix of its jobs' names."""
     return f"spotrun-night-{night}"
 
 
@@ -31,8 +31,8 @@ class GcpAlarm:
     """
     See Alarm. `job` is the path of the job that fires each minute.
 
-    Google announces at once only to the instance itself that it takes it, and the instance's agent writes that into the
-    ledger. The next call reads the ledger within a minute; the notice lasts two.
+    When Google takes an instance, it notifies only the instance itself at once. The instance's agent writes the notice
+    into the ledger, and the runner's next call reads the ledger within a minute; the notice lasts two.
     """
 
     def __init__(self, google: Google, job: str) -> None:
@@ -53,7 +53,7 @@ class GcpAlarm:
         """Do nothing: Google sends no events about instances (see the class)."""
 
     def _switch(self, state: str) -> None:
-        """Switch the job. It can be paused only while it is enabled, and resumed only while it is paused."""
+        """Switch the job. Only an enabled job can be paused, and only a paused one can be resumed."""
         if self._state() == state:
             return
         verb = _VERBS[state]

@@ -1,7 +1,7 @@
 """
-Fetches the archive of spotrun and runs it: the first program on Cloud Run, with a Python that has no packages.
+Fetches the archive of spotrun and runs it. This is the first program on Cloud Run, with a Python that has no packages.
 
-nights.py sends this file as it stands, as the argument of `python3 -c`. So no image has to be built or kept anywhere.
+nights.py sends this file unchanged, as the argument of `python3 -c`, so that no image has to be built or stored.
 https://cloud.google.com/run/docs/container-contract#metadata-server
 https://cloud.google.com/storage/docs/json_api/v1/objects/get
 """

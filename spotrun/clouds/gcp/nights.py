@@ -1,9 +1,8 @@
 """
-Nights on Google Cloud: three jobs of Cloud Scheduler call a service of Cloud Run, which runs while it is called. The
-service has no image of its own: Google's Python starts (night_start.py), and fetches spotrun from the store.
+Nights on Google Cloud: three Cloud Scheduler jobs call a Cloud Run service, which runs only while it is called. The
+service has no image of its own: Google's Python image runs night_start.py, which fetches spotrun from the store.
 
-infra/gcp/nights makes what is the same for all nights: the accounts of the service and of who calls it, and their
-roles.
+infra/gcp/nights makes what all nights share: the account of the service, the account that calls it, and their roles.
 
 https://cloud.google.com/run/docs/reference/rest/v2/projects.locations.services
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
@@ -53,10 +52,10 @@ from spotrun.secrets.secret_manager import read_at_once
 from spotrun.units import shown
 
 NAME_MAX = 35
-"""The name of a service has fewer than 50 characters, `spotrun-night-` among them."""
+"""Maximum length of a night's name, in characters. A service's name has fewer than 50, including `spotrun-night-`."""
 BEGIN, AGAIN = "begin", "again"
 RUNNER, CLOCK = "night", "clock"
-"""After `spotrun-`: the accounts of infra/gcp/nights."""
+"""Ids of the accounts of infra/gcp/nights, after the prefix `spotrun-`."""
 FUNCTION_S = 300.0
 POLL_S = 3.0
 DEPLOYED_WITHIN = timedelta(minutes=15)
@@ -67,8 +66,9 @@ CLOUD_RUN = FunctionRuntime(
     size_max_bytes=50 * 1000 * 1000,
 )
 """
-On Ubuntu 22.04: https://cloud.google.com/docs/buildpacks/base-images. It is not compiled: night_start.py unpacks it at
-each cold start, and to unpack the bytecode took longer than to compile what is imported.
+Cloud Run's Python versions, on Ubuntu 22.04: https://cloud.google.com/docs/buildpacks/base-images. The archive is not
+compiled. night_start.py unpacks it at each cold start, and unpacking the bytecode took longer than compiling the
+modules that are imported.
 """
 STACK = "google-22"
 MACHINE = "x86_64"
@@ -84,13 +84,13 @@ _CONNECT_S = 10.0
 
 
 def schedule(due: ScheduleTimes) -> str:
-    """In the form of unix-cron, where Sunday is 0."""
+    """Return the times in the form of unix-cron, where Sunday is 0."""
     days = ",".join(str((DAYS.index(day) + 1) % len(DAYS)) for day in due.days)
     return f"{','.join(map(str, due.minutes))} {due.hour} * * {days}"
 
 
 class GcpNights:
-    """See Nights. `named` is the project; None if the login says which."""
+    """See Nights. `named` is the project; None if the login determines it."""
 
     def __init__(self, region: str, clock: Clock, named: str | None = None) -> None:
         self._region = region
@@ -181,7 +181,7 @@ class GcpNights:
         return ""
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
-        """Delete the jobs before the service that they call, so that none calls what is gone."""
+        """Delete the jobs before the service that they call, so that no job calls a deleted service."""
         found = self._described(name)
         if found is None:
             say(f"note: {self._region} had no service {name_of(name)}")
@@ -203,10 +203,10 @@ class GcpNights:
 
     def _archives_needed(self, store: str) -> set[str]:
         """
-        Return the file names of the archives of services: each fetches its archive every time that it starts.
+        Return the file names of the archives that services use. A service fetches its archive each time it starts.
 
         Raises:
-            CloudError, StoreError: the service or the record of a night cannot be read, so they are unknown.
+            CloudError, StoreError: a night's service or record cannot be read, so the names are unknown.
         """
         needed = set()
         for name in names(store):
@@ -218,8 +218,10 @@ class GcpNights:
 
     def _uri(self, name: str) -> str:
         """
+        Return the address of a night's service.
+
         Raises:
-            CloudError: there is no such service.
+            CloudError: the service does not exist.
         """
         found = self._described(name)
         if found is None:
@@ -228,7 +230,12 @@ class GcpNights:
         return str(found.get("uri", ""))
 
     def _deploy(self, name: str, python: str, environment: Mapping[str, str]) -> str:
-        """Make the service, or change what is there. Its address."""
+        """
+        Create or change the service, and return its address.
+
+        Raises:
+            CloudError: the service could not be deployed; the message says why.
+        """
         query = {"allowMissing": "true"}
         call = Call(RUN, "PATCH", f"v2/{self._service(name)}", query, body=self._wanted(name, python, environment))
         self._ask(f"deploy the service {name_of(name)}", call)
@@ -255,20 +262,22 @@ class GcpNights:
             "serviceAccount": account_address(RUNNER, self._project),
             "timeout": f"{FUNCTION_S:g}s",
             "maxInstanceRequestConcurrency": 1,
-            "scaling": {"maxInstanceCount": 3},  # a call that hangs must not keep the next one out
+            "scaling": {"maxInstanceCount": 3},  # one call that hangs must not keep the next one out
             "containers": [container],
         }
         return {
             "description": "Begins a night of spotrun, and attends to its run.",
             "labels": {"spotrun-night": name},
-            "ingress": "INGRESS_TRAFFIC_ALL",  # from anywhere, by each caller with the role run.invoker
+            "ingress": "INGRESS_TRAFFIC_ALL",  # from any address, for callers with the role run.invoker
             "template": template,
         }
 
     def _wait(self, name: str, over: Callable[[Mapping[str, Any] | None], bool]) -> Mapping[str, Any] | None:
         """
+        Wait until `over` holds for the service, and return its description.
+
         Raises:
-            CloudUnavailable: it is still under way.
+            CloudUnavailable: the change is still under way.
         """
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
         while not over(found := self._described(name)):
@@ -281,7 +290,7 @@ class GcpNights:
         return found
 
     def _described(self, name: str) -> Mapping[str, Any] | None:
-        """None if there is no such service."""
+        """Describe a night's service; return None if it does not exist."""
         try:
             return self._ask(f"read the service {name_of(name)}", Call(RUN, "GET", f"v2/{self._service(name)}"))
         except NotThere:
@@ -312,7 +321,10 @@ class GcpNights:
         }
 
     def _have_job(self, job: Mapping[str, Any]) -> None:
-        """A new one is enabled; the first call of the service pauses the one for each minute if nothing runs."""
+        """
+        Create or change a job. A new job is enabled; if no run lives, the service's first call pauses the job that
+        fires each minute.
+        """
         path = str(job["name"])
         name = path.rpartition("/")[2]
         try:
@@ -321,14 +333,14 @@ class GcpNights:
             self._ask(f"change the job {name}", Call(SCHEDULER, "PATCH", f"v1/{path}", body=job))
 
     def _found_job(self, path: str) -> Mapping[str, Any] | None:
-        """None if there is no such job."""
+        """Describe a job; return None if it does not exist."""
         try:
             return self._ask(f"read the job {path.rpartition('/')[2]}", Call(SCHEDULER, "GET", f"v1/{path}"))
         except NotThere:
             return None
 
     def _delete(self, what: str, call: Call) -> bool:
-        """False: it was gone."""
+        """Delete a resource. Return False if it was gone."""
         try:
             self._ask(f"delete {what}", call)
         except NotThere:
@@ -339,10 +351,10 @@ class GcpNights:
 
     def _call(self, name: str, uri: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """
-        Call the service as Cloud Scheduler does: with a token of the account that may.
+        Call the service as Cloud Scheduler does, with a token of the account that may call it. Return its answer.
 
         Raises:
-            CloudError: it failed: with what it said.
+            CloudError: the service failed; the message quotes its error.
         """
         clock = account_address(CLOCK, self._project)
         path = f"v1/projects/-/serviceAccounts/{clock}:generateIdToken"
@@ -373,7 +385,7 @@ class GcpNights:
             raise AccessDenied(error.message, hint=f"ask for {right[1]}; {_RIGHTS}" if right else _RIGHTS) from error
         except IdentityUnknown as error:
             raise CloudError(error.message, hint=_RIGHTS) from error
-        except (BadImage, InsufficientCapacity) as error:  # it is about a service here, so the advice does not fit
+        except (BadImage, InsufficientCapacity) as error:  # the advice is about instances
             raise CloudError(error.message) from error
 
     @cached_property
@@ -397,12 +409,12 @@ def _environment(service: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_of(service: Mapping[str, Any], store: str) -> bool:
-    """Return whether the service serves a night of this store: its name alone does not say."""
+    """Return whether the service serves a night of this store, which its name alone does not show."""
     return address.parse(_environment(service)[_STORE]) == address.parse(store)
 
 
 def _is_settled(service: Mapping[str, Any] | None) -> bool:
-    """Return whether the last request has been carried out, or has failed."""
+    """Return whether the last requested change has been carried out, or has failed."""
     if service is None or service.get("reconciling", False):
         return False
     return service.get("observedGeneration") == service.get("generation")

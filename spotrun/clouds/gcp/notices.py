@@ -1,10 +1,10 @@
 """
 The notices of Compute Engine's metadata server.
 
-https://cloud.google.com/compute/docs/instances/spot and https://cloud.google.com/compute/docs/metadata/querying-metadata:
-the server holds its answer back until a value has changed. It announces that the instance is taken, but never when:
-that depends on the notice that the launch requested. Fields of a graceful shutdown say nothing about a preemption
-(failures.md N14). Anything else counts as no answer.
+https://cloud.google.com/compute/docs/instances/spot and
+https://cloud.google.com/compute/docs/metadata/querying-metadata: the server holds its answer back until a value has
+changed. It announces that the instance is taken, but not when, which depends on the notice that the launch requested.
+The fields of a graceful shutdown do not announce a preemption (failures.md N14). Any other answer counts as none.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from spotrun.clouds.notices import Blind, Notice
 
 HOST_VARIABLE = "GCE_METADATA_HOST"
 HOSTS = ("169.254.169.254", "metadata.google.internal")
-"""The server's address, which needs no name server, and its name, for instances that have only IPv6."""
+"""The server's address, which needs no name server, and its name, for instances with IPv6 only."""
 ROOT = "/computeMetadata/v1/"
 FLAVOR_HEADER, FLAVOR = "Metadata-Flavor", "Google"
 PREEMPTED = "instance/preempted"
 MAINTENANCE = "instance/maintenance-event"
 HELD_BACK_S = 60
-"""Maximum seconds for which the server holds an answer back. Then it repeats the value, which is the normal case."""
+"""Maximum seconds for which the server holds an answer back. Then it repeats the value, which is normal."""
 ANSWER_WITHIN_S = 5.0
-"""Maximum seconds of an answer in addition to that."""
+"""Maximum seconds to wait for an answer, in addition to HELD_BACK_S."""
 
 NOTICE_VARIABLE = "SPOTRUN_NOTICE_S"
-"""Variable of the bootstrap: the seconds of notice that the launch requested, 0 for none."""
+"""The bootstrap's variable for the seconds of notice that the launch requested; 0 if it requested none."""
 EXTENDED_NOTICE = timedelta(seconds=120)
 """
-Time before the signal that shuts the instance down. The usual notice follows if all goes well, but no plan relies on
-it.
+Time from the announcement to the signal that shuts the instance down. The usual notice follows if all goes well, but no
+plan relies on it.
 """
 USUAL_NOTICE = timedelta(seconds=30)
-"""Time from that signal to the end of the instance."""
+"""Time from the shutdown signal to the end of the instance."""
 HEARD_LATE = timedelta(seconds=3)
-"""Time of the usual notice that may have passed before the agent receives it."""
+"""Time of the usual notice that may be over before the agent receives it."""
 
 
 class Value:
     """
-    One value of the metadata. The server answers the first request at once, and the first after a failure; later ones
-    as soon as the value has changed, or after `held_back_s`. After a failure the next of `hosts` follows.
+    One value of the metadata. The server answers the first request, and the first request after a failure, at once. It
+    answers later ones when the value has changed, or after `held_back_s`. After a failure the next of `hosts` is used.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Value:
         Return the value.
 
         Raises:
-            Blind
+            Blind: the server does not answer, or its answer has no value.
         """
         etag, self._etag = self._etag, None
         try:
@@ -99,8 +99,8 @@ class Value:
 
 class Preemption:
     """
-    See NoticeSource. `left` is the time from a preemption's announcement to the end. The moment at which it is first
-    seen is stored in `kept`: a restarted agent has no more time than the one before it.
+    See NoticeSource. `left` is the time from a preemption's announcement to the end. The moment at which the preemption
+    is first seen is stored in the file `kept`, because a restarted agent has no more time than its predecessor.
     """
 
     def __init__(self, value: Value, left: timedelta, kept: Path | None, clock: Clock) -> None:
@@ -129,8 +129,8 @@ class Preemption:
 
 class HostMaintenance:
     """
-    See NoticeSource. Google announces up to an hour ahead that the host will end the instance, so this is a
-    recommendation to leave. A migration ends nothing.
+    See NoticeSource. Google announces up to an hour ahead that maintenance of the host will end the instance, so this
+    is a recommendation to leave. A migration does not end the instance.
     """
 
     def __init__(self, value: Value) -> None:
@@ -145,7 +145,9 @@ class HostMaintenance:
 
 
 def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[Preemption, HostMaintenance]:
-    """Return the sources at the host that the environment names, as Google's own libraries do, or at HOSTS."""
+    """
+    Return sources for the host that the environment names in the variable of Google's own libraries, or for HOSTS.
+    """
     host = environment.get(HOST_VARIABLE)
     hosts = HOSTS if host is None else (host,)
     folder = environment.get("SPOTRUN_INSTANCE_DIR")
@@ -155,7 +157,7 @@ def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[Preemptio
 
 
 def time_left(asked: timedelta) -> timedelta:
-    """Return how long an instance has after the announcement. `asked` is the notice that its launch requested."""
+    """Return the time that an instance has after the announcement. `asked` is the notice that its launch requested."""
     return asked or USUAL_NOTICE - HEARD_LATE
 
 
@@ -168,7 +170,7 @@ def _read(kept: Path | None, otherwise: float) -> float:
 
 
 def _write(kept: Path | None, heard_s: float) -> None:
-    """Store the moment, ignoring failures: a full disk must not cost the notice."""
+    """Store the moment. Failures are ignored, because a full disk must not lose the notice."""
     if kept is not None:
         with contextlib.suppress(OSError):
             temporary = kept.with_suffix(".tmp")

@@ -1,7 +1,7 @@
 """
-Reads what Google has done to an instance, and on whose word.
+Reads the operations that Google has performed on an instance, and who requested them.
 
-An instance that is gone leaves nothing but its operations. Their types:
+Only its operations are left of an instance that is gone. Their types:
 https://cloud.google.com/compute/docs/instances/viewing-and-managing-operations and
 https://cloud.google.com/compute/docs/logging/activity-logs
 """
@@ -28,15 +28,20 @@ ENDED_BY = {
     DELETE: EndedBy.USER,
     STOP: EndedBy.USER,
 }
-"""Types of operations that end an instance. If a lost one has none of these, the system ended it: a fault."""
+"""
+Types of operations that end an instance, and who ended it. If an instance was lost without such an operation, the
+system ended it: a fault.
+"""
 _RESTARTS = ("start", f"{SYSTEM}automaticRestart")
-"""Types of operations that start a switched-off instance again: no end before one of them is its end."""
+"""
+Types of operations that start a switched-off instance again. An end before such an operation is not the instance's end.
+"""
 
 
 class Operation(NamedTuple):
     """
-    `of` is the number of the instance, which no other one ever has; `target` is its name, and `zone` its zone.
-    `off_since` is when its machine had been switched off, if spotrun deleted it and saw that.
+    One operation. `of` is the number of its instance, which is never used again; `target` and `zone` are the instance's
+    name and zone. `off_since` is when the machine was switched off, if spotrun deleted the instance and saw that.
     """
 
     kind: str
@@ -55,7 +60,7 @@ class Operation(NamedTuple):
 
 
 def read_operations(rows: Iterable[Mapping[str, Any]]) -> list[Operation]:
-    """Oldest first. A row that has no moment or no instance as its target says nothing of one."""
+    """Read operations, oldest first. Rows without a time, or without an instance as their target, are left out."""
     found = [operation for row in rows if (operation := _read(row)) is not None]
     return sorted(found, key=lambda each: each.asked_at)
 
@@ -74,18 +79,24 @@ def _read(row: Mapping[str, Any]) -> Operation | None:
 
 
 def _told(row: Mapping[str, Any]) -> str:
-    """`compute.instances.preempted: Instance was preempted.`"""
+    """Return the type and the message, such as `compute.instances.preempted: Instance was preempted.`"""
     return ": ".join(filter(None, (str(row.get("operationType", "")), str(row.get("statusMessage", "")))))
 
 
 def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
-    """Those of the last instance of a name: a deleted name may be used again, though spotrun never does so."""
+    """
+    Return the operations of the last instance of a name. A deleted name may be used again, though spotrun never does
+    so.
+    """
     numbers = [each.of for each in operations if each.of]
     return [each for each in operations if not each.of or each.of == numbers[-1]] if numbers else [*operations]
 
 
 def first_end(operations: Iterable[Operation]) -> Operation | None:
-    """Return its first end: what is deleted may have been preempted, or have switched itself off, before."""
+    """
+    Return the operation that first ended the instance: before it was deleted, it may have been preempted, or have
+    switched itself off.
+    """
     ends = _ends(operations)
     return next((each for each in ends if not _was_in_vain(each, ends)), None)
 
@@ -97,12 +108,12 @@ def _ends(operations: Iterable[Operation]) -> list[Operation]:
 
 
 def _was_in_vain(end: Operation, ends: Iterable[Operation]) -> bool:
-    """A delete that was over when something else began to end the instance has done nothing (G12)."""
+    """Return whether a delete had no effect: it was over when another operation began to end the instance (G12)."""
     over_at = end.ended_at
     return end.kind == DELETE and over_at is not None and any(each.asked_at >= over_at for each in ends if each != end)
 
 
 def last_end(operations: Iterable[Operation]) -> Operation | None:
-    """Return the operation that took its disk away."""
+    """Return the operation that removed the instance's disk."""
     ends = _ends(operations)
     return ends[-1] if ends else None

@@ -1,6 +1,6 @@
 """
 Checks the service accounts of a project that belong to no run. IAM cannot limit by name which accounts a runner may
-give to an instance, so training code could have the roles of each.
+give to an instance, so training code could obtain the roles of any account.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ _ASK_OWNER = (
     "ask an owner of the project for `gcloud projects get-iam-policy {project} --flatten=bindings[].members "
     "--filter=bindings.members:serviceAccount --format='value(bindings.members,bindings.role)'`"
 )
-"""Its command lists each service account with each of its roles: only those of spotrun's runs should have any."""
+"""
+Advice with a command that lists each service account with each of its roles. Only the accounts of spotrun's runs should
+have roles.
+"""
 _OWN_PROJECT = "give spotrun a project of its own: a runner may hand any account of the project to an instance"
 
 
 def other_account_findings(google: Google, project: str, shared: str | None) -> Iterator[Finding]:
     """
-    Check the other accounts. `shared` is the account that serves all runs, if there is one.
+    Check the other accounts. `shared` is the account that all runs share, if there is one.
 
     Raises:
         CloudError: the caller may not list accounts.

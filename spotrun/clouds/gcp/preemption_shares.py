@@ -1,11 +1,11 @@
 """
 Computes how often Google has recently taken back spot instances of a type in a region, in the bands that Amazon uses.
 
-The two figures are not the same. Amazon's is the share of instances that were taken in a month. Google's is a share of
-the instances that *ended* on a day: those that Google ended, and not their users. It says nothing about how long they
-had lived, so a band from here is no rate. It only compares types and regions of Google with each other, and a run uses
-it only for that (spotrun.policy.interruption_rates). If users end one type as often as another, the rates at which
-Google takes them are in proportion to the odds r / (1 - r), and so roughly to the shares r if those are small.
+The two clouds' figures differ. Amazon's is the share of instances that were taken in a month. Google's is a share of
+the instances that *ended* on a day: those that Google ended, and not their users. It does not say how long they had
+lived, so a band computed here is not a rate. It only compares Google's types and regions with each other, and a run
+uses it only for that (spotrun.policy.interruption_rates). If users end one type as often as another, the rates at which
+Google takes instances are proportional to the odds r / (1 - r), and so roughly to the shares r if those are small.
 """
 
 from __future__ import annotations
@@ -27,28 +27,30 @@ from spotrun.errors import CloudError
 KEPT_BY_GOOGLE = timedelta(days=30)
 """Maximum age of the shares: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price"""
 DAYS_MIN = 7
-"""Minimum days with a share for a band: one day's share may come from a few instances."""
+"""Minimum days with a share that a band needs, because one day's share may come from a few instances."""
 _BANDS = ((0.05, "<5%"), (0.10, "5-10%"), (0.15, "10-15%"), (0.20, "15-20%"))
 _HIGHEST = ">20%"
 
 
 class PreemptionShares(NamedTuple):
-    """The share of each day that Google knows, by type, oldest first. `troubles` say why a type has none."""
+    """
+    The daily shares that Google reports, by type, oldest first. `troubles` has the reason for each type without shares.
+    """
 
     shares: Mapping[str, tuple[float, ...]]
     troubles: Mapping[str, str]
 
 
 def preemption_shares(google: Google, project: str, region: str, types: Sequence[str]) -> PreemptionShares:
-    """Read the shares of these types in all zones of `region` together."""
+    """Read the shares of these types for `region` as a whole."""
     found = histories(google, project, region, types, "PREEMPTION")
     return PreemptionShares({kind: _shares(answer) for kind, answer in found.answers.items()}, found.troubles)
 
 
 def bands_known(config: GcpConfig, clock: Clock) -> dict[str, str]:
     """
-    Return the band of each `REGION/TYPE` with enough days, for the types that a job names. Nothing fails: a type
-    without shares has no band, and a run that cannot reach Google learns that elsewhere.
+    Return the band of each `REGION/TYPE` that has shares for enough days, for the types that a job names. No error is
+    raised: a type without shares has no band, and a run that cannot reach Google finds that out elsewhere.
     """
     found: dict[str, str] = {}
     google = Google(clock).aside
@@ -60,7 +62,7 @@ def bands_known(config: GcpConfig, clock: Clock) -> dict[str, str]:
 
 
 def bands_in(google: Google, project: str, region: str, types: Sequence[str]) -> dict[str, str]:
-    """Return the bands of these types in one region, by `REGION/TYPE`."""
+    """Return the bands of these types in one region, with keys `REGION/TYPE`."""
     shares = preemption_shares(google, project, region, types).shares
     bands = {f"{region}/{kind}": band_of(days) for kind, days in shares.items()}
     return {name: band for name, band in bands.items() if band is not None}
@@ -68,8 +70,8 @@ def bands_in(google: Google, project: str, region: str, types: Sequence[str]) ->
 
 def band_of(days: Sequence[float]) -> str | None:
     """
-    Return the band of the mean of some days, or None if there are too few. The mean is not weighted, since Google does
-    not tell how many instances ended on a day.
+    Return the band of the mean over some days; None if there are too few. The mean is not weighted, because Google does
+    not report how many instances ended on each day.
     """
     if len(days) < DAYS_MIN:
         return None
@@ -78,7 +80,7 @@ def band_of(days: Sequence[float]) -> str | None:
 
 
 def _shares(answer: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the shares, oldest first. On a day without a share no instance ended, or Google does not know it."""
+    """Return the shares, oldest first. A day without a share is left out: no instance ended, or Google has no data."""
     read = (_read(record) for record in answer.get("preemptionHistory", ()))
     return tuple(share for _, share in sorted(day for day in read if day is not None))
 

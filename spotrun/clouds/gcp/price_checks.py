@@ -1,4 +1,4 @@
-"""Checks whether Google tells the prices of a job's types. Without them a run uses the table shipped with spotrun."""
+"""Checks whether Google reports prices for a job's types. Otherwise a run uses the table shipped with spotrun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads prices of types in a region from the Cloud Billing Catalog, or from a shipped table if that fails."""
+"""Reads prices of types in a region from the Cloud Billing Catalog, or from a shipped table if the catalog fails."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from spotrun.offering import RENTED, CapacityType
 COMPUTE_ENGINE = "services/6F81-5844-456A"
 """The service whose SKUs are read: https://cloud.google.com/skus."""
 DISAGREEMENT = Decimal("0.02")
-"""Minimum relative difference of two lists that is reported."""
+"""Minimum relative difference between the two lists that is reported."""
 _FIELDS = (
     "nextPageToken,skus(description,category(resourceGroup,usageType),serviceRegions,"
     "pricingInfo(pricingExpression(usageUnit,tieredRates(startUsageAmount,unitPrice))))"
 )
-"""The fields to read, a third of all: there are tens of thousands of SKUs."""
+"""The fields to read, a third of each SKU's data: there are tens of thousands of SKUs."""
 _SKUS = Call(BILLING, "GET", f"v1/{COMPUTE_ENGINE}/skus", {"fields": _FIELDS})
 
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Prices of one region by type. A type that no list has is absent. `prices` are those on demand; `spot` is for types
-    without a known history. `trouble` says why the live list was not read; `remarks` say where the live list, which
-    counts, is far from the shipped one.
+    Prices in one region, by type. A type that no list has is absent. `prices` are on-demand prices; `spot` is for types
+    without a known history. `trouble` is the reason why the live list was not read. `remarks` report where the live
+    list, which counts, differs much from the shipped one.
     """
 
     prices: Mapping[str, ListPrice]
@@ -42,10 +42,10 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_part_prices(google: Google, regions: Collection[str]) -> PartPrices:
     """
-    Read the prices of all parts of machines in `regions`. That takes tens of pages even for one region.
+    Read the prices of all machine parts in `regions`. That takes tens of pages even for one region.
 
     Raises:
-        CloudError: the catalog is denied or down, or has no part that is known here.
+        CloudError: the catalog is denied or down, or has no known machine part.
     """
     pages = google.pages("read the prices of Compute Engine", _SKUS)
     found = part_prices((sku for page in pages for sku in page.get("skus", ())), regions)
@@ -61,7 +61,7 @@ def read_price_list(
     Return the USD per hour of these machines, and of all others in the shipped table. `parts` returns the prices of
     parts, read or cached.
 
-    If it cannot, nothing fails: prices that are some months old still put the types in order.
+    A failure of `parts` is no error: prices that are some months old still put the types in order.
     """
     shipped = {market: shipped_prices(__package__, region, market) for market in RENTED}
     try:
@@ -84,7 +84,7 @@ def _summed(machines: Collection[Machine], place: Place, parts: PartPrices, now:
 
 
 def _far_apart(region: str, live: Mapping[str, ListPrice], shipped: Mapping[str, ListPrice]) -> Iterator[str]:
-    """Report on-demand prices that differ much. Spot is not compared: its price moves by itself."""
+    """Report on-demand prices that differ much. Spot prices are not compared, because they change all the time."""
     for kind in sorted(live.keys() & shipped.keys()):
         now, before = live[kind], shipped[kind]
         if abs(now.usd_per_hour - before.usd_per_hour) > DISAGREEMENT * before.usd_per_hour:

@@ -1,10 +1,10 @@
 """
 Names the quotas of an instance, and their limits. https://cloud.google.com/compute/resource-usage
 
-Quotas of CPUs and GPUs belong to a region, and one quota holds for all GPUs in all regions. Spot has quotas of its own,
-whose names begin with PREEMPTIBLE_; if none was granted, spot takes from those of on demand. GPUs later than A100 and
-L4 have their quotas in Cloud Quotas, which is another API: a quota that Compute Engine does not list is unknown, and
-not zero.
+Quotas of CPUs and GPUs belong to a region, and one quota limits all GPUs in all regions. Spot has its own quotas, whose
+names begin with PREEMPTIBLE_; if none was granted, spot uses the on-demand quotas. GPUs later than A100 and L4 have
+their quotas in Cloud Quotas, which is another API. So a quota that Compute Engine does not list is unknown, and not
+zero.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALL_GPUS = "GPUS_ALL_REGIONS"
 _PREEMPTIBLE = "PREEMPTIBLE_"
 _CPUS = "CPUS"
 _SHARE_CPUS = ("e2", "n1")
-"""Families that count against CPUS; others have a quota of their own, if any."""
+"""Families that count against CPUS. Each other family has its own quota, if any."""
 
 
 class Limit(NamedTuple):
@@ -31,7 +31,7 @@ class Limit(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """A quota. `metric` is Google's name. Without a region the quota holds for all regions together."""
+    """A quota. `metric` is Google's name. If `region` is None, the quota applies to all regions together."""
 
     metric: str
     region: str | None
@@ -53,7 +53,7 @@ class Limits:
         return self._known.get(quota)
 
     def used_by(self, offering: Offering) -> dict[Quota, int]:
-        """Return the quotas that one more instance takes from, and how much of each."""
+        """Return the quotas that one more instance would use, and how much of each."""
         return dict(self._used_by(offering))
 
     def _used_by(self, offering: Offering) -> Iterator[tuple[Quota, int]]:

@@ -32,7 +32,7 @@ NAME_TYPES = "what spot cost before is not read for all types: name them by --ac
 
 
 class _QuoteContext(NamedTuple):
-    """The facts that all regions share."""
+    """The facts that the quotes of all regions share."""
 
     google: Google
     project: str
@@ -42,8 +42,8 @@ class _QuoteContext(NamedTuple):
 
 def read_quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
-    Return the quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` are given, only
-    types with exactly one of these.
+    Return the quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` is not empty,
+    return only types with exactly one of them.
 
     Raises:
         CloudError: no region answers, or there is no project. A single failed region, and refused price lists,
@@ -91,7 +91,7 @@ def _quote(offering: Offering, catalog: Catalog, bands: Mapping[str, str], limit
 
 
 def _room(offering: Offering, limits: Limits) -> int | None:
-    """Return how many more instances fit into the tightest known quota; None if none is known."""
+    """Return how many more instances the tightest known quota allows; None if no quota is known."""
     known = ((limits.of(quota), takes) for quota, takes in limits.used_by(offering).items())
     return min((int(limit.left // takes) for limit, takes in known if limit is not None and takes), default=None)
 

@@ -19,14 +19,16 @@ _NO_SPOT = re.compile(r"x4-.*|.*-metal")
 _ARM = re.compile(r"(t2a|[cn][0-9]a|a[0-9]x)(-.*)?")
 """Types with Arm processors: https://cloud.google.com/compute/docs/instances/arm-on-compute"""
 _TPU = re.compile(r"(tpu|ct[0-9]|v[0-9]+[ep]?(lite)?pod).*")
-"""https://cloud.google.com/tpu/docs/supported-tpu-configurations: names of accelerators, and of machine types."""
+"""
+Names of TPUs, as accelerators and as machine types: https://cloud.google.com/tpu/docs/supported-tpu-configurations
+"""
 _MACHINES_APART = "n1-"
 _GPUS_APART = ("K80", "P4", "P100", "T4", "V100")
-"""GPUs that are attached to machines of N1: https://cloud.google.com/compute/docs/gpus#n1-gpus"""
+"""GPUs that are attached to N1 machines: https://cloud.google.com/compute/docs/gpus#n1-gpus"""
 
 
 def never_rented(kind: str) -> Unreadable | None:
-    """Return why no machine type or accelerators of this name are ever rented; None if they may be."""
+    """Return why no machine type or accelerators of this name are ever rented out; None if they may be."""
     name = kind.partition(":")[0]
     if _ARM.fullmatch(name.lower()):
         return Unreadable(
@@ -44,7 +46,7 @@ def never_rented(kind: str) -> Unreadable | None:
 
 
 def unknown_region(name: str) -> Unreadable | None:
-    """Return why this is not a region of Google's, with the one that was probably meant; None if it is one."""
+    """Return why `name` is not a Google region, with the region that was probably meant; None if it is one."""
     written = name.lower()
     if not _REGION.fullmatch(written):
         return Unreadable(f"{name} is no region of Google Cloud", "write one like us-central1")
@@ -57,7 +59,7 @@ def unknown_region(name: str) -> Unreadable | None:
 
 
 def misnamed(spec: RunSpec) -> Iterator[Unreadable]:
-    """Yield the names in a job that no region or zone of Google's has."""
+    """Refuse each region or zone in a job that Google does not have."""
     region, zone = spec.resources.region, spec.resources.zone
     if zone and not _ZONE.fullmatch(zone.lower()):
         yield Unreadable(f"{zone} is no zone of Google Cloud", "write one like us-central1-a", at=("resources", "zone"))
@@ -75,7 +77,7 @@ def _no_region(name: str, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
 
 
 def impossible_types(spec: RunSpec) -> Iterator[Unreadable]:
-    """Yield the types in a job that contradict its other keys."""
+    """Refuse each type in a job that contradicts the job's other keys."""
     one, types, resources = spec.resources.instance_type, spec.gcp.instance_types, spec.resources
     if one and types and one not in types:
         yield Unreadable(

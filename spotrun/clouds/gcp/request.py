@@ -1,4 +1,6 @@
-"""From LaunchRequest to instances.insert: everything is in one call, so that nothing can fail between two."""
+"""
+Converts a LaunchRequest to instances.insert. One call contains everything, so that nothing can fail between two calls.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +20,35 @@ from spotrun.offering import CapacityType
 
 RUN, LAUNCH, TOKEN = "spotrun-run", "spotrun-launch", "spotrun-token"
 NANO_PRICE = "spotrun-nano-usd-per-hour"
-"""A label may have no dot."""
+"""The label for the price in nano-dollars an hour, an integer, because a label may not contain a dot."""
 ACCELERATORS, CPUS, MEMORY = "spotrun-accelerators", "spotrun-cpus", "spotrun-memory-gib"
 NANO = Decimal(10) ** 9
 LIMIT_MIN = timedelta(seconds=30)
-"""The shortest limit of a VM's run time: https://cloud.google.com/compute/docs/instances/limit-vm-runtime"""
+"""
+The shortest limit of a VM's run time that Google accepts:
+https://cloud.google.com/compute/docs/instances/limit-vm-runtime
+"""
 HYPERDISK = "hyperdisk-balanced"
 INCLUDED_SPEED = {"provisionedIops": "3000", "provisionedThroughput": "140"}
 """
-Speed that the price of a Hyperdisk includes, in MiB/s the latter. If unset, Google provisions more, and bills it:
+The speed that the price of a Hyperdisk includes, in IOPS and MiB/s. If unset, Google provisions more, and bills it:
 https://cloud.google.com/compute/docs/disks/hd-types/hyperdisk-balanced
 """
 HYPERDISK_ONLY = ("a4", "a4x", "c4", "c4a", "c4d", "g4", "n4", "n4d", "h4d", "x4")
-"""Families that have no Persistent Disk: https://cloud.google.com/compute/docs/disks/hyperdisks"""
+"""Families that do not support Persistent Disk: https://cloud.google.com/compute/docs/disks/hyperdisks"""
 _NO_MIGRATION = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "h3-", "h4d-", "m3-ultramem-metal", "z3-")
-"""Types that Google ends, and does not move, at maintenance of their host, besides those whose offering has GPUs."""
+"""
+Types that Google ends instead of moving them when their host needs maintenance. The same holds for offerings with GPUs.
+"""
 
 
 def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> str:
     """
-    Return the id by which a repeated call has the answer of the first one.
+    Return the id of the request. Google gives a repeated call with the same id the answer of the first call.
 
-    It follows from the token alone, so that another use of the token is found out. A call without a notice is another
-    one. So is a call after `denials` answers that the identity is not known or not allowed: Google would repeat those.
+    The id follows from the token alone, so that another use of the token is detected. A call without a notice has
+    another id. So has a call after `denials` answers that the identity is unknown or not allowed, because Google would
+    repeat those answers.
     """
     asked_for = f"{request.run_uid}{'' if notice else ':no-notice'}{f':{denials}' if denials else ''}"
     return str(uuid5(NAMESPACE_URL, f"spotrun:{request.token}:{asked_for}"))
@@ -50,8 +58,8 @@ def insert_body(
     request: LaunchRequest, config: GcpConfig, project: str, notice: timedelta = EXTENDED_NOTICE
 ) -> dict[str, Any]:
     """
-    Return the body of the request, which depends on the arguments alone. `notice` is how long before the signal to
-    shut down a spot instance wants to know; 0 requests nothing.
+    Return the body of the request, which depends only on the arguments. `notice` is how long before the shutdown signal
+    a spot instance is warned; with 0, no notice is requested.
     """
     offering = request.offering
     zone = f"zones/{offering.zone}"
@@ -82,7 +90,7 @@ def insert_body(
 
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:
-    """The labels by which any driver object knows whose instance it is."""
+    """Return the labels from which any driver object learns the instance's run."""
     offering = request.offering
     labels = {
         RUN: request.run_uid,
@@ -118,8 +126,9 @@ def _boot_disk(request: LaunchRequest, config: GcpConfig) -> dict[str, Any]:
 
 def _scheduling(request: LaunchRequest, notice: timedelta) -> dict[str, Any]:
     """
-    The limit of its run time ends the instance whatever else has died, so it needs no guard (protocol 11). It is
-    deleted, not stopped: the disk of a stopped one is billed (G3).
+    Return the scheduling options. The limit on the run time ends the instance even if everything else has died, so no
+    guard is needed (protocol 11). The instance is deleted and not stopped, because a stopped instance's disk is billed
+    (G3).
     """
     offering = request.offering
     spot = offering.capacity_type is CapacityType.SPOT

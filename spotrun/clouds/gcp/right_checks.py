@@ -1,4 +1,4 @@
-"""Checks whether the caller may do what a run does, and names each missing right before a run needs it."""
+"""Checks whether the caller has the rights that a run needs, and names each missing right before a run needs it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FOR_ACCOUNTS = (
     "iam.serviceAccounts.get",
     "iam.serviceAccounts.list",
 )
-"""Permissions that a run needs for a service account of its own."""
+"""Permissions that a run needs to have its own service account."""
 ASIDE: Mapping[str, str] = {
     "compute.advice.capacityHistory": "no spot prices of the past, and not how often spot is taken",
     "compute.firewalls.list": "`spotrun doctor` does not see what is let in",
@@ -53,10 +53,13 @@ ASIDE: Mapping[str, str] = {
     "compute.regions.list": "`spotrun doctor` does not see the quotas of regions",
     "secretmanager.versions.get": "`spotrun doctor` does not see whether a job's secrets are there",
 }
-"""Permissions that a run can do without, and what it loses without them."""
+"""Permissions that a run can do without, with the consequence of lacking each."""
 _END_INSTANCE = "compute.instances.delete"
 UNDER_CONDITION = ("compute.disks.delete", _END_INSTANCE)
-"""Permissions granted for names that begin with `spotrun-`. Google evaluates no such condition for the project."""
+"""
+Permissions that are granted only for names that begin with `spotrun-`. A query on the project ignores grants with this
+condition.
+"""
 IN_BUCKET = (
     "storage.buckets.get",
     "storage.objects.create",
@@ -70,12 +73,12 @@ FOR_FOLDERS = (
     "storage.managedFolders.getIamPolicy",
     "storage.managedFolders.setIamPolicy",
 )
-"""Permissions that a run needs to limit its service account to its own folder."""
+"""Permissions that a run needs to limit its service account to the run's folder."""
 
 
 def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator[Finding]:
     """
-    Check the rights in the project. `own_accounts` says whether each run has a service account of its own.
+    Check the rights in the project. `own_accounts`: each run has its own service account.
 
     Raises:
         CloudError: Resource Manager does not answer.
@@ -94,7 +97,7 @@ def bucket_right_findings(google: Google, bucket: str, own_accounts: bool) -> It
     Check the rights in a bucket.
 
     Raises:
-        CloudError: there is no such bucket, or Cloud Storage does not answer.
+        CloudError: the bucket does not exist, or Cloud Storage does not answer.
     """
     needed = {*IN_BUCKET, *(FOR_FOLDERS if own_accounts else ())}
     granted = account_checks.granted_in_bucket(google, bucket, needed)
@@ -110,7 +113,7 @@ def _of(name: str, needed: Collection[str], granted: Collection[str], where: str
 
 def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterator[Finding]:
     """
-    Check the right to end instances. A condition on the name limits it to spotrun's own instances, so a query on the
+    Check the right to end instances. A condition limits it to the names of spotrun's instances, so a query on the
     project does not show it.
     """
     hidden = sorted({*UNDER_CONDITION} - {*granted})

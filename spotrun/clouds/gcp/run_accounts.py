@@ -1,9 +1,9 @@
 """
-The identities of runs on Google Cloud: a service account with the run's uid in its name, and its grants in the policy
-of the run's folder (folder_grants.py).
+The identities of runs on Google Cloud: a service account whose name includes the run's uid, with its grants in the
+policy of the run's folder (folder_grants.py).
 
-Training code has all rights of its instance's account: the metadata server gives them to every process. Calls, errors:
-https://cloud.google.com/iam/docs/service-accounts-create and
+Training code has all rights of its instance's account, because the metadata server gives them to every process. Calls
+and their errors: https://cloud.google.com/iam/docs/service-accounts-create and
 https://cloud.google.com/storage/docs/access-control/using-iam-for-managed-folders
 """
 
@@ -29,11 +29,14 @@ from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown, QuotaExceeded, StoreError
 
 MADE = "spotrun, made "
-"""Prefix of the display name of a run's account, before the moment of its making, which IAM does not tell."""
+"""
+Prefix of the display name of a run's account. The time when the account was made follows it, because IAM does not
+report that time.
+"""
 ADDRESS_MAX_BYTES = 256
-"""Maximum length of an account's description, which holds the address of the run's folder."""
+"""Maximum length, in bytes, of an account's description, which holds the address of the run's folder."""
 TRIES_MAX = 5
-"""Maximum tries to change a policy that other processes change at the same time."""
+"""Maximum tries to change a policy while other processes change it."""
 _SHARE = "name one account for all runs by gcp.service_account"
 _GRANT = "grant the roles of infra/gcp as it is now to who runs spotrun"
 _REAP = (
@@ -44,10 +47,10 @@ _REAP = (
 
 class RunAccounts:
     """
-    See Identities. The account is made first and removed last: its description has the address of the run's folder, so
-    the account leads to everything left of a run. Making and removing take four calls each.
+    See Identities. The account is made first and removed last. Its description holds the address of the run's folder,
+    so the account leads to everything left of a run. Making and removing take four calls each.
 
-    `project` is None if the login names it.
+    `project` is None if the login determines it.
     """
 
     noun = "service account"
@@ -92,7 +95,7 @@ class RunAccounts:
     # -- one thing each, that may be there already -------------------------------------------------------------------
 
     def _have_account(self, run_uid: str, folder: str) -> datetime | None:
-        """Make the account. Return when it was made if it was there already, else None."""
+        """Make the account. Return None, or the time when it was made if it existed already."""
         described = {"displayName": f"{MADE}{self._clock.now():%Y-%m-%dT%H:%M:%SZ}", "description": folder}
         body = {"accountId": f"{OWN_ACCOUNT}{run_uid}", "serviceAccount": described}
         try:
@@ -100,7 +103,7 @@ class RunAccounts:
         except AlreadyThere:
             return self._made_before(run_uid, folder)
         except (IdentityUnknown, PolicyForbids) as error:
-            # Google answers so if a policy of the organization forbids making accounts
+            # Google gives these answers if a policy of the organization forbids making accounts
             raise AccessDenied(error.message, hint=f"ask for an exception, or {_SHARE}") from error
         return None
 
@@ -125,7 +128,7 @@ class RunAccounts:
         return True
 
     def _have_grants(self, folder: BucketAddress, email: str) -> bool:
-        """Make the grants of the folder's policy. Return whether they were made just now."""
+        """Add the grants to the folder's policy. Return whether they were added just now."""
         try:
             return self._rewritten(folder, lambda policy: granted(policy, email, self._project, folder))
         except NotThere as error:
@@ -136,7 +139,7 @@ class RunAccounts:
             raise self._why(folder, error) from error
 
     def _take_grants(self, folder: BucketAddress, email: str) -> None:
-        """Remove the account's grants, and the managed folder with its policy unless that has grants to others."""
+        """Remove the account's grants. If no grants to others remain, remove the managed folder with its policy."""
         with contextlib.suppress(NotThere):
             if without(self._policy(folder), email)["bindings"]:
                 self._rewritten(folder, lambda policy: without(policy, email))
@@ -146,8 +149,8 @@ class RunAccounts:
 
     def _rewritten(self, folder: BucketAddress, edit: Callable[[Policy], Policy]) -> bool:
         """
-        Change a policy, and return whether that was necessary. It is written only if it has not changed since it was
-        read; after another process's change, or a lost answer, it is read again.
+        Change a policy, and return whether a change was necessary. The policy is written only if it has not changed
+        since it was read; after another process's change, or a lost answer, it is read again.
         """
         refused: CloudError = CloudUnavailable(f"another process changes the policy of {folder} all the time")
         for _ in range(TRIES_MAX):
@@ -160,7 +163,7 @@ class RunAccounts:
             except AlreadyThere:
                 continue
             except PolicyForbids as error:
-                refused = error  # a policy of the organization, unless it is the etag
+                refused = error  # either a policy of the organization, or the etag is old
             else:
                 return True
         raise refused
@@ -201,7 +204,7 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Treat an unknown account as passing while it is new, since buckets do not know it at once:
+        Treat an unknown account as temporarily unknown while it is new, because buckets do not know it at once:
         https://cloud.google.com/iam/docs/service-accounts-create.
         """
         try:
@@ -212,7 +215,7 @@ class RunAccounts:
             raise CloudUnavailable(error.message) from error
 
     def _why(self, folder: BucketAddress, error: CloudError) -> CloudError:
-        """Return an error that says why a bucket refuses a folder or its policy."""
+        """Return an error that explains why a bucket refuses a folder or its policy."""
         if isinstance(error, AccessDenied | CloudUnavailable | QuotaExceeded):
             return error
         name = f"gs://{folder.bucket}"
@@ -232,7 +235,7 @@ class RunAccounts:
 
 @contextlib.contextmanager
 def _with_advice() -> Iterator[None]:
-    """Add advice to each refusal. A caller without credentials needs those, not a role."""
+    """Add advice to each refusal. A caller without credentials needs credentials, not a role."""
     try:
         yield
     except CredentialsRefused:
@@ -246,8 +249,11 @@ def _with_advice() -> Iterator[None]:
 
 def _in_a_bucket(run_uri: str) -> BucketAddress:
     """
+    Parse the address of a run's folder in a bucket.
+
     Raises:
-        CloudError: nothing there can be granted to an account of Google's, or no account can say where it is.
+        CloudError: rights there cannot be granted to a service account, or the address is too long for an account's
+            description.
     """
     if len(run_uri.encode()) > ADDRESS_MAX_BYTES:
         what = f"the address of the run has more than {ADDRESS_MAX_BYTES} bytes, as many as an account's description"
@@ -260,7 +266,7 @@ def _in_a_bucket(run_uri: str) -> BucketAddress:
 
 
 def _described(account: Mapping[str, Any]) -> BucketAddress | None:
-    """The folder of the run that the account was made for; None if spotrun has not made it."""
+    """Return the run's folder that an account was made for; None if spotrun did not make the account."""
     if _made_at(account) is None:
         return None
     try:

@@ -14,7 +14,7 @@ from spotrun.secrets.reference import SECRETS, Reference, add_command, create_co
 
 ENABLED, DISABLED = "ENABLED", "DISABLED"
 _ACCOUNTS = "principalSet://cloudresourcemanager.googleapis.com/projects/NUMBER/type/ServiceAccount"
-"""Each service account of the project of that number."""
+"""All service accounts of the project with the number NUMBER."""
 _DENIED = "allow secretmanager.versions.get, as the role spotrunRunner does (infra/gcp/README.md)"
 _REFUSALS = (Refusal(error=ServiceOff, verdict=Verdict.FAILED), Refusal(hint=_DENIED))
 
@@ -27,10 +27,10 @@ def secret_findings(google: Google, project: str, secrets: Mapping[str, Referenc
 
 def _judged(google: Google, project: str, title: str, name: str) -> Iterator[Finding]:
     """
-    Check one secret. An instance reads the latest version, whatever state it is in.
+    Check one secret. An instance reads the latest version, whatever its state.
 
     Raises:
-        SpotrunError: the secret has no version, or the latest is not enabled.
+        SpotrunError: the secret has no version, or the latest version is not enabled.
     """
     try:
         path = f"v1/projects/{project}/secrets/{name}/versions/latest"
@@ -56,6 +56,6 @@ def _mended(name: str, project: str, version: str, state: str) -> str:
 
 
 def grant_command(name: str, project: str, member: str = _ACCOUNTS) -> str:
-    """Return the command that lets accounts read a secret whose name infra/gcp does not cover."""
+    """Return the command that lets accounts read a secret whose name the condition of infra/gcp does not cover."""
     role = "roles/secretmanager.secretAccessor"
     return f"gcloud secrets add-iam-policy-binding {name} --project={project} --role={role} --member={member}"

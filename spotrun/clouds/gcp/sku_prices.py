@@ -1,9 +1,9 @@
 """
 Reads Compute Engine's prices for the parts of a machine from the Cloud Billing Catalog.
 
-A machine is billed as its cores, its memory, its GPUs and the local SSDs that come with it, each by a SKU of its region
-(https://cloud.google.com/compute/vm-instance-pricing). Only the words of a SKU say what it is for, so a SKU that is not
-worded, grouped and measured as expected is ignored: https://cloud.google.com/skus.
+A machine is billed as its cores, its memory, its GPUs and its included local SSDs, each with a SKU of its region
+(https://cloud.google.com/compute/vm-instance-pricing). Only a SKU's description identifies what it is for, so a SKU
+with an unexpected description, group or unit is ignored: https://cloud.google.com/skus.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ What = Literal["core", "memory", "gpu", "local_ssd"]
 
 
 class Part(NamedTuple):
-    """A part of a machine. `of` is a family, or Google's name of a GPU; "" for a local SSD of any family."""
+    """A part of a machine. `of` is a family, or Google's name of a GPU; "" means a local SSD of any family."""
 
     what: What
     of: str
 
 
 class Wording(NamedTuple):
-    """The words, groups and unit of SKUs for one kind of part. `names` maps from the words to `Part.of`."""
+    """The words, groups and unit in SKUs for one kind of part. `names` maps the words to `Part.of`."""
 
     what: What
     words: re.Pattern[str]
@@ -67,14 +67,14 @@ class Wording(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The market and the region of a price."""
+    """The market and the region in which a price applies."""
 
     market: CapacityType
     region: str
 
 
 PartPrices = Mapping[tuple[Part, Place], Decimal | None]
-"""Prices in USD an hour of a core, a GiB or a GPU. None if two SKUs contradict each other."""
+"""Prices in USD an hour of one core, GiB or GPU. None if two SKUs contradict each other."""
 
 _WORDINGS = (
     Wording(
@@ -125,7 +125,7 @@ def part_prices(skus: Iterable[Mapping[str, Any]], regions: Collection[str]) -> 
 
 
 def usd_per_hour(machine: Machine, place: Place, prices: PartPrices) -> Decimal | None:
-    """Return the sum over a machine's parts; None if the amount or price of a part is uncertain."""
+    """Return the sum of the prices of a machine's parts; None if the amount or the price of a part is uncertain."""
     if not machine.is_told_whole:
         return None
     total = Decimal(0)
@@ -170,7 +170,7 @@ def _read(sku: Mapping[str, Any], regions: Collection[str]) -> Iterator[tuple[tu
 
 
 def _hourly(sku: Mapping[str, Any], unit: str) -> Decimal | None:
-    """Return the newest price of a SKU per hour; None if its price depends on the amount, or is not above 0."""
+    """Return the newest price of a SKU per hour; None if the price depends on the amount, or is not above 0."""
     newest: Mapping[str, Any] = next(iter(reversed(sku.get("pricingInfo", []))), {})
     expression = newest.get("pricingExpression", {})
     rates = expression.get("tieredRates", [])

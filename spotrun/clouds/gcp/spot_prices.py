@@ -1,4 +1,4 @@
-"""Reads spot prices of a region, now and in the past: the same in all zones, with at most one change a day."""
+"""Reads spot prices of a region, current and past. They are the same in all zones, and change at most once a day."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ KEPT_BY_GOOGLE = timedelta(days=365)
 
 class SpotPrices(NamedTuple):
     """
-    The price of each type, oldest first: the one in effect at the beginning, then each change.
+    The price of each type, oldest first: the price in effect at the beginning, then each change.
 
-    A type whose history Google does not tell is absent, and `troubles` say why. A list price of today is no history: no
-    instance is charged by it after its launch.
+    A type for which Google reports no history is absent, and `troubles` has the reason. Today's list price is not a
+    history: after its launch, no instance is charged according to it.
     """
 
     segments: Mapping[str, list[PriceSegment]]
@@ -32,7 +32,7 @@ class SpotPrices(NamedTuple):
 def spot_prices(
     google: Google, project: str, region: str, types: Sequence[str], since: datetime, now: datetime
 ) -> SpotPrices:
-    """Return the prices of these types from `since` on, with one call for each; Google keeps KEPT_BY_GOOGLE."""
+    """Return the prices of these types from `since` on, with one call for each type. Google keeps KEPT_BY_GOOGLE."""
     found = histories(google, project, region, types, "PRICE")
     segments = {kind: _segments(answer, since, now) for kind, answer in found.answers.items()}
     empty = {
@@ -53,8 +53,8 @@ def _segments(answer: Mapping[str, Any], since: datetime, now: datetime) -> list
 
 def _read(answer: Mapping[str, Any], since: datetime) -> Iterator[PriceSegment]:
     """
-    Yield the prices of an answer. A record without a beginning has always held; one without a price above 0 in dollars
-    is ignored.
+    Yield the prices in an answer. A record without a beginning counts from `since`; a record without a price above 0 in
+    US dollars is ignored.
     """
     for record in answer.get("priceHistory", ()):
         begins = record.get("interval", {}).get("startTime")

@@ -13,7 +13,7 @@ _NAME_IMAGE = "name another image by gcp.image: gcloud compute images list"
 
 
 class Image(NamedTuple):
-    """One image, by its path; its family may have a newer one tomorrow. `made_on` is a day; "" if unknown."""
+    """An image, with its path; its family may have a newer one tomorrow. `made_on` is a day; "" if unknown."""
 
     path: str
     volume_gib: int
@@ -25,7 +25,7 @@ def zones_of(google: Google, project: str, region: str) -> list[str]:
     Return the zones of a region that are up.
 
     Raises:
-        BadSurroundings: Google has no such region, or this project may not see it.
+        BadSurroundings: Google does not have this region, or the project may not see it.
     """
     rows = google.items("list zones", Call(COMPUTE, "GET", f"projects/{project}/zones"))
     of_region = {row["name"]: str(row.get("region", "")).rpartition("/")[2] for row in rows}
@@ -45,7 +45,7 @@ def find_image(google: Google, path: str) -> Image:
     Return the named image, or the newest of the named family.
 
     Raises:
-        BadImage: there is none, or it is too old to be used.
+        BadImage: the image does not exist, or is obsolete.
     """
     owner, name = path.split("/global/images/")
     row = google.ask(f"find the image {path}", Call(COMPUTE, "GET", f"{owner}/global/images/{name}"))
@@ -60,7 +60,7 @@ def find_subnetwork(google: Google, project: str, region: str, name: str) -> str
     Return the path of a subnetwork.
 
     Raises:
-        BadSurroundings: the region has none of that name.
+        BadSurroundings: the region has no subnetwork of this name.
     """
     path = f"projects/{project}/regions/{region}/subnetworks/{name}"
     try:

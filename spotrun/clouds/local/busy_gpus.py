@@ -1,5 +1,5 @@
 """
-Detects other processes that compute on this machine's GPUs, by NVML. https://docs.nvidia.com/deploy/nvml-api
+Detects other processes that compute on this machine's GPUs, through NVML: https://docs.nvidia.com/deploy/nvml-api
 
 A machine without a GPU or without a driver counts as free.
 """
@@ -17,13 +17,13 @@ LOOKS_EVERY_S = 10.0
 """Minimum seconds of system time between two checks."""
 ANSWERS_WITHIN_S = 3.0
 """
-Maximum seconds of system time to wait for an answer. The driver of a GPU in trouble may never answer, and nothing can
-be trained on that GPU.
+Maximum seconds of system time to wait for an answer. The driver of a faulty GPU may never answer, and no training is
+possible on that GPU.
 """
 
 
 def taken_by(nvml: Any) -> str:
-    """Return which processes compute, in words; "" if none does. Programs that only draw do not count."""
+    """Name the processes that compute on the GPUs; "" if there are none. Programs that only draw do not count."""
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
@@ -43,7 +43,7 @@ def look() -> str:
 
 
 class BusyGpus:
-    """Asks NVML at most every `LOOKS_EVERY_S`, in a thread that a caller awaits for at most `ANSWERS_WITHIN_S`."""
+    """Queries NVML at most every `LOOKS_EVERY_S`, in a thread for which a caller waits at most `ANSWERS_WITHIN_S`."""
 
     def __init__(self, look: Callable[[], str] = look, within_s: float = ANSWERS_WITHIN_S) -> None:
         self._look = look
@@ -53,7 +53,7 @@ class BusyGpus:
         self._asking: threading.Thread | None = None
 
     def taken_by(self) -> str:
-        """Return which processes compute on the GPUs, in words; "" if none does."""
+        """Name the processes that compute on the GPUs; "" if there are none."""
         if self._asking is not None and self._asking.is_alive():
             return self._answer
         if time.monotonic() - self._looked_s >= LOOKS_EVERY_S:

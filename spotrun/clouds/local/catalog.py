@@ -13,7 +13,7 @@ class Zone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
-    """A size of machine. `accelerators` as in Offering."""
+    """A type of instance. `accelerators` as in Offering."""
 
     name: str
     accelerators: str

@@ -1,4 +1,4 @@
-"""The local cloud, whole. See spotrun.clouds.cloud."""
+"""The local cloud. See spotrun.clouds.cloud."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Local(Cloud):
-    """Processes of this machine, at simulated prices. The section `local` of a job describes the market."""
+    """Processes of this machine as instances, at simulated prices. A job's section `local` describes the market."""
 
     name = "local"
     here = True
@@ -86,7 +86,7 @@ class Local(Cloud):
     # -- an instance ---------------------------------------------------------------------------------------------
 
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
-        return [Ec2Notices.of(environment, clock)]  # the metadata service of a local instance speaks as EC2's does
+        return [Ec2Notices.of(environment, clock)]  # a local instance's metadata service speaks EC2's protocol
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
         """Open a shell in the instance's container if it has one, else in its work folder."""

@@ -11,7 +11,7 @@ from spotrun.clouds.local.catalog import INSTANCE_TYPES, ZONES, InstanceType, Zo
 from spotrun.spec.market_script import Action, Trigger, parse_trigger
 
 if TYPE_CHECKING:
-    from spotrun.spec.model import LocalMarketSpec  # a supervisor does not need it, and starts faster without
+    from spotrun.spec.model import LocalMarketSpec  # a supervisor starts faster without this import
 
 NOTICE = timedelta(minutes=2)
 """Time from EC2's notice to the interruption, if EC2 gives one."""
@@ -21,8 +21,8 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
     One step of a script: once `when` holds, `then` happens. The next step waits until this one has happened.
 
-    `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is run time; None is without notice. An
-    action that meets one instance meets this many `members` of a gang, once at least that many train.
+    `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is run time; None means no notice. An
+    action that affects one instance affects this many `members` of a gang, once at least that many train.
     """
 
     when: str
@@ -41,13 +41,13 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
 
 class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The market in which the instances of a run live.
+    The market in which a run's instances live.
 
-    A market of `kind` calm has fixed prices, and capacity for ever. In a generated one, prices, capacity and
-    interruptions follow from `seed` and run time alone. The steps of `script` happen in both. `boot_s` is the run time
-    between a launch and the start of the instance. `recommended` is the share of a generated market's interruptions
-    that a recommendation to rebalance precedes; the same number of further recommendations is followed by none. Each
-    spot pool has room for `capacity` instances of the run at once; None: for any number.
+    A market of `kind` calm has fixed prices and permanent capacity. In a generated market, `seed` and run time alone
+    determine prices, capacity and interruptions. The steps of `script` happen in both. `boot_s` is the run time between
+    a launch and the start of the instance. `recommended` is the share of a generated market's interruptions that come
+    after a recommendation to rebalance; there are as many recommendations that no interruption follows. Each spot pool
+    has room for `capacity` instances of the run at once; None means no limit.
     """
 
     seed: int = 0
@@ -61,7 +61,7 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def market_config(spec: LocalMarketSpec) -> MarketConfig:
-    """Return the market that a job describes."""
+    """Return the configuration of the market that a job describes."""
     steps = tuple(
         ScriptStep(
             when=str(step.when),

@@ -24,19 +24,19 @@ from spotrun.offering import CapacityType, Offering
 
 ROOT_VARIABLE = "SPOTRUN_LOCAL_CLOUD"
 BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
-"""The init process of an instance. With -P, Python imports nothing from the instance's disk by accident."""
+"""The init process of an instance. With -P, Python does not import modules from the instance's disk by accident."""
 
 
 def default_root() -> Path:
-    """Return the root folder of this user's local cloud."""
+    """Return the root folder of the user's local cloud."""
     return Path(os.environ.get(ROOT_VARIABLE) or "~/.spotrun/local").expanduser()
 
 
 class LocalDriver:
     """
-    Rents out process trees on this machine. See CloudDriver for what its five verbs promise.
+    Rents out process trees on this machine. CloudDriver describes its five methods.
 
-    All its data lies under `root`: each LocalDriver with the same root sees the same instances, and can terminate them.
+    All its data is below `root`: every LocalDriver with the same root sees the same instances and can terminate them.
     `market` and `init` apply to the instances that this object launches.
     """
 
@@ -107,10 +107,10 @@ class LocalDriver:
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
         """
-        Take a spot instance back as the cloud would: with that much notice (run time), or at once without any.
+        Take a spot instance back as the cloud would. `notice` is run time; None means at once.
 
         Raises:
-            CloudError: no such instance is running, or it is on-demand and the cloud may not take it.
+            CloudError: no such instance is running, or it is on-demand, which the cloud may not take.
         """
         folder, record = self._alive(instance_id)
         if record.instance.offering.capacity_type is not CapacityType.SPOT:
@@ -122,7 +122,7 @@ class LocalDriver:
 
     def rebalance(self, instance_id: str) -> None:
         """
-        Recommend to the instance, through its metadata, that its work moves elsewhere.
+        Recommend to the instance, through its metadata, to move its work elsewhere.
 
         Raises:
             CloudError: no such instance is running.
@@ -131,18 +131,22 @@ class LocalDriver:
         folder.order("rebalance", {})
 
     def folder(self, instance_id: str) -> Path:
-        """Return the disk of an instance: its SPOTRUN_INSTANCE_DIR, with status.json and console.log in it."""
+        """Return the folder that is an instance's disk (its SPOTRUN_INSTANCE_DIR), with status.json and console.log."""
         return self._places.disk(instance_id)
 
     def record(self, instance_id: str) -> Record | None:
-        """Return all that the cloud knows of an instance, with its processes and its endpoint. For tests and doctor."""
+        """
+        Return everything that the cloud knows about an instance, including its processes and endpoint. For tests and
+        doctor.
+        """
         folder = self._places.record_folder(instance_id)
         return None if folder is None else settling.settled(folder, self._log)
 
     def forget(self, run_uid: str) -> None:
         """
-        Delete the records of a run's terminated instances, but not the log. Their tokens can be used again. While a
-        member of a launch lives, the others' records stay: the outcome of the launch is next to the first one's record.
+        Delete the records of a run's terminated instances, but keep the log. Their tokens can then be used again. While
+        one member of a launch lives, the records of the others stay, because the outcome of the launch is stored next
+        to the first member's record.
         """
         with _as_unavailable():
             known = [(folder, settling.settled(folder, self._log)) for folder in self._places.record_folders()]

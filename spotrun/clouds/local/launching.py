@@ -1,6 +1,4 @@
-"""
-Launches a local instance and its supervisor. If several processes try at the same time, one of them does it.
-"""
+"""Launches a local instance and its supervisor. If several processes try at the same time, one of them launches."""
 
 from __future__ import annotations
 
@@ -37,11 +35,11 @@ _OF_ONE_INSTANCE = (
     "SPOTRUN_AGENT_",
     "AWS_EC2_METADATA_SERVICE_",
 )
-"""An instance does not inherit variables of the host whose names begin with one of these."""
+"""Prefixes of the host's variables that an instance does not inherit."""
 
 
 class Launcher:
-    """Launches instances for a driver, with its clock, its market, and the init process of its instances."""
+    """Launches instances for a driver, with the driver's clock, market and init process."""
 
     def __init__(
         self, places: Places, clock: ScaledClock, config: MarketConfig, init: Sequence[str], log: CloudLog
@@ -54,7 +52,7 @@ class Launcher:
         self._log = log
 
     def launch_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
-        """Launch all members or none. A repeated call completes what another process has begun."""
+        """Launch all members or none. A repeated call completes a launch that another process has begun."""
         self._places.create()
         first = folders[0]
         if first.word() is None:
@@ -62,14 +60,16 @@ class Launcher:
             try:
                 for folder in folders:
                     self.launch_or_join(folder, request)
-            except LaunchTokenSpent:  # one has ended before all were there
+            except LaunchTokenSpent:  # a member has ended before all were there
                 first.agree(NONE)
             else:
                 first.agree(ALL)
         return self._members_before(folders, request)
 
     def _accept_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> None:
-        """Write the members' records, that of the first one last: if it exists, there was room for all."""
+        """
+        Write the members' records, the first member's last. If the first record exists, there was room for all members.
+        """
         with self._places.deciding(START_WITHIN_S):
             if folders[0].read() is not None:
                 return
@@ -81,7 +81,12 @@ class Launcher:
                 self._write_accepted(request, folder, script_seen, member, f"{MEMBERS_NET}.{net}.{member}")
 
     def _members_before(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
-        """Return the first member of an earlier launch, even if it has ended, as long as another member lives."""
+        """
+        Return the first member of an earlier launch, even if it has ended, as long as another member lives.
+
+        Raises:
+            LaunchTokenSpent: all members have ended, or the launch was given up.
+        """
         records = [settled(folder, self._log) for folder in folders]
         first = records[0]
         if first is not None:
@@ -91,7 +96,7 @@ class Launcher:
         return as_seen(folders[0], first)
 
     def _free_net(self, request: LaunchRequest) -> int:
-        """Return the third part of the members' addresses: one that no other launch with living members has."""
+        """Return a third number for the members' addresses that no other launch with running members uses."""
         taken = {record.instance.address.split(".")[2] for record in self._living() if record.instance.address}
         nets = ((request.launch + away) % 256 for away in range(256))
         net = next((net for net in nets if str(net) not in taken), None)
@@ -100,7 +105,7 @@ class Launcher:
         return net
 
     def launch_or_join(self, folder: RecordFolder, request: LaunchRequest) -> Instance:
-        """Launch. If another process is launching with the same token, return its instance."""
+        """Launch the instance, or return it if another process launches it with the same token."""
         self._places.create()
         folder.create()
         give_up_at = time.monotonic() + START_WITHIN_S
@@ -133,17 +138,19 @@ class Launcher:
         return as_seen(folder, started)
 
     def _accept(self, request: LaunchRequest, folder: RecordFolder) -> Record:
-        """Write the record. Launches of single instances in a pool with endless room do not wait for one another."""
+        """
+        Write the record. Launches of single instances do not wait for one another if the pool's capacity is unlimited.
+        """
         endless = self._config.capacity is None and request.offering.capacity_type is not CapacityType.OWN
         with nullcontext() if endless else self._places.deciding(START_WITHIN_S):
             return self._write_accepted(request, folder, self._script_seen(request))
 
     def _script_seen(self, request: LaunchRequest) -> int:
         """
-        Return how many steps of the script have happened, after checking that `request` can be launched.
+        Check that `request` can be launched, and return how many steps of the script have happened.
 
         Raises:
-            InsufficientCapacity, CloudError: it cannot be launched.
+            InsufficientCapacity, CloudError: `request` cannot be launched.
         """
         script = Script(self._places.market(request.run_uid), self._config.script, self._clock.epoch)
         script.advance(self._clock.now(), observer=None)
@@ -193,8 +200,8 @@ class Launcher:
 
     def _has_room(self, request: LaunchRequest) -> bool:
         """
-        Return whether the pool has room for all requested instances, in addition to the living ones of this run. A
-        machine of the user's own has room for one instance, whichever run it belongs to.
+        Return whether the pool has room for all requested instances, in addition to the run's running ones. A machine
+        that the user owns has room for one instance of any run.
         """
         capacity, pool = self._config.capacity, request.offering.pool
         if pool.capacity_type is CapacityType.OWN:
@@ -294,11 +301,12 @@ def _supervisor_command(root: Path, instance_id: str, ready: int) -> list[str]:
 
 def _host_environment() -> dict[str, str]:
     """
-    Return our environment without the variables of one instance: a local instance may use a local cloud itself.
+    Return this process's environment without the variables of an instance, because a local instance may use a local
+    cloud itself.
     """
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OF_ONE_INSTANCE)}
     package_root = Path(spotrun.__file__).parent.parent
-    if package_root.name not in ("site-packages", "dist-packages"):  # a checkout, which children have to find as well
+    if package_root.name not in ("site-packages", "dist-packages"):  # a checkout, which children have to find too
         known = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([str(package_root), *([known] if known else [])])
     return environment

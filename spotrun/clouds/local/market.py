@@ -34,21 +34,23 @@ UNANNOUNCED_SHARE = 0.1
 LEAD_MINUTES_MAX = 10.0
 """Maximum minutes from a recommendation to rebalance to the notice. An assumption: no cloud publishes it."""
 FALSE_LEAD_MINUTES = 30.0, 120.0
-"""Minimum and maximum minutes from a false recommendation to the next loss."""
+"""Minimum and maximum minutes from a false recommendation to the next real loss."""
 
 WARM_UP = timedelta(days=2)
-"""The market is this much older than a run, so that a run does not start at a special moment of it."""
+"""The age of the market at the start of a run, so that runs do not start at a special moment of the market."""
 
 
 class Loss(NamedTuple):
-    """The loss of a pool's capacity to the cloud, and how long before it the cloud gives notice (None: no notice)."""
+    """
+    A pool's loss of capacity. `notice` is the time from the cloud's notice to the loss; None if the cloud gives none.
+    """
 
     at: datetime
     notice: timedelta | None
 
 
 class Availability(NamedTuple):
-    """Capacity is there from `since` to `until`."""
+    """A period with capacity, from `since` to `until`."""
 
     since: datetime
     until: datetime
@@ -62,7 +64,7 @@ class PriceStep(NamedTuple):
 
 
 class Market:
-    """Prices and capacity of one run's market. `origin` is the moment at which run time began."""
+    """Prices and capacity in the market of one run. `origin` is the moment at which run time began."""
 
     def __init__(self, config: MarketConfig, origin: datetime) -> None:
         self._config = config
@@ -84,14 +86,14 @@ class Market:
         ]
 
     def has_capacity(self, pool: Pool, at: datetime) -> bool:
-        """Return whether a launch would succeed. Once the pool's loss has been announced, it would not."""
+        """Return whether a launch would succeed. It fails from the announcement of the pool's loss on."""
         if self._never_lost(pool):
             return True
         period = self._availability_of(pool).at(at)
         return period.since <= at < period.until - NOTICE
 
     def next_loss(self, pool: Pool, at: datetime) -> Loss | None:
-        """Return the next loss after `at`, which takes every instance in the pool; None if there is none."""
+        """Return the next loss after `at`, which takes all instances in the pool; None if the pool is never lost."""
         if self._never_lost(pool):
             return None
         period = self._availability_of(pool).at(at)
@@ -99,11 +101,13 @@ class Market:
 
     def next_recommendation(self, pool: Pool, at: datetime) -> datetime | None:
         """
-        Return when instances in the pool get a recommendation to rebalance, after `at` and before their loss, or None.
+        Return when instances in the pool next get a recommendation to rebalance, after `at` and before their loss; None
+        if they get none.
 
         AWS says that a recommendation can arrive before the notice, or together with it
-        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). It does not say how many come, nor
-        how early. So `recommended`, the leads, and the half that come before nothing are assumptions.
+        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). It says neither how many come nor
+        how early. So three things are assumptions: the share `recommended`, the lead times, and that no loss follows
+        half of the recommendations.
         """
         loss = self.next_loss(pool, at)
         if loss is None:
@@ -115,7 +119,7 @@ class Market:
         return min((moment for moment in told if moment > at), default=None)
 
     def capacity(self, pool: Pool, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-        """Yield the periods with capacity that have not ended at `after` and begin before `until`."""
+        """Yield the periods with capacity that end after `after` and begin before `until`."""
         if self._never_lost(pool):
             yield after, until
             return
@@ -137,7 +141,7 @@ class Market:
         return self._prices_of(pool).at(at)
 
     def price_changes(self, pool: Pool, after: datetime, until: datetime) -> Iterator[PriceStep]:
-        """Yield the price steps that begin after `after` and not after `until`."""
+        """Yield the price steps that begin after `after`, up to `until`."""
         step = self.price_step(pool, after)
         while step.until <= until:
             step = self.price_step(pool, step.until)
@@ -212,7 +216,7 @@ T = TypeVar("T", Availability, PriceStep)
 
 
 class Timeline(Generic[T]):
-    """The periods of an endless history, drawn up to the latest moment that a caller has asked for."""
+    """The periods of an endless history. They are generated up to the latest moment that was requested."""
 
     def __init__(self, source: Iterator[T]) -> None:
         self._source: Iterator[T] = source
@@ -226,7 +230,7 @@ class Timeline(Generic[T]):
 
 
 def _availabilities(random: Random, start: datetime) -> Iterator[Availability]:
-    """Yield the periods with capacity of a pool that starts without any."""
+    """Yield the periods with capacity of a pool that has none at `start`."""
     while True:
         since = start + _lognormal(random, DOWN_MEDIAN_MINUTES, DOWN_SIGMA)
         until = since + timedelta(minutes=UP_MIN_MINUTES) + _lognormal(random, UP_MEDIAN_MINUTES, UP_SIGMA)

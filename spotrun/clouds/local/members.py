@@ -2,8 +2,8 @@
 Launches the members of a gang on the local cloud: all or none.
 
 The launcher accepts all members together and starts their supervisors one by one. A supervisor boots its member only
-once all are there. Then the launcher writes the word `all` next to the record of the first. If that takes too long,
-another process writes `none` there, and nothing of the launch is left. The first word written counts for every reader.
+when all supervisors have started. Then the launcher writes the word `all` next to the first member's record. If that
+takes too long, another process writes `none` there, and the whole launch ends. Only the first word written counts.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from spotrun.clouds.local.records import Record, RecordFolder, instance_id_of
 
 MEMBERS_NET, CUT_OFF_NET = "127.77", "127.78"
 """
-Members have addresses in the first net, 127.77.L.M: on the loopback net each member has all ports, without any
-privilege. A member that is cut off from the others has an address in the second net.
+The first two numbers of the addresses of members (127.77.L.M), and of members that are cut off from the others. Each
+loopback address has all ports, so every member can use any port, without privileges.
 """
 ALL, NONE = "all", "none"
 GIVEN_UP_AFTER_S = 60.0
 """
 Maximum seconds of system time until all members have supervisors. If their launcher has died, no other process starts
-them.
+the supervisors.
 """
 
 
@@ -31,12 +31,12 @@ def first_of(folder: RecordFolder, record: Record) -> RecordFolder:
 
 
 def has_all(folder: RecordFolder, record: Record) -> bool:
-    """Return whether all members of its launch are there. A single instance has no others."""
+    """Return whether all members of the record's launch have started. True for a single instance."""
     return record.count is None or first_of(folder, record).word() == ALL
 
 
 def given_up(folder: RecordFolder, record: Record) -> bool:
-    """Return whether the launch is over, and none of its members will run."""
+    """Return whether the launch was given up, so that none of its members will run."""
     if record.count is None:
         return False
     first = first_of(folder, record)

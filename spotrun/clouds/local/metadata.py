@@ -1,8 +1,8 @@
 """
-The metadata service of an instance, shaped like EC2's version 2: it answers nothing without a session token.
+The metadata service of an instance, modelled on EC2's version 2: it answers nothing without a session token.
 
 Paths, headers and codes follow https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/, pages
-configuring-instance-metadata-service.html and spot-instance-termination-notices.html. Clients find the service by
+configuring-instance-metadata-service.html and spot-instance-termination-notices.html. Clients find the service through
 AWS_EC2_METADATA_SERVICE_ENDPOINT.
 """
 
@@ -32,7 +32,7 @@ _IDLE_CONNECTION_S = 30
 
 
 class MetadataService:
-    """Serves the values that the supervisor sets, on a free port of 127.0.0.1, from threads of its own."""
+    """Serves the values that the supervisor sets, on a free port of 127.0.0.1, in its own threads."""
 
     def __init__(self, instance: Instance, clock: Clock) -> None:
         self.clock = clock
@@ -56,7 +56,7 @@ class MetadataService:
         self._answers[f"{_ROOT}/events/recommendations/rebalance"] = json.dumps({"noticeTime": _time(at)})
 
     def move_to(self, address: str) -> None:
-        """Serve another address of the instance from now on."""
+        """Report `address` as the instance's address from now on."""
         self._answers |= _constants(msgspec.structs.replace(self._instance, address=address))
 
     def new_token(self, time_to_live_s: int) -> str:
@@ -71,7 +71,7 @@ class MetadataService:
         return token is not None and self._tokens.get(token, 0.0) > self.clock.monotonic()
 
     def answer(self, path: str) -> str | None:
-        """Return the text at `path`, or the names below it, or None."""
+        """Return the text at `path`, or a list of the names below it; None if there is nothing."""
         path = path.rstrip("/")
         answers = dict(self._answers)
         return answers[path] if path in answers else _names_below(path, answers)
@@ -126,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_DELETE = do_PATCH = do_OPTIONS = do_POST
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """Return the Date header: run time, like the times in the answers."""
+        """Return the Date header in run time, like the times in the answers."""
         return format_datetime(self.server.service.clock.now(), usegmt=True)
 
     def log_message(self, format: str, *args: object) -> None:
@@ -150,7 +150,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _token_ttl(text: str | None) -> int | None:
-    """Return the seconds, or None if the header is missing or is a value that the real service refuses."""
+    """
+    Return the token's time-to-live in seconds; None if the header is missing, or the real service would refuse its
+    value.
+    """
     if text is None or not (text.isascii() and text.isdigit()):
         return None
     return int(text) if len(text) < 9 and 1 <= int(text) <= TOKEN_TTL_MAX_S else None

@@ -1,8 +1,8 @@
 """
-This machine as a place that its user owns: one offering at the price of its use, for one run at a time.
+This machine as a place that the user owns: one offering, at the price of using the machine, for one run at a time.
 
-Its instances are those of the local cloud: process trees with a supervisor, which ends them by their time-to-live. The
-record of each has a lock that a dead process cannot hold: without a living supervisor the instance has ended.
+Its instances are those of the local cloud: process trees with a supervisor that enforces their time-to-live. Each
+record has a lock that a dead process cannot hold, so an instance without a live supervisor has ended.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 
 class OwnMachine:
     """
-    The home of a run, which is visible only from that machine itself. On another machine `offerings` is empty, and
-    `instances` raises if the caller must see the home.
+    A run's home, which can be seen only from that machine itself. On another machine, `offerings` is empty, and
+    `instances` raises an error if the caller must see the home.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:
@@ -57,7 +57,7 @@ class OwnMachine:
         return (f"{name} is taken: {self._computing}",) if self._computing else ()
 
     def offerings(self) -> list[Offering]:
-        """Return this machine while it is free: no instance lives on it, and no other process computes on its GPUs."""
+        """Return this machine as an offering if no instance runs on it and no other process computes on its GPUs."""
         self._taken_by, self._computing = [], ""
         if not self.is_here:
             return []
@@ -87,7 +87,7 @@ class OwnMachine:
         return self._local.launch(request)
 
     def has(self, instance_id: str) -> bool:
-        """Return whether it is, or was, an instance at home, which no other cloud knows."""
+        """Return whether `instance_id` is or was an instance at home. No other cloud knows such instances."""
         found = self._local.describe(instance_id) if self.is_here else None
         return found is not None and found.offering.capacity_type is CapacityType.OWN
 
@@ -99,7 +99,7 @@ class OwnMachine:
         Return the instances at home.
 
         Raises:
-            CloudUnavailable: `must_see` names the home, and this is another machine.
+            CloudUnavailable: `must_see` names the home, but this is another machine.
         """
         if not self.is_here:
             if must_see is not None and HOME in must_see:

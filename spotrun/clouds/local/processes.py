@@ -21,14 +21,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PAUSE_S = 0.002
 KILL_WITHIN_S = 60.0
 """
-Maximum seconds of system time. A killed process takes a while to end if it frees gigabytes, or hangs in the kernel.
+Maximum seconds of system time for killed processes to end. Freeing gigabytes, or hanging in the kernel, takes time.
 """
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mark(pid: int) -> ProcessMark | None:
-    """Return the live process of that id, or None."""
+    """Return the live process with this id; None if there is none."""
     stat = proc.stat(pid)
     return None if stat is None or _is_dead(stat) else stat.mark
 
@@ -38,7 +38,10 @@ def is_alive(process: ProcessMark) -> bool:
 
 
 def kill(process: ProcessMark) -> None:
-    """Send SIGKILL to exactly this process. Harmless if it is gone, if another one has its id, or if it is not ours."""
+    """
+    Send SIGKILL to exactly this process. Harmless if the process is gone, if another one has its id, or if it is not
+    ours.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(process.pid)
         try:
@@ -68,10 +71,10 @@ def carrying(name: str, value: str) -> list[ProcessMark]:
 
 def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
     """
-    Kill the processes that `find` returns, repeatedly until it returns none: they may fork meanwhile.
+    Kill the processes that `find` returns, repeatedly until it returns none, because processes may fork meanwhile.
 
     Returns:
-        False if some could not be ended within KILL_WITHIN_S.
+        False if some processes could not be ended within KILL_WITHIN_S.
     """
     give_up_at = time.monotonic() + KILL_WITHIN_S
     while found := list(find()):
@@ -85,7 +88,7 @@ def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
 
 
 def reap() -> dict[int, int]:
-    """Collect all dead children, and return their exit codes by process id (negative: ended by that signal)."""
+    """Collect all dead children, and return their exit codes by process id (negative: a signal ended the process)."""
     exit_codes = {}
     with contextlib.suppress(ChildProcessError):
         while (reaped := os.waitpid(-1, os.WNOHANG))[0] != 0:
@@ -94,18 +97,18 @@ def reap() -> dict[int, int]:
 
 
 def become_subreaper() -> None:
-    """Adopt orphaned descendants as children from now on: no process escapes by forking twice."""
+    """Adopt orphaned descendants as children from now on, so that no process escapes by forking twice."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel send us SIGKILL when the thread of `parent` that forked us ends. For a fresh child."""
+    """Make the kernel send SIGKILL to this process when the thread of `parent` that forked it ends. For a new child."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _is_dead(stat: Stat) -> bool:
-    """Return whether the process is dead. A zombie with threads lives on in them."""
+    """Return whether the process is dead. A zombie whose other threads run is alive."""
     return stat.ended and stat.threads <= 1

@@ -9,8 +9,8 @@ The state of the local cloud on disk.
         members                          only for a gang's first member: a link that names the launch's outcome
         supervisor.log
     ROOT/instances/<instance id>/        the instance's own disk
-        console.log                      what its init process printed
-    ROOT/accepting.lock                  held while a process decides what there is room for
+        console.log                      output of its init process
+    ROOT/accepting.lock                  held while a process decides whether there is room for a launch
     ROOT/markets/<run uid>.json          the steps of the script that have happened to that run
 """
 
@@ -39,7 +39,8 @@ from spotrun.proc import ProcessMark
 
 RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
 """
-In the environment of every process of an instance. It is a path, since another cloud's instance may have the same id.
+The variable in the environment of each process of an instance that holds the path of the record. It is a path because
+an instance of another local cloud may have the same id.
 """
 POLL_S = 0.01
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{17}")
@@ -48,11 +49,11 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Everything that the cloud knows of one instance, and that its supervisor needs.
+    Everything that the cloud knows about one instance, and that the instance's supervisor needs.
 
-    `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian`
-    are None until they have started; a record without them is a launch that was cut short. `count` is how many members
-    were requested together, None for a single instance; they were accepted at `accepted_s` of the system's clock.
+    `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian` are
+    None until they have started; a record without them is a launch that was cut short. `count` is the number of members
+    that were requested together, None for a single instance. They were accepted at `accepted_s` of the system's clock.
     """
 
     instance: Instance
@@ -79,7 +80,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return self.instance.state is InstanceState.TERMINATED
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
-        """Return the record with its end decided. The end is never before the last known event."""
+        """Return the record with the instance's end. The end is never before the last known event."""
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
         return msgspec.structs.replace(ended, init_exit_code=init_exit_code)
@@ -89,7 +90,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def instance_id_of(token: str, member: int = 0) -> str:
-    """Return the id of the only instance that a launch token can have; of a gang, the only one for that member."""
+    """Return the only id that an instance with this launch token can have; for a gang, the only id of this member."""
     named = f"{token}\0{member}" if member else token
     return "i-" + hashlib.sha256(named.encode()).hexdigest()[:17]
 
@@ -127,11 +128,12 @@ class RecordFolder:
 
     def try_lock(self) -> int | None:
         """
-        Return a descriptor that holds the lock until it is closed everywhere, or None if another process holds it.
+        Return a descriptor that holds the lock until it is closed everywhere, or None if another process holds the
+        lock.
 
-        The lock belongs to the open file, so it passes from launcher to supervisor with the descriptor, without a
-        gap, and the kernel frees it when the last holder is dead: a free lock next to the record of a living
-        instance proves that its supervisor is dead.
+        The lock belongs to the open file. So it passes from launcher to supervisor with the descriptor, without a gap,
+        and the kernel frees it when the last holder is dead. A free lock next to the record of a running instance
+        proves that the supervisor is dead.
         """
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not try_flock(descriptor):
@@ -140,7 +142,10 @@ class RecordFolder:
         return descriptor
 
     def agree(self, word: str) -> str:
-        """Write the outcome of a gang's launch unless it is written already. Return the first word, which counts."""
+        """
+        Write the outcome of a gang's launch, unless one was written before. Return the first word written, which
+        counts.
+        """
         with contextlib.suppress(FileExistsError):
             os.symlink(word, self._word)
         return os.readlink(self._word)
@@ -156,13 +161,13 @@ class RecordFolder:
         os.utime(self.path / "lock")
 
     def last_beat(self, clock: ScaledClock) -> datetime:
-        """Return when its supervisor was last alive, in run time."""
+        """Return when the instance's supervisor was last alive, in run time."""
         age_s = time.time() - (self.path / "lock").stat().st_mtime
         return clock.now() - timedelta(seconds=age_s) * clock.scale
 
     def order(self, name: str, body: dict[str, object]) -> None:
         """Write an order for the supervisor."""
-        with contextlib.suppress(FileNotFoundError):  # the record was forgotten meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the record was deleted meanwhile
             write_atomically(self._orders / name, json.dumps(body).encode())
 
     def orders(self) -> set[str]:
@@ -172,7 +177,7 @@ class RecordFolder:
             return set()
 
     def take_order(self, name: str) -> dict[str, object]:
-        """Return an order's body, and delete the order: it can be taken only once."""
+        """Return an order's body, and delete the order, so that it is taken only once."""
         path = self._orders / name
         body: dict[str, object] = json.loads(path.read_bytes())
         path.unlink()
@@ -193,10 +198,10 @@ class Places:
     @contextlib.contextmanager
     def deciding(self, within_s: float) -> Iterator[None]:
         """
-        Hold the lock with which one process at a time decides what there is room for.
+        Hold the lock under which one process at a time decides whether there is room for a launch.
 
         Raises:
-            CloudUnavailable: another process has held it for `within_s` of system time.
+            CloudUnavailable: another process has held the lock for `within_s` of system time.
         """
         descriptor = os.open(self.root / "accepting.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         give_up_at = time.monotonic() + within_s
@@ -210,7 +215,7 @@ class Places:
             os.close(descriptor)
 
     def record_folder(self, instance_id: str) -> RecordFolder | None:
-        """Return the record folder of an instance; None for a name that no instance can have."""
+        """Return the record folder of an instance; None if `instance_id` is not a possible id."""
         if _INSTANCE_ID.fullmatch(instance_id) is None:
             return None
         return RecordFolder(self.root / "records" / instance_id)
@@ -236,10 +241,10 @@ class Places:
 
 class CloudLog:
     """
-    The cloud's own log of what it did, one JSON object a line, to compare with spotrun's ledger.
+    The cloud's own log of its actions, one JSON object a line, to compare with spotrun's ledger.
 
     `event` is launched, metered, price, notice, rebalance, cut-off, ended or refused; `at` is run time. If a process
-    died between two writes, the same fact may be there twice.
+    died between two writes, the same fact may be logged twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -276,8 +281,8 @@ def try_flock(descriptor: int) -> bool:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """
-    Replace the file in one step: a reader sees the old bytes or the new ones. Not flushed: if the machine crashes, its
-    cloud is gone as well.
+    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed, because a
+    crash of the machine ends its local cloud too.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:

@@ -1,5 +1,5 @@
 """
-The scripted part of a market: steps that happen to a run once each, in order, when training reaches a point.
+The scripted part of a market: steps that happen to a run once each, in order, when training reaches certain points.
 
 All instances of a run, and the processes that launch them, share one file of the steps that have happened. The process
 that sees the next step's trigger fire appends the step under a lock. Every process derives the effects from the file.
@@ -24,8 +24,8 @@ from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A step that has happened: its trigger fired at `at`, seen by `instance_id` (None: by a launch). A step that meets
-    several members of a gang met `others` too.
+    A step that has happened: its trigger fired at `at`, and `instance_id` saw that (None: a launch did). If the step
+    affects several members of a gang, it affected `others` too.
     """
 
     at: datetime
@@ -42,7 +42,7 @@ class UploadStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """The part of an instance's status file that triggers read. Epochs count from 0."""
+    """The part of an instance's status file that triggers need. Epochs count from 0."""
 
     phase: str = "boot"
     epoch: Count | None = None
@@ -53,9 +53,9 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 class Observer(msgspec.Struct, frozen=True):
     """
-    An instance that checks the script: its kind, and how far its training has come.
+    The instance that checks the script: its capacity type and the progress of its training.
 
-    An instance under notice counts as gone: only the training after it moves the script on.
+    An instance under notice counts as gone: only the training that follows it advances the script.
     """
 
     instance_id: str
@@ -70,7 +70,7 @@ class Observer(msgspec.Struct, frozen=True):
 
 
 class Script:
-    """One run's script and how far it has come. `origin` is the beginning of run time."""
+    """One run's script, with the steps that have happened. `origin` is the beginning of run time."""
 
     def __init__(self, path: Path, steps: tuple[ScriptStep, ...], origin: datetime) -> None:
         self._path = path
@@ -90,16 +90,16 @@ class Script:
         return actions[-1:] == [Action.NO_SPOT]
 
     def waits_for_upload(self) -> bool:
-        """Return whether the next step depends on a moment that lasts only milliseconds."""
+        """Return whether the next step depends on an upload's state, which lasts only milliseconds."""
         return len(self._happened) < len(self._steps) and isinstance(self._next_trigger(), UploadAt)
 
     def advance(
         self, now: datetime, observer: Observer | None, others: Callable[[], Sequence[str]] = lambda: ()
     ) -> None:
         """
-        Record the next step if its trigger has fired; do nothing while another process is doing so.
+        Record the next step if its trigger has fired; do nothing while another process is recording it.
 
-        `others` returns the instances besides the observer that can be taken, for a step that meets several.
+        `others` returns the other instances that can be taken, for a step that affects several.
         """
         if self._came_true_at(now, observer) is None:
             return
@@ -145,7 +145,10 @@ class Script:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Try to take the lock, and yield whether we have it. We never wait for it, since its holder may be stopped."""
+        """
+        Try to take the lock, and yield whether it was taken. We never wait for the lock, because its holder may be
+        stopped.
+        """
         descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             yield try_flock(descriptor)
@@ -168,7 +171,7 @@ class StatusFile:
                 self._status = decode(self._path.read_bytes(), NodeStatus)
                 self._signature = signature
         except (OSError, OutOfBounds):
-            pass  # it is absent, or something else wrote it: the last good one stays
+            pass  # the file is absent, or something else wrote it: keep the last good status
         return self._status
 
 

@@ -1,6 +1,6 @@
 """
-Settles the state of an instance. If its supervisor has died, the first process that reads its record ends the processes
-that are left, and records the end.
+Settles the state of an instance. If its supervisor has died, the first process that reads its record ends the remaining
+processes and records the end.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from spotrun.errors import CloudUnavailable, SpotrunError
 from spotrun.instance import EndedBy, Instance, InstanceState
 
 CONTAINER = "container.json"
-"""File in the folder of an instance that names its container (spotrun/container/engine.py)."""
+"""The file in an instance's folder that names the instance's container (spotrun/container/engine.py)."""
 END_WITHIN_S = 5.0
-"""Maximum seconds of system time for a supervisor to obey; then it is ended by force."""
+"""Maximum seconds of system time for a supervisor to obey an order; then the supervisor is killed."""
 
 
 def was_cut_short(record: Record) -> bool:
-    """Return whether its launcher died before there was a supervisor."""
+    """Return whether the launcher died before the instance had a supervisor."""
     return record.supervisor is None and not record.ended
 
 
@@ -36,8 +36,8 @@ def as_seen(folder: RecordFolder, record: Record) -> Instance:
 
 def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
     """
-    Return the record, or None if its launch was cut short before anything ran. As long as that launch can be repeated
-    there is no instance, and no caller may wait for one. Members of a gang are shown once all are there.
+    Return the record, or None if the launch was cut short before anything ran. While such a launch can be repeated, it
+    has no instance that callers could wait for. Members of a gang are shown once all have started.
     """
     record = settled(folder, log)
     if record is not None and not record.ended and not has_all(folder, record):
@@ -64,8 +64,8 @@ def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
 
 def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
     """
-    Return the record, with its end if it has ended. Only for the holder of the lock, which proves that no supervisor
-    lives.
+    Return the record, with the instance's end if it has ended. Only for the holder of the lock: holding it proves that
+    no supervisor lives.
     """
     if not was_cut_short(record):
         return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)
@@ -91,8 +91,11 @@ def ends(folder: RecordFolder, log: CloudLog, within_s: float) -> bool:
 
 def end_by_force(folder: RecordFolder, log: CloudLog) -> None:
     """
-    End an instance whose supervisor hangs. When the supervisor is killed, its guardian ends the instance; if the
-    guardian hangs too, we end it.
+    End an instance whose supervisor hangs. Once the supervisor is killed, its guardian ends the instance; if the
+    guardian hangs too, it is killed as well.
+
+    Raises:
+        CloudUnavailable: the instance still has not ended.
     """
     record = folder.read()
     for process in (record.supervisor, record.guardian) if record is not None else ():
@@ -111,11 +114,11 @@ def bury(
     by: EndedBy,
     init_exit_code: int | None = None,
 ) -> Record:
-    """Record that an instance, all of whose processes are dead, ended at `at`. For the holder of its lock."""
+    """Record that an instance ended at `at`, after all its processes are dead. Only for the holder of its lock."""
     _remove_container(folder.disk / CONTAINER)
     if record.instance.ended_at is None:
         record = record.end(at, by, init_exit_code)
-        folder.write(record)  # before the log, so that a process that repeats this logs the same
+        folder.write(record)  # before the log, so that a repetition by another process logs the same
     log.ended(record.instance)
     record = record.with_instance(state=InstanceState.TERMINATED)
     folder.write(record)
@@ -123,20 +126,21 @@ def bury(
 
 
 def _remove_container(remembered: Path) -> None:
-    """Remove the container, if there is one. The import is here because few instances need it."""
+    """Remove the container if there is one. The import is local because few instances need it."""
     if not remembered.exists():
         return
     from spotrun.container.engine import remove_remembered
 
-    with contextlib.suppress(SpotrunError):  # the end of its input ends it too
+    with contextlib.suppress(SpotrunError):  # the container also ends when its input ends
         remove_remembered(remembered)
 
 
 def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime, by: EndedBy) -> Record:
     """
-    Record the end of an instance whose supervisor has died. `at` is when it was last alive.
+    Record the end of an instance whose supervisor has died. `at` is when the supervisor was last alive.
 
-    The supervisor may have died between the record and the log, so the facts of the bill are logged again.
+    The supervisor may have died after it wrote the record and before it wrote the log. So the facts of the bill are
+    logged again.
     """
     processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
     log.metered(record.instance)

@@ -1,12 +1,12 @@
 """
-The process next to each local instance that makes it live and die as in a cloud, even if its launcher is gone.
+The process next to each local instance that starts and ends it as a cloud would, even after its launcher is gone.
 
     launcher ── starts ──> (first process: ends at once, so that the launcher has no child)
-                             └── guardian         arms the time-to-live; buries the instance if its supervisor dies
+                             └── guardian         arms the time-to-live; ends the instance if its supervisor dies
                                    └── supervisor     boots, serves metadata, follows the market, gives notice
-                                         └── init         and all that it starts
+                                         └── init         and all its descendants
 
-Guardian and supervisor are both subreapers: whatever the instance starts stays below them until it is dead.
+Guardian and supervisor are both subreapers: all processes of the instance stay below them until they are dead.
 """
 
 from __future__ import annotations
@@ -40,13 +40,18 @@ from spotrun.spec.market_script import Action
 
 TICK_S = 0.02
 FAST_TICK_S = 0.003
-"""System time. An upload is half sent for tens of milliseconds only."""
+"""
+Seconds of system time between turns while the script waits for an upload, which is half sent for tens of milliseconds
+only.
+"""
 GUARDIAN_GRACE_S = 2.0
-"""Maximum seconds of system time that a supervisor may be late with the time-to-live before the guardian steps in."""
+"""
+Maximum seconds of system time by which a supervisor may miss the time-to-live before the guardian ends the instance.
+"""
 
 
 class SteadyClock:
-    """Run time that agrees with `clock` now, and from then on passes evenly, even if a user sets the wall clock."""
+    """Run time that agrees with `clock` now and then passes evenly, even if a user sets the wall clock."""
 
     def __init__(self, clock: ScaledClock, not_before: datetime) -> None:
         self.scale = clock.scale
@@ -65,7 +70,10 @@ class SteadyClock:
 
 
 class Supervisor:
-    """One instance's life. Each turn of the loop checks everything that may happen; each thing has its method."""
+    """
+    Runs one instance from boot to end. Each turn of the loop checks everything that may happen, with one method for
+    each.
+    """
 
     def __init__(self, places: Places, folder: RecordFolder, record: Record) -> None:
         self._places = places
@@ -104,7 +112,9 @@ class Supervisor:
         self._end(by)
 
     def _turn_if_room(self) -> EndedBy | None:
-        """A full disk ends no instance: what could not be written down is left to a later turn."""
+        """
+        Do one turn. A full disk does not end the instance: records that could not be written are left to a later turn.
+        """
         by: EndedBy | None = None
         with unless_no_room():
             by = self._turn()
@@ -122,7 +132,7 @@ class Supervisor:
         return self._why_end()
 
     def _pause_s(self) -> float:
-        """System time until something may be due."""
+        """Return the seconds of system time until the next turn."""
         tick_s = FAST_TICK_S if self._script.waits_for_upload() and self._observer().can_be_taken else TICK_S
         announced_at = self._loss and _announced_at(self._loss)
         known = [self._dies_at, self._boots_at, self._taken_at, announced_at, self._recommended_at]
@@ -147,7 +157,7 @@ class Supervisor:
         return EndedBy.ITSELF if self._init_has_exited() else None
 
     def _all_are_there(self) -> bool:
-        """Return whether the other members of its launch have supervisors too."""
+        """Return whether the other members of the launch have supervisors too."""
         self._has_all = self._has_all or has_all(self._folder, self._record)
         return self._has_all
 
@@ -181,7 +191,7 @@ class Supervisor:
         self._script_seen = len(happened)
 
     def _others_that_train(self) -> list[str]:
-        """The other instances of the run that can be taken now, in the order of their ids."""
+        """Return the run's other instances that can be taken now, in the order of their ids."""
         known = ((folder.instance_id, folder.read()) for folder in self._places.record_folders())
         return [
             instance_id
@@ -192,14 +202,16 @@ class Supervisor:
         ]
 
     def _cut_off(self) -> None:
-        """Move the instance to a new address: at the old one, others reach nothing. The store knows no addresses."""
+        """
+        Move the instance to a new address, so that the others reach nothing at the old one. The store has no addresses.
+        """
         address = self._record.instance.address.replace(f"{MEMBERS_NET}.", f"{CUT_OFF_NET}.", 1)
         self._metadata.move_to(address)
         self._change(address=address)
         self._tell("cut-off", address=address)
 
     def _announce_loss(self) -> None:
-        """The generated market's interruption and the recommendation before it, once they may be known."""
+        """Announce the generated market's next interruption, and the recommendation before it, once each is due."""
         if self._loss is not None and self._clock.now() >= _announced_at(self._loss):
             self._give_notice(_announced_at(self._loss), self._loss.notice)
             self._loss = None
@@ -212,7 +224,10 @@ class Supervisor:
         self._tell("rebalance")
 
     def _give_notice(self, at: datetime, notice: timedelta | None) -> None:
-        """The instance ends `notice` after `at`, or earlier if that was said before; None: without an announcement."""
+        """
+        Schedule the end of the instance at `notice` after `at`, unless an earlier end is scheduled. None: no
+        announcement.
+        """
         taken_at = at + (notice or timedelta())
         if self._taken_at is not None and self._taken_at <= taken_at:
             return
@@ -245,7 +260,7 @@ class Supervisor:
     # -- the machine -----------------------------------------------------------------------------------------
 
     def _boot(self) -> None:
-        """After the boot delay, start the meter and the init process."""
+        """Start the meter and the init process, once the boot delay is over."""
         if self._init is not None or self._clock.now() < self._boots_at or not self._all_are_there():
             return
         now = self._clock.now()
@@ -309,7 +324,9 @@ class Supervisor:
 
 
 def guard(supervisor_pid: int, places: Places, folder: RecordFolder, give_up_at: float) -> None:
-    """Wait for the supervisor; end the instance if it died before it did so, or outlived the time-to-live."""
+    """
+    Wait for the supervisor. Kill it if it outlives the time-to-live, and end the instance if the supervisor has not.
+    """
     overdue = not _wait_for_exit(supervisor_pid, give_up_at)
     if overdue:
         os.kill(supervisor_pid, signal.SIGKILL)  # it is our child and not reaped, so the id is still its own
@@ -322,7 +339,7 @@ def guard(supervisor_pid: int, places: Places, folder: RecordFolder, give_up_at:
 
 
 def _wait_for_exit(pid: int, give_up_at: float) -> bool:
-    """Wait for the child; return whether it has exited before `give_up_at` (system monotonic)."""
+    """Wait for a child process. Return whether it exited before `give_up_at` (the system's monotonic clock)."""
     poll = select.poll()
     poll.register(handle := os.pidfd_open(pid), select.POLLIN)
     while not (exited := bool(poll.poll(min(max(0.0, give_up_at - time.monotonic()), 3600.0) * 1000))):
@@ -333,7 +350,7 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
-    """As others see it, who know of a loss without notice only once it has come."""
+    """Describe the instance as other processes see it: they know of a loss without notice only when it has come."""
     return Observer(
         instance_id=instance.instance_id,
         capacity_type=instance.offering.capacity_type,
@@ -347,7 +364,7 @@ def _announced_at(loss: Loss) -> datetime:
 
 
 def main(root: str, instance_id: str, ready: int) -> None:
-    """Become the guardian and supervisor of an instance, whose lock this process was born with."""
+    """Become the guardian and the supervisor of an instance. This process has inherited the instance's lock."""
     places = Places(Path(root))
     folder = places.record_folder(instance_id)
     assert folder is not None
@@ -375,7 +392,7 @@ if __name__ == "__main__":
     status = 0
     try:
         main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
-    except BaseException:  # noqa: BLE001  the last line of this process: say why, in its log
+    except BaseException:  # noqa: BLE001  the last line of this process: write the reason into its log
         traceback.print_exc()
         status = 1
     sys.stderr.flush()

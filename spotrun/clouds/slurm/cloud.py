@@ -1,4 +1,4 @@
-"""Slurm, whole. See spotrun.clouds.cloud."""
+"""The cloud `slurm`. See spotrun.clouds.cloud."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 class Slurm(Cloud):
-    """Nodes of a cluster, through its queue. The section `slurm` of a job names the partitions and their prices."""
+    """
+    Nodes of a cluster, requested through its queue. A job's section `slurm` names the partitions and their prices.
+    """
 
     name = "slurm"
     here = False
@@ -48,11 +50,16 @@ class Slurm(Cloud):
         return refusals(spec)
 
     def secret(self, name: str) -> Reference:
-        """Return a variable of this machine, which the user may mean. No secret is read there: see `refusals`."""
+        """
+        Return a reference to a variable of this machine, the place that a user may mean. On Slurm no secret is read:
+        see `refusals`.
+        """
         return Reference(ENVIRONMENT, name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """Return the time from a free node to an agent: the controller's cycle, and imports from shared folders."""
+        """
+        Return the time from a free node to a running agent: a cycle of the controller, and imports from shared folders.
+        """
         return timedelta(seconds=30)
 
     def interrupts(self, spec: RunSpec) -> bool:
@@ -69,7 +76,10 @@ class Slurm(Cloud):
         return _driver(config_of(spec.slurm, spec.num_nodes), clock)
 
     def require_known(self, spec: RunSpec) -> None:
-        """Ask the cluster's controller: this machine belongs to the cluster, or nothing can be submitted from it."""
+        """
+        Check the job's partitions with the cluster's controller. This machine must belong to the cluster to submit jobs
+        anyway.
+        """
         from spotrun.clouds.slurm.commands import Programs, require_submitting
         from spotrun.clouds.slurm.config import config_of
         from spotrun.clouds.slurm.partitions import misfits, read_cluster
@@ -83,7 +93,9 @@ class Slurm(Cloud):
             raise SpecInvalid(problem.message, hint=problem.suggestion, key=problem.at)
 
     def furnish(self, store: Store) -> None:
-        """Do nothing: nodes run the packages that are installed on this machine, in a folder that they share."""
+        """
+        Do nothing: nodes run the packages that are installed on this machine, from a folder that they share with it.
+        """
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return SLURM_RULE
@@ -134,7 +146,7 @@ class Slurm(Cloud):
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:
-        """Return the account with all jobs of this user on the cluster."""
+        """Return the ports for all jobs of this user on the cluster."""
         from spotrun.clouds.slurm.config import SlurmConfig
 
         refuse_regions(self, regions)

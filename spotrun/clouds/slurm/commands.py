@@ -1,4 +1,4 @@
-"""The port to Slurm's own programs: sbatch, squeue, scontrol, scancel. No shell is between them and us."""
+"""The port to Slurm's own programs: sbatch, squeue, scontrol, scancel. They are started without a shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from spotrun.errors import CloudNotInstalled, CloudUnavailable
 
 ANSWER_WITHIN_S = 60.0
-"""Maximum seconds for one program. A busy controller lets Slurm's clients wait, and they retry by themselves."""
+"""Maximum seconds for one program. While the controller is busy, Slurm's programs wait and retry by themselves."""
 CARRIED = frozenset(
     {
         *("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "SHELL", "SLURM_CONF", "USER"),
@@ -20,8 +20,8 @@ CARRIED = frozenset(
     }
 )
 """
-The variables that a job gets from its submitter. Slurm writes a job's environment to the controller's disk, so nothing
-else goes there: no key and no token.
+The variables that a job inherits from its submitter. Slurm writes a job's environment to the controller's disk, so keys
+and tokens are not among them.
 """
 SINCE_1970 = {"SLURM_TIME_FORMAT": "%s"}
 """Makes Slurm print times as seconds since 1970, in any time zone: https://slurm.schedmd.com/squeue.html"""
@@ -40,11 +40,11 @@ class Commands(Protocol):
 
     def run(self, words: Sequence[str]) -> Answer:
         """
-        Run the program and its arguments in `words`.
+        Run the program and arguments in `words`.
 
         Raises:
-            CloudNotInstalled: there is no such program on this machine.
-            CloudUnavailable: it gave no answer in time. It may have done its work all the same.
+            CloudNotInstalled: this machine does not have the program.
+            CloudUnavailable: the program did not finish in time. It may have done its work all the same.
         """
 
 
@@ -72,17 +72,18 @@ class Programs:
 
 def require_submitting(commands: Commands) -> None:
     """
-    Check for the programs that submit, list and end jobs. Some machines have only those that show a cluster.
+    Check that this machine has the programs that submit, list and end jobs. Some machines have only those that show a
+    cluster.
 
     Raises:
-        CloudNotInstalled: one of them is missing.
+        CloudNotInstalled: a program is missing.
     """
     for program in ("sbatch", "squeue", "scancel"):
         commands.run([program, "--version"])
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables among ours that Slurm's programs get, and through them a job."""
+    """Return the variables of this process that Slurm's programs, and through them a job, inherit."""
     return {name: text for name, text in own.items() if name in CARRIED} | SINCE_1970
 
 

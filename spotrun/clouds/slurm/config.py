@@ -13,12 +13,13 @@ from spotrun.spec.model import PartitionSpec, SlurmSpec
 CLOUD_NAME = "slurm"
 MAX_TIME: timedelta = PartitionSpec.model_fields["max_time"].default
 REGION = "cluster"
-"""The only region: a cluster is one place, and its partitions take the part of zones."""
+"""The only region: a cluster is one place, and its partitions serve as zones."""
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One partition, as the job describes it. `accelerators` as in Offering; 0 and "" mean that the job does not say.
+    One partition as a job describes it. `accelerators` as in Offering; 0 and "" mean that the job does not specify the
+    value.
     """
 
     name: str
@@ -53,8 +54,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _type(self) -> str:
         """
-        The instance type, `node` or `node-V100x1-8c-64g`: equal for two partitions that a job describes equally. It
-        has no "_", which separates the parts of a key in spotrun.folder.market_record.
+        The instance type, `node` or `node-V100x1-8c-64g`. Two partitions that a job describes equally have the same
+        type. The name has no "_", which separates the parts of a key in spotrun.folder.market_record.
         """
         gpus = self.accelerators.replace(":", "x").replace("_", "-")
         cpus, memory = f"{self.cpus}c" if self.cpus else "", f"{self.memory_gb}g" if self.memory_gb else ""
@@ -63,8 +64,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The partitions to request nodes from, and the number of nodes. `wait` is how long a job may be in a queue, and
-    `scratch` a folder of each node. Without partitions, the driver can only list and end instances.
+    The partitions to request nodes from, and the number of nodes. `wait` is the maximum time of a job in a queue, and
+    `scratch` a folder on each node. Without partitions, the driver can only list and end instances.
     """
 
     nodes: int = 1
@@ -78,7 +79,7 @@ class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def config_of(slurm: SlurmSpec, nodes: int = 1) -> SlurmConfig:
-    """Return the configuration that a job describes. `nodes` nodes train together."""
+    """Return the configuration that a job describes, for `nodes` nodes that train together."""
     return SlurmConfig(
         nodes=nodes,
         partitions=tuple(map(_partition, slurm.partitions)),

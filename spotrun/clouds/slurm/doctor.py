@@ -1,4 +1,7 @@
-"""The checks of `spotrun doctor slurm`: the programs, the partitions, and whether nodes share our folders."""
+"""
+The checks of `spotrun doctor slurm`: Slurm's programs, the partitions, and whether the nodes share this machine's
+folders.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from spotrun.units import Unreadable, count_of, format_duration
 
 
 class SlurmDoctor:
-    """Checks a cluster, for a job's partitions if there is a job. `store` is where runs would live."""
+    """Checks a cluster, and the partitions of a job if there is a job. `store` is where runs would live."""
 
     def __init__(self, config: SlurmConfig, store: str | None, commands: Commands) -> None:
         self._config = config
@@ -52,7 +55,7 @@ class SlurmDoctor:
         yield from self._well(cluster) if self._config.partitions else _to_write(cluster)
 
     def _well(self, cluster: Cluster) -> Iterator[Finding]:
-        """Check the partitions of the job that match its description."""
+        """Check each partition of the job that is as the job describes it."""
         wrong = {problem.at[2] for problem in misfits(self._config, cluster)}
         for index, partition in enumerate(self._config.partitions):
             known = cluster.partitions.get(partition.name)
@@ -95,14 +98,14 @@ class SlurmDoctor:
 
 
 def _refused(known: ClusterPartition, error: CloudError) -> Finding:
-    """Return a warning for a refusal that passes by itself, and a failure for any other."""
+    """Return a warning for a refusal that passes by itself, or a failure for any other refusal."""
     if isinstance(error, InsufficientCapacity | QuotaExceeded | CloudUnavailable):
         return warned(f"partition {known.name}", error.message, error.hint or "it counts as full until then")
     return failed(f"partition {known.name}", error)
 
 
 def _to_write(cluster: Cluster) -> Iterator[Finding]:
-    """Show the partitions to a user who has no job yet, each as a line of a job if a run may use it."""
+    """List the partitions for a user who has no job yet. Each usable one is shown as a line for a job."""
     for known in cluster.partitions.values():
         kind = CapacityType.SPOT if cluster.takes_from(known) else CapacityType.ON_DEMAND
         if wrong := _wrong_as(kind, known, cluster):
@@ -118,7 +121,7 @@ def _to_write(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _wrong_as(kind: CapacityType, known: ClusterPartition, cluster: Cluster) -> Unreadable | None:
-    """Return why a job that names the partition with this capacity type would be refused; None if it would not."""
+    """Return why a job with this partition and capacity type would be refused; None if the job would be accepted."""
     partition = Partition(
         name=known.name, capacity_type=kind, usd_per_node_hour=Decimal(0), max_time=known.max_time or timedelta()
     )
@@ -126,7 +129,7 @@ def _wrong_as(kind: CapacityType, known: ClusterPartition, cluster: Cluster) -> 
 
 
 def _line(kind: CapacityType, known: ClusterPartition) -> str:
-    """Return the partition as a line of a job, with a limit if that is shorter than the default."""
+    """Return the partition as a line of a job, with its time limit if that is shorter than the default."""
     shorter = known.max_time is not None and known.max_time < MAX_TIME
     limit = f", max_time: {format_duration(known.max_time)}" if known.max_time is not None and shorter else ""
     return f"{{name: {known.name}, capacity: {kind}, usd_per_node_hour: 0{limit}}}"

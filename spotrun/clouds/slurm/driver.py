@@ -20,20 +20,20 @@ from spotrun.offering import Offering
 from spotrun.units import count_of
 
 SNAPSHOT_FOR_S = 1.0
-"""Maximum age in seconds of a reused listing of the queue: each listing takes the same lock of the controller."""
+"""Maximum age, in seconds, of a listing of the queue that is reused. Each new listing takes the controller's lock."""
 
 _ENDED_ALREADY = ("Job/step already completing or completed", "Invalid job id specified")
 
 
 class SlurmDriver:
     """
-    Requests nodes from the partitions of its configuration. See CloudDriver for what its five verbs promise.
+    Requests nodes from the configured partitions. CloudDriver describes its five methods.
 
-    It holds no run state: a job's name is its token, and its comment names its run. A job in a queue is pending. A job
-    that Slurm does not begin in time counts as ended by the cloud before its meter ran: a pool without capacity. If
-    Slurm lets it wait longer, the next driver that lists jobs cancels it.
+    The driver holds no run state: a job's name is its token, and its comment names its run. A queued job is pending. A
+    job that Slurm does not begin in time counts as ended by the cloud before its meter ran, as in a pool without
+    capacity. If Slurm keeps it in the queue longer, the next driver that lists jobs cancels it.
 
-    Members of a gang are one job, with a step for each (spotrun.clouds.slurm.gang).
+    Members of a gang are one job, with a step for each member (spotrun.clouds.slurm.gang).
     """
 
     name = CLOUD_NAME
@@ -108,13 +108,13 @@ class SlurmDriver:
 
     def _of_token(self, request: LaunchRequest) -> Instance | None:
         """
-        Return the instance of a token, or the first of its members, or None. If there are several jobs, the first
-        counts, and the others are cancelled.
+        Return the instance with the request's token, or the first of its members; None if there is no such job. If
+        several jobs have the token, the first counts, and the others are cancelled.
 
         Raises:
-            LaunchTokenSpent: it has ended; of members, all have.
+            LaunchTokenSpent: the instance, or all its members, have ended.
             InsufficientCapacity: no node was free in time.
-            CloudError: it differs from the request, or Slurm found fault with it.
+            CloudError: the job differs from the request, or Slurm rejected it.
         """
         said = self._commands.run([*LIST, f"--name={request.token}"])
         jobs = of_token(require_answer(said, "list jobs"), request.token)
@@ -125,8 +125,8 @@ class SlurmDriver:
 
     def _end_member(self, job: Job, member: Instance) -> None:
         """
-        Kill the member's step; its node stays with the job. If the step is not listed yet, the job itself ends it. The
-        job ends with its last member.
+        Kill the member's step; its node stays with the job. If the step is not listed yet, the job itself ends it. When
+        the last member ends, cancel the job.
         """
         files = files_of(job.token)
         files.ask_to_end(member.member)
@@ -139,7 +139,7 @@ class SlurmDriver:
             files.end(member.member, MemberEnd(self._clock.now(), EndedBy.USER, "ended alone"))
 
     def _cancel(self, job: Job, *options: str, what: str = "") -> None:
-        """Cancel the whole job, or the part of it that `what` names."""
+        """Cancel the whole job, or only the step in `what`."""
         try:
             answer = self._commands.run(["scancel", *options, what or str(job.number)])
         finally:
@@ -162,7 +162,7 @@ class SlurmDriver:
         return self._snapshot[1]
 
     def _instances_of(self, job: Job) -> list[Instance]:
-        """Return the job's instance, or the members of a gang."""
+        """Return the job's instance, or all members of a gang."""
         if job.tags.count is None:
             return [instance_of(job)]
         files = files_of(job.token)
@@ -175,8 +175,8 @@ class SlurmDriver:
 
     def _look_at_members(self, job: Job, files: MemberFiles) -> None:
         """
-        Record which nodes the job has, and which it has lost. The process that sees its steps end runs on the first
-        node: after the loss of that node, this driver records the ends of steps.
+        Record the job's nodes, and which of them are lost. The process that sees steps end runs on the first node. If
+        that node is lost, this driver records the ends of steps.
         """
         now, there = self._clock.now(), self._seats_of(job.nodes)
         seats = files.seats() or (files.take_seats(there) if len(there) == job.tags.count else ())
@@ -203,7 +203,7 @@ class SlurmDriver:
         return read_steps(require_answer(self._commands.run(STEPS), "list steps"), job.number)
 
     def _cancel_overdue(self, jobs: list[Job]) -> None:
-        """Cancel the overdue jobs. One that begins at this moment goes on."""
+        """Cancel the overdue jobs, except any that begins at this moment."""
         now = self._clock.now()
         for job in jobs:
             if job.is_overdue(now):

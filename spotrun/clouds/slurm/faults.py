@@ -1,4 +1,4 @@
-"""Translates refusals of Slurm's programs into spotrun's errors. Their words are in slurm_errno.c of Slurm."""
+"""Translates refusals of Slurm's programs into spotrun's errors. Slurm's messages are defined in its slurm_errno.c."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _RENAMED = "nvalid partition"
 
 def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
     """
-    Return why `what` was not done, as one of CloudDriver's errors; None if it was. Unknown words are a CloudError.
+    Return one of CloudDriver's errors that says why `what` was not done; None if it was done. An unknown message
+    becomes a CloudError.
     """
     said = " ".join(answer.err.split()) or f"exit code {answer.code}"
     if answer.code == 0:
@@ -61,8 +62,8 @@ def require_answer(answer: Answer, what: str) -> str:
     Return the output of a program that only reads.
 
     Raises:
-        CloudUnavailable: it could not read. Whatever its words are, they say nothing about jobs or nodes.
-        AccessDenied: this user may not.
+        CloudUnavailable: the program failed. Whatever its message, the failure says nothing about jobs or nodes.
+        AccessDenied: this user may not run it.
     """
     found = fault(answer, what)
     if found is None:

@@ -1,9 +1,9 @@
 """
-The batch script of a job for members of a gang. It runs on the first node, and starts a step on each node.
+The batch script of a gang's job. It runs on the first node, and starts a step on each node.
 
     python -P -m spotrun.clouds.slurm.gang FILES RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-A step whose node breaks, or that is killed, ends alone. FILES is the path of the files that record the members' ends.
+A step that is killed, or whose node breaks, ends alone. FILES is the path of the files that record the members' ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BY_A_SIGNAL = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
 def main(files: MemberFiles, arguments: Sequence[str], environment: Mapping[str, str], commands: Commands) -> int:
-    """Start all members, and wait until they have ended. Return the job's exit code."""
+    """Start all members, wait until they have ended, and return the job's exit code."""
     job = environment["SLURM_JOB_ID"]
     signal.signal(signal.SIGTERM, lambda *_: None)  # Slurm's signal ends the steps, and this process ends after them
     seats = files.take_seats(_seats(commands, environment["SLURM_JOB_NODELIST"]))
@@ -60,8 +60,8 @@ def step(
     files: MemberFiles, member: int, seat: Seat, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> list[str]:
     """
-    Return the command that starts a member. `srun` gets the resources that a separate job would have: all that this job
-    has on the node, and its GPUs, which a step of a whole node does not get unless it requests them.
+    Return the command that starts a member. `srun` gets the resources that a separate job would have: everything that
+    this job has on the node. GPUs are requested explicitly, because a step of a whole node gets none otherwise.
     """
     gpus = environment.get("SLURM_GPUS_ON_NODE")
     return [
@@ -84,7 +84,9 @@ def step(
 
 
 def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
-    """Return the seats of the job's nodes. Retry while the controller is busy: the job is useless without an answer."""
+    """
+    Return the seats of the job's nodes. Retry while the controller is busy, because the job cannot go on without them.
+    """
     for _ in range(TRIES - 1):
         try:
             return read_seats(commands, nodes)
@@ -95,7 +97,7 @@ def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
 
 
 def _has(seat: Seat, nodes: str, commands: Commands) -> bool:
-    """Return whether the job still has the node; True if the controller does not answer."""
+    """Return whether the job still has the seat's node; True if the controller does not answer."""
     try:
         return seat in read_seats(commands, nodes)
     except CloudError as error:
@@ -105,8 +107,8 @@ def _has(seat: Seat, nodes: str, commands: Commands) -> bool:
 
 def _write_down(files: MemberFiles, member: int, seat: Seat, code: int, job: str, commands: Commands) -> None:
     """
-    Record how a member ended. If the job is over, its own end explains that of its members. If the controller does not
-    answer, the job is assumed to go on.
+    Record how a member ended. If the job is over, the end of the job explains its members' ends, and nothing is
+    recorded. If the controller does not answer, the job is assumed to go on.
     """
     at = datetime.now(UTC)
     told = asked(job, commands)

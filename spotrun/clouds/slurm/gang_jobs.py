@@ -1,8 +1,8 @@
 """
-The members of a gang, which is one job to Slurm.
+The members of a gang, which Slurm runs as one job.
 
-A node stays with its job when the member on it has ended, and Slurm accounts for it until the job is over: to take it
-from the job (`scontrol update`) is impossible for the first node, and without accounting Slurm allows it only once. So
+When a member has ended, its node stays with the job, and Slurm accounts for the node until the job is over. `scontrol
+update` cannot take the first node from a job, and without accounting Slurm allows that only once for other nodes. So
 the member that ends last is billed for the nodes that the others have left in the job. A lost node leaves its job by
 itself.
 """
@@ -22,7 +22,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 
 
 class GangJob(NamedTuple):
-    """A job with the records of its members: their seats if they are known, and the ends of those that ended early."""
+    """A job with its members' records: their seats, if known, and the ends of members that ended before the job."""
 
     job: Job
     seats: Sequence[Seat]
@@ -30,7 +30,7 @@ class GangJob(NamedTuple):
 
     @property
     def is_deserted(self) -> bool:
-        """True if it runs although all its members have ended."""
+        """True if the job still runs although all its members have ended."""
         return not self.job.has_ended and all(each is not None for each in self.ended)
 
     def instances(self) -> list[Instance]:
@@ -60,14 +60,19 @@ class GangJob(NamedTuple):
 
     @property
     def _last(self) -> int | None:
-        """The member that ends last; if several end together, the first. None while members live."""
+        """
+        The index of the member that ends last; if several end together, the first of them. None while a member lives.
+        """
         if not self.job.has_ended and not self.is_deserted:
             return None
         ends = [(self._ended_at(index), -index) for index in range(len(self.ended))]
         return -max(ends)[1]
 
     def _ended_at(self, index: int) -> datetime:
-        """Return when a member ended, within the job's time: its node's clock may place the end after the job's."""
+        """
+        Return when a member ended, limited to the job's time, because its node's clock may put the end after the job's
+        end.
+        """
         job, ended = self.job, self.ended[index]
         began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None
         at = (over_at or began_at) if ended is None else ended.at
@@ -75,13 +80,15 @@ class GangJob(NamedTuple):
 
     def _billed_until(self, index: int) -> datetime:
         """
-        Return until when a member is billed. Slurm counts whole seconds, and the job may be over in the second in which
-        a member ends. So the member does not pay for that second: if the job goes on, the last member does.
+        Return until when a member is billed, rounded down to a whole second. Slurm counts whole seconds, and the job
+        may be over in the second in which the member ends. If the job goes on, the last member pays for that second.
         """
         return self._ended_at(index).replace(microsecond=0)
 
     def _prices_of_last(self, last: int) -> tuple[PriceSegment, ...]:
-        """Return what all nodes of the last member cost, with a segment for each change of their number."""
+        """
+        Return the price of all nodes that the last member pays for, with a segment for each change of their number.
+        """
         began = instance_of(self.job).prices
         if not began:
             return ()
@@ -95,7 +102,7 @@ class GangJob(NamedTuple):
         )
 
     def _changes(self, last: int) -> Iterator[tuple[datetime, int]]:
-        """Yield each moment at which the last member inherits a node (1) or loses its own (-1)."""
+        """Yield each moment at which the last member takes over a node (1) or loses its own (-1)."""
         for index, ended in enumerate(self.ended):
             lost = ended is not None and ended.by is EndedBy.FAULT
             if index == last and lost:

@@ -1,4 +1,6 @@
-"""The ids of instances, from Slurm's job numbers. The first process of an instance imports this: it stays light."""
+"""
+The ids of instances, made from Slurm's job numbers. An instance's first process imports this module, so it stays small.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
 The one process of a job that Slurm signals before it takes the node. It runs as a step and records the deadline.
 
-Slurm sends the same SIGTERM when a user cancels the job, when its time is over, and when its script has ended. Only a
-job that goes on running, and that Slurm calls preempted, has a notice.
+Slurm sends the same SIGTERM when a user cancels the job, when the job's time is over, and when its script has ended.
+Only a job that still runs, and that Slurm reports as preempted, has a notice.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from spotrun.errors import CloudError
 TRIES = 3
 PAUSE_S = 1.0
 LEFT_UNTOLD = timedelta(seconds=10)
-"""The assumed time left if the controller does not say when the job ends: less than most clusters give."""
+"""The time left that is assumed if the controller does not report when the job ends: less than most clusters give."""
 _FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime|NodeList)=(\S+)")
 
 
 class JobStatus(NamedTuple):
     """
-    The controller's answer about a job: whether it runs, on which nodes, and when Slurm ends it (None: no preemption).
+    The controller's report about a job: whether it runs, its nodes, and when Slurm will end it (None: no preemption).
     """
 
     runs: bool
@@ -39,9 +39,10 @@ class JobStatus(NamedTuple):
 
 def main(file: Path, job: str, commands: Commands) -> None:
     """
-    Listen until the job ends. `file` is gone when the job's script is about to end.
+    Listen until the job ends. `file` is deleted when the job's script is about to end.
 
-    Slurm may preempt a job before this step can receive its signal, so this asks the controller at the beginning too.
+    Slurm may preempt a job before this step can receive its signal, so this also queries the controller at the
+    beginning.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     told = asked(job, commands) or JobStatus(True, None)
@@ -57,7 +58,7 @@ def main(file: Path, job: str, commands: Commands) -> None:
 
 def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Commands) -> None:
     """
-    Wait until the job is over. The controller may signal again before the deadline; the training keeps the time left.
+    Wait until the job is over. The controller may signal again before the deadline; the training may use the time left.
     """
     over = False
     while not over:
@@ -73,7 +74,7 @@ def after_signal(job: str, commands: Commands) -> JobStatus:
 
 
 def asked(job: str, commands: Commands) -> JobStatus | None:
-    """Return the controller's answer about a job; None if it does not answer."""
+    """Query the controller about a job. Return None if the controller does not answer."""
     for _ in range(TRIES):
         try:
             answer = commands.run(["scontrol", "--oneliner", "show", "job", job])
@@ -86,7 +87,7 @@ def asked(job: str, commands: Commands) -> JobStatus | None:
 
 
 def read_job(told: str) -> JobStatus:
-    """Read scontrol's output about a job. Its EndTime is the deadline if it still runs and has a PreemptTime."""
+    """Read scontrol's output about a job. If the job runs and has a PreemptTime, its EndTime is the deadline."""
     facts = dict(_FACT.findall(told))
     ends, preempted = facts.get("EndTime", ""), facts.get("PreemptTime", "")
     runs = facts.get("JobState") == "RUNNING"
@@ -95,7 +96,7 @@ def read_job(told: str) -> JobStatus:
 
 
 def _hears(file: Path) -> bool:
-    """Wait for the signal, touching `file` every BEAT_S. Return False if `file` is gone."""
+    """Wait for the signal, and touch `file` every BEAT_S. Return False if `file` is gone."""
     while _touched(file):
         if signal.sigtimedwait({signal.SIGTERM}, BEAT_S) is not None:
             return file.exists()

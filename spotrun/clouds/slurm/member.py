@@ -1,11 +1,11 @@
 """
-The task of a member's step: it receives Slurm's notice. The member itself runs in a separate session.
+The task of a member's step, which receives Slurm's notice. The member itself runs in a separate session.
 
     python -P -m spotrun.clouds.slurm.member MEMBER ADDRESS RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-Slurm sends its signal to each process below the one that keeps a step, or to the task's process group, or to the task
-alone, as the cluster's ProctrackType says. So agent and training run as orphans in a session of their own. They end
-with the task, whose end they notice by a pipe.
+The cluster's ProctrackType determines where Slurm sends its signal: to each process below the one that keeps a step, to
+the task's process group, or to the task alone. So agent and training run as orphans in their own session. A pipe shows
+them when the task ends, and they end with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KILLED = 128 + signal.SIGKILL
 
 
 class Pipes(NamedTuple):
-    """`life` is open until the task ends. `end` is open until the member ends, and carries its exit code."""
+    """Two pipes. `life` is open until the task ends; `end` is open until the member ends, and carries its exit code."""
 
     life_read: int
     life_write: int
@@ -62,11 +62,11 @@ def _await_end(end: int, file: Path, codes: list[int]) -> None:
     said = b"".join(iter(partial(os.read, end, 16), b""))
     codes.append(int(said) if said else KILLED)
     file.unlink(missing_ok=True)
-    os.kill(os.getpid(), signal.SIGTERM)  # the listener wakes, and finds its file gone
+    os.kill(os.getpid(), signal.SIGTERM)  # the listener wakes, and finds that its file is gone
 
 
 def _detach(assignment: Assignment, pipes: Pipes) -> None:
-    """Run the member in a session of its own: fork twice, so that its process is an orphan."""
+    """Run the member in its own session. Fork twice, so that its process is an orphan."""
     between = os.fork()
     if between:
         os.waitpid(between, 0)
@@ -94,7 +94,8 @@ def _keep(assignment: Assignment, life: int) -> int:
 
 def _end_with_the_task(life: int) -> None:
     """
-    Send ourselves SIGTERM when the task ends. It is blocked here, and in the main thread until that is ready to leave.
+    Send SIGTERM to this process when the task ends. The signal is blocked here, and in the main thread until that
+    thread is ready to leave.
     """
     os.read(life, 1)
     os.kill(os.getpid(), signal.SIGTERM)

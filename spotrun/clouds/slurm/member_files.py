@@ -1,8 +1,8 @@
 """
 Records of a gang's members, in files next to their job's log.
 
-Slurm tells which nodes a job has now, but not which nodes it had, nor when a step of it ended. So the job, and each
-driver that lists it, write that here. The first value written counts for every reader.
+Slurm reports which nodes a job has now, but not which nodes it had, nor when one of its steps ended. So the job, and
+each driver that lists it, record these facts here. Only the first value written counts.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FACT = re.compile(r"(?:^| )(NodeName|NodeAddr)=(\S+)")
 
 
 class Seat(NamedTuple):
-    """The node of a member, and the address where the others reach it, both as Slurm names them."""
+    """The node of a member, and the address at which the others reach it, both as Slurm names them."""
 
     node: str
     address: str
 
 
 class MemberEnd(NamedTuple):
-    """The end of a member that ended before its job: when, by whom, and why in words."""
+    """The end of a member that ended before its job: the time, who ended it, and the reason in words."""
 
     at: datetime
     by: EndedBy
@@ -44,9 +44,10 @@ class MemberEnd(NamedTuple):
 
 class MemberFiles:
     """
-    The records of one launch. `start` is the common beginning of their paths.
+    The records of one launch. `start` is the common prefix of their paths.
 
-    Each method raises CloudUnavailable if a file cannot be read or written: the state of the members is unknown then.
+    Each method raises CloudUnavailable if a file cannot be read or written, because the state of the members is then
+    unknown.
     """
 
     def __init__(self, start: str) -> None:
@@ -67,7 +68,10 @@ class MemberFiles:
         return self._read(f"{member}.ended", MemberEnd)
 
     def end(self, member: int, ended: MemberEnd) -> MemberEnd:
-        """Record the end of a member. If a driver was to end it, the user ended it."""
+        """
+        Record the end of a member, and return the first end recorded. If a driver requested that end, the user ended
+        the member.
+        """
         said = ended._replace(by=EndedBy.USER) if self.is_to_end(member) else ended
         return self._agree(f"{member}.ended", said, MemberEnd)
 
@@ -92,7 +96,8 @@ class MemberFiles:
 
     def _agree(self, name: str, value: T, kind: type[T]) -> T:
         """
-        Write `value` unless the file exists, and return what it holds. Making a link is atomic on shared file systems.
+        Write `value` unless the file exists, and return the file's value. Making a link is atomic on shared file
+        systems.
         """
         unnamed = self._path(f"{uuid.uuid4().hex}.tmp")
         with _reaching(self._path(name)):
@@ -112,7 +117,7 @@ def _reaching(path: Path) -> Iterator[None]:
     Translate the errors of reading or writing `path`.
 
     Raises:
-        CloudUnavailable: the file cannot be reached, or holds no record.
+        CloudUnavailable: the file cannot be reached, or is not a record.
     """
     try:
         yield
@@ -124,10 +129,11 @@ def _reaching(path: Path) -> Iterator[None]:
 
 def read_seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
     """
-    Return the seats of nodes in Slurm's notation, `n[1-3,7]`, always in the order of the cluster's configuration.
+    Return the seats of nodes in Slurm's notation, such as `n[1-3,7]`, always in the order of the cluster's
+    configuration.
 
     Raises:
-        CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm gave no answer.
+        CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm did not answer.
     """
     told = require_answer(commands.run(["scontrol", "--oneliner", "show", "node", nodes]), "show nodes")
     facts: list[dict[str, str]] = [dict(_FACT.findall(line)) for line in told.splitlines()]

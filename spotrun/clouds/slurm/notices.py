@@ -1,9 +1,10 @@
 """
 Slurm's notice: SIGTERM to the steps of a job, and the time that the partition's GraceTime leaves.
 
-https://slurm.schedmd.com/preempt.html. Each process of a step gets that signal, workers of a data loader too, which end
-at it. The batch script's own processes do not get it, so agent and training run there, next to a step that holds only a
-listener (spotrun.clouds.slurm.listener). The listener writes the notice into a file of the instance's folder.
+https://slurm.schedmd.com/preempt.html. Each process of a step gets that signal, including the workers of a data loader,
+which it would end. The batch script's own processes do not get it. So agent and training run in the batch script, next
+to a step that holds only a listener (spotrun.clouds.slurm.listener). The listener writes the notice into a file in the
+instance's folder.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ DEAF_AFTER_S = 12 * BEAT_S
 
 
 class HeardByStep:
-    """The notices that the listener wrote: see NoticeSource. A file untouched for DEAF_AFTER_S is no answer."""
+    """
+    The notices that the listener writes: see NoticeSource. A file that was not touched for DEAF_AFTER_S is no answer.
+    """
 
     def __init__(self, file: Path, clock: Clock) -> None:
         self._file = file
@@ -48,7 +51,7 @@ def slurm_notices(environment: Mapping[str, str], clock: Clock) -> list[HeardByS
 
 
 def read(file: Path) -> datetime | None:
-    """Return when the instance ends; None if no notice has come."""
+    """Read when the instance ends; None if no notice has come."""
     deadline = json.loads(file.read_text())["deadline_at"]
     return None if deadline is None else datetime.fromtimestamp(float(deadline), UTC)
 

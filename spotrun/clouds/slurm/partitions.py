@@ -17,12 +17,15 @@ from spotrun.units import Unreadable, count_of, format_duration
 
 BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
 _ENDING = {"CANCEL", "REQUEUE"}
-"""Modes that end a job which is not to be requeued: https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode"""
+"""
+Modes that end a preempted job if the job is not to be requeued:
+https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
+"""
 
 
 class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One partition as the cluster has it. `max_time`, and how many nodes a job may have, are None where it sets no limit.
+    One partition as the cluster reports it. `max_time` and `nodes_max`, the limits of a job, are None without a limit.
     """
 
     name: str
@@ -36,7 +39,10 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster and its partitions. `preempt_type` says what takes nodes from jobs: a partition, a QOS, or nothing."""
+    """
+    A cluster and its partitions. `preempt_type` names the reason for which jobs lose nodes: a partition, a QOS, or
+    nothing.
+    """
 
     name: str
     version: str
@@ -45,7 +51,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     min_job_age: str = ""
 
     def takes_from(self, known: ClusterPartition) -> list[str]:
-        """Return the partitions whose jobs may take nodes from jobs of this one, if both have the same nodes."""
+        """Return the partitions whose jobs may take nodes from jobs in `known`, if both have the same nodes."""
         if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
             return []
         return sorted(name for name, each in self.partitions.items() if each.priority_tier > known.priority_tier)
@@ -53,10 +59,10 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_cluster(commands: Commands) -> Cluster:
     """
-    Ask the controller for the cluster's configuration.
+    Read the cluster's configuration from the controller.
 
     Raises:
-        CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm gave no answer.
+        CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm did not answer.
     """
     listed = require_answer(commands.run(["scontrol", "--oneliner", "--all", "show", "partition"]), "show partitions")
     settings = _settings(require_answer(commands.run(["scontrol", "show", "config"]), "show its configuration"))
@@ -109,7 +115,7 @@ def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
 
 def _unlike_spot(known: ClusterPartition, cluster: Cluster, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
     if cluster.preempt_type == BY_QOS:
-        return  # a QOS has mode and grace, and only the accounting shows them
+        return  # a QOS has its own mode and grace time, which only the accounting shows
     if cluster.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
         off = f"PreemptMode={known.preempt_mode}, PreemptType={cluster.preempt_type}"
         yield Unreadable(

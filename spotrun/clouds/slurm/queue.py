@@ -12,23 +12,26 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 
 _FIELDS = "%i|%T|%P|%V|%S|%e|%r|%N|%j|%k"
 """
-Job, state, partition, submitted, began, ends, reason, nodes, name, comment: https://slurm.schedmd.com/squeue.html.
-Name and comment are last: ours have no bar in them, and a job of another program of this user is not ours.
+Job, state, partition, submitted, began, ends, reason, nodes, name, comment: https://slurm.schedmd.com/squeue.html. Name
+and comment are last because other programs' jobs may have a bar in them; ours have none.
 """
 LIST = ("squeue", "--noheader", "--me", "--states=all", f"--format={_FIELDS}")
-"""Lists jobs, also ended ones for the cluster's MinJobAge: usually five minutes."""
+"""Lists jobs. Ended jobs are listed for the cluster's MinJobAge, usually five minutes."""
 STEPS = ("squeue", "--noheader", "--me", "--steps", "--format=%i|%j|%N")
-"""Lists running steps: id, name, nodes. A step that has ended is in no list."""
+"""Lists running steps: id, name, nodes. Slurm lists no ended steps."""
 RUNNING = "RUNNING"
 _UNSET = ("N/A", "Unknown", "")
 _WAITING = ("PENDING", "CONFIGURING")
 LEFT_TO_SLURM = timedelta(seconds=30)
 """
-After a job's wait is over, Slurm itself has this long to take it from the queue. The controller's clock may be wrong by
-the same time.
+Time after the end of a job's wait in which Slurm itself should take the job from the queue. It also allows for an error
+of the controller's clock.
 """
 _NODE_LOST = "JobLaunchFailure"
-"""Reason of a job whose node stopped answering, if the controller gives up the job before it marks the node down."""
+"""
+The reason that Slurm gives for a job whose node stopped answering, if the controller gives up the job before it marks
+the node as down.
+"""
 _ENDS = {
     "PREEMPTED": EndedBy.CLOUD,
     "DEADLINE": EndedBy.CLOUD,
@@ -41,11 +44,11 @@ _ENDS = {
     "OUT_OF_MEMORY": EndedBy.FAULT,
     "REVOKED": EndedBy.FAULT,
 }
-"""States of ended jobs: https://slurm.schedmd.com/job_state_codes.html. Any other state is that of a living job."""
+"""States of ended jobs: https://slurm.schedmd.com/job_state_codes.html. In any other state a job has not ended."""
 
 
 class Job(NamedTuple):
-    """A job of ours. `nodes` is "" if it has none: it waits, or never ran, or its node is gone."""
+    """A job of ours. `nodes` is "" if the job waits, never ran, or has lost its node."""
 
     number: int
     state: str
@@ -67,23 +70,26 @@ class Job(NamedTuple):
 
     @property
     def never_ran(self) -> bool:
-        """True if it ended in the queue: Slurm gives such a job the same moment as its beginning and its end."""
+        """True if the job ended in the queue. Slurm gives such a job the same time for its beginning and its end."""
         return self.has_ended and not self.nodes and self.began_at in (None, self.ends_at)
 
     @property
     def waited_in_vain(self) -> bool:
-        """True if it was taken from the queue when its wait was over, without having had a node."""
+        """True if the job was taken from the queue at the end of its wait, and never had a node."""
         if self.state != "CANCELLED" or not self.never_ran or self.ends_at is None:
             return False
         return self.ends_at - self.submitted_at >= self.tags.wait
 
     def is_overdue(self, now: datetime) -> bool:
-        """Return whether it still waits because Slurm has not taken it from the queue in time, or never tried to."""
+        """
+        Return whether the job still waits although its wait is over: Slurm was late to take it from the queue, or never
+        tried.
+        """
         return self.state == "PENDING" and now - self.submitted_at >= self.tags.wait + LEFT_TO_SLURM
 
 
 def read_queue(text: str) -> list[Job]:
-    """Return our jobs, oldest first. Of several jobs with one token, only the first is included."""
+    """Return our jobs, oldest first. If several jobs have one token, only the first is included."""
     found: dict[str, Job] = {}
     for job in sorted(_ours(text.splitlines()), key=lambda each: each.number):
         found.setdefault(job.token, job)
@@ -91,19 +97,19 @@ def read_queue(text: str) -> list[Job]:
 
 
 def of_token(text: str, token: str) -> list[Job]:
-    """Return all jobs of one token, oldest first. The first one counts."""
+    """Return all jobs that have `token`, oldest first. The first one counts."""
     return sorted((job for job in _ours(text.splitlines()) if job.token == token), key=lambda each: each.number)
 
 
 class Step(NamedTuple):
-    """A running step. `step_id` is like `17.3`."""
+    """A running step. `step_id` looks like `17.3`."""
 
     step_id: str
     name: str
 
 
 def read_steps(text: str, job: int) -> list[Step]:
-    """Return the steps of a job."""
+    """Return the running steps of a job."""
     rows = (line.strip().split("|") for line in text.splitlines())
     return [Step(row[0], row[1]) for row in rows if len(row) == 3 and row[0].startswith(f"{job}.")]
 
@@ -154,8 +160,8 @@ def _state(job: Job) -> InstanceState:
 
 def _ended_by(job: Job) -> EndedBy:
     """
-    Return what ended a job. An instance also ends itself when its time-to-live is over, which it measures more finely
-    than Slurm does.
+    Return who or what ended a job. An instance also ends itself when its time-to-live is over, which it measures more
+    finely than Slurm.
     """
     if job.waited_in_vain:
         return EndedBy.CLOUD

@@ -8,11 +8,11 @@ MOUNTS = Path("/proc/self/mounts")
 OF_ONE_MACHINE = frozenset(
     {"bcachefs", "btrfs", "devtmpfs", "ext2", "ext3", "ext4", "overlay", "ramfs", "tmpfs", "vfat", "xfs", "zfs"}
 )
-"""File systems on a disk or in the memory of the machine that mounts them. It may export them to others."""
+"""File systems on a disk or in the memory of the machine that mounts them. That machine may export them to others."""
 
 
 def file_system_of(path: Path, mounts: Path = MOUNTS) -> str:
-    """Return the kind of the file system of a path that need not exist: `nfs4`, `lustre`, `ext4`."""
+    """Return the kind of file system at `path`, such as `nfs4`, `lustre` or `ext4`. `path` need not exist."""
     wanted = path.expanduser().absolute()
     found = max(
         ((folder, kind) for folder, kind in _mounted(mounts) if wanted.is_relative_to(folder)),
@@ -28,7 +28,7 @@ def is_of_one_machine(kind: str) -> bool:
 
 def _mounted(mounts: Path) -> list[tuple[Path, str]]:
     """
-    Return the folder and the kind of each mount, last one first, since a later mount hides an earlier one of the same
+    Return the folder and the kind of each mount, last one first, because a later mount hides an earlier one at the same
     place: proc(5). A space in a name is written as \\040.
     """
     rows = [line.split() for line in mounts.read_text(errors="replace").splitlines()]

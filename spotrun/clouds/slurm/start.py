@@ -1,10 +1,10 @@
 """
-The first process of an instance, which a job of ours runs on its node. Its end is the end of the instance.
+The first process of an instance, which our Slurm job runs on its node. When it ends, the instance has ended.
 
     python -P -m spotrun.clouds.slurm.start RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
 It arms the time-to-live, makes the instance's folder, starts the step that listens for Slurm's notice, and runs
-COMMAND, the agent's bootstrap. Slurm has the time-to-live too, in whole minutes.
+COMMAND, the agent's bootstrap. Slurm enforces the time-to-live too, in whole minutes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from spotrun.clouds.slurm.notices import FILE
 
 SLURMS_OWN = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_")
 """
-Prefixes of variables that make libraries adapt to Slurm. A training runs inside a job of ours, and must not adapt.
+Prefixes of variables that make libraries adapt to Slurm. A training must not adapt, although it runs in a Slurm job.
 """
 UNENDED = ("sh", "-c", 'trap "" TERM; exec "$@"', "sh")
 """
-Starts a program with SIGTERM ignored, so that the signal cannot end it before it listens: Slurm may take the node in
-the job's first second.
+Starts a program with SIGTERM ignored, so that the signal cannot end the program before it listens: Slurm may take the
+node in the job's first second.
 """
 LISTENER = (
     *("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--gres=none", "--input=none", "--kill-on-bad-exit=0"),
@@ -46,7 +46,7 @@ FOLDER_PREFIX = "spotrun-"
 
 
 class Assignment(NamedTuple):
-    """The arguments of this program, and the number of the job in Slurm."""
+    """The arguments of this program, and Slurm's number of the job."""
 
     run_uri: str
     run_uid: str
@@ -56,7 +56,7 @@ class Assignment(NamedTuple):
     init: list[str]
     job: str
     member: int | None = None
-    """Index in a gang, whose other members reach this one at `address`. None for a single instance."""
+    """Index of the member in a gang; the other members reach it at `address`. None for a single instance."""
     address: str = ""
 
     @classmethod
@@ -73,7 +73,10 @@ class Assignment(NamedTuple):
         return self.scratch / f"{FOLDER_PREFIX}{os.getuid()}-{number}"
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of an agent. The node's GPUs are in variables without those prefixes, which stay."""
+        """
+        Return an agent's environment, without variables in SLURMS_OWN. Variables for the node's GPUs have other names
+        and stay.
+        """
         kept = {name: text for name, text in own.items() if not name.startswith(SLURMS_OWN)}
         return (
             kept
@@ -107,7 +110,8 @@ def main(assignment: Assignment) -> int:
 def live(assignment: Assignment, hears: Sequence[str] = ()) -> int:
     """
     Run the instance's command in its folder until the command ends, the time-to-live is over, or SIGTERM comes. Then
-    end all its processes and remove the folder. `hears` is the command of a process that listens meanwhile, if any.
+    end all its processes and remove the folder. `hears` is the command of a process that listens for notices meanwhile;
+    none if empty.
     """
     over_s = time.monotonic() + assignment.life_s
     processes.become_subreaper()
@@ -138,7 +142,9 @@ def prepared(assignment: Assignment) -> int:
 
 
 def sweep(scratch: Path) -> None:
-    """Remove the folders of this user's instances that were killed on this node. A living one holds its lock."""
+    """
+    Remove the folders of this user's instances that were killed on this node. A live instance holds its folder's lock.
+    """
     for folder in scratch.glob(f"{FOLDER_PREFIX}{os.getuid()}-*"):
         with contextlib.suppress(OSError):
             lock = _locked(folder)
@@ -148,8 +154,8 @@ def sweep(scratch: Path) -> None:
 
 def made(folder: Path) -> int:
     """
-    Make a new folder for this user alone, and return its lock. The folder is locked before it gets its name, so that no
-    other process sweeps it away.
+    Make a new folder that only this user can access, and return its lock. The folder is locked before it gets its name,
+    so that no other process removes it.
     """
     unnamed = folder.with_name(f".{folder.name}")
     for left in (folder, unnamed):
@@ -178,8 +184,8 @@ def _locked(folder: Path) -> int:
 
 def _dismiss(listener: subprocess.Popen[bytes]) -> None:
     """
-    End the listener: its step gets the signal through srun, and finds its file gone. Otherwise Slurm would wait for the
-    step and keep the node.
+    End the listener. Its step gets the signal through srun, and finds that its file is gone. Otherwise Slurm would wait
+    for the step and keep the node.
     """
     listener.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

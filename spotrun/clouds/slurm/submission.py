@@ -1,4 +1,4 @@
-"""The sbatch command for an instance. Two jobs differ only in its arguments, and share one script."""
+"""Builds the sbatch command for an instance. All jobs share one script and differ only in its arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spotrun.instance import LaunchRequest
 
 LOGS_VARIABLE = "SPOTRUN_SLURM_LOGS"
 BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
-"""The init process of an instance. The nodes must have the Python that runs here."""
+"""The init process of an instance. The nodes need the Python that runs here."""
 _MINUTE_S = 60
 
 
@@ -39,10 +39,10 @@ def submission(
     """
     Return the command that submits a job for `request`.
 
-    A job that Slurm has not begun when `wait` is over cannot end by its deadline, so Slurm itself takes it from the
-    queue then: no runner has to be there. Slurm ignores the deadline of a job that cannot begin at all, for example in
-    a partition that is down: the next driver that lists jobs cancels that. Two jobs of one token never run at the same
-    time (singleton). https://slurm.schedmd.com/sbatch.html
+    A job that Slurm has not begun when `wait` is over cannot end by its deadline. So Slurm itself then takes it from
+    the queue, without any runner. Slurm ignores the deadline of a job that cannot begin at all, for example in a
+    partition that is down; the next driver that lists jobs cancels such a job. Two jobs with the same token never run
+    at the same time (singleton). https://slurm.schedmd.com/sbatch.html
     """
     life_s = ceil(request.time_to_live.total_seconds() / _MINUTE_S) * _MINUTE_S
     wait_s = int(config.wait.total_seconds())
@@ -65,13 +65,13 @@ def submission(
 
 
 def trial(config: SlurmConfig, partition: Partition) -> list[str]:
-    """Return a command that asks whether such a job could ever run, and submits nothing."""
+    """Return a command that checks whether a job in this partition could ever run. It submits nothing."""
     limit = f"--time={int(partition.max_time.total_seconds()) // _MINUTE_S}"
     return ["sbatch", "--test-only", *_nodes(config.nodes), *_what(config, partition), limit, "--wrap=true"]
 
 
 def _nodes(count: int) -> Iterator[str]:
-    """Yield the arguments for this many nodes, all or none: Slurm begins a job when it has all of its nodes."""
+    """Yield the arguments that request `count` nodes, all or none: Slurm begins a job only when it has all of them."""
     yield f"--nodes={count}"
     yield f"--ntasks={count}"
     if count > 1:
@@ -79,7 +79,7 @@ def _nodes(count: int) -> Iterator[str]:
 
 
 def _program(request: LaunchRequest) -> Iterator[str]:
-    """Yield the module that runs on the first node, with its own argument if it has one."""
+    """Yield the module that runs on the first node, followed by its extra argument, if any."""
     if request.count is None:
         yield "spotrun.clouds.slurm.start"
     else:
@@ -99,7 +99,7 @@ def _what(config: SlurmConfig, partition: Partition) -> Iterator[str]:
 def _share_of_a_node(partition: Partition) -> Iterator[str]:
     if partition.is_whole:
         yield "--exclusive"
-        yield "--mem=0"  # all that the node has
+        yield "--mem=0"  # everything that the node has
     if partition.cpus:
         yield f"--cpus-per-task={partition.cpus}"
     if partition.memory_gb:

@@ -1,4 +1,6 @@
-"""Writes and reads a job's comment, which holds the job's tags and is set in the call that submits it."""
+"""
+Writes and reads the comment of a job. The comment holds the job's tags, and is set by the call that submits the job.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ OURS = "spotrun:"
 
 
 class Tags(msgspec.Struct, frozen=True, kw_only=True):
-    """The run of a job, and its request. Its partition and its name, which is the token, are Slurm's own fields."""
+    """The run and the request of a job. Its partition and its name (the token) are separate fields in Slurm."""
 
     run_uid: str
     launch: int
@@ -48,7 +50,7 @@ def comment_of(request: LaunchRequest, wait: timedelta) -> str:
 
 
 def tags_of(comment: str, partition: str) -> Tags | None:
-    """Read a job's comment; None if the job is not ours, or its comment was changed."""
+    """Read a job's comment; return None if the job is not ours, or its comment was changed."""
     run_uid, mark, facts = comment.removeprefix(OURS).partition("?")
     if not comment.startswith(OURS) or not mark:
         return None
