@@ -18,8 +18,10 @@ AMOUNT_MAX = Decimal(10) ** 12
 
 def require_amount(amount: Decimal | None) -> None:
     """
-    The actor who may end the instance: the cloud at any time (`spot`), or only you (`on_demand`). `own` is the user's
-    own machine, which is not rented.
+    Require an amount of dollars, or None.
+
+    Raises:
+        ValueError: `amount` is not a possible number of dollars.
     """
     if amount is not None and not (amount.is_finite() and 0 <= amount <= AMOUNT_MAX):
         raise ValueError(f"{amount} is not an amount of dollars")
@@ -27,8 +29,8 @@ def require_amount(amount: Decimal | None) -> None:
 
 class CapacityType(StrEnum):
     """
-    The capacity type says who may end the instance: the cloud at any time (`spot`), or only you (`on_demand`). `own` is
-    the user's own machine, which is not rented.
+    The actor who may end the instance: the cloud at any time (`spot`), or only you (`on_demand`). `own` is the user's
+    own machine, which is not rented.
     """
 
     SPOT = "spot"

@@ -483,7 +483,7 @@ class TrainerLink:
 
     def close(self) -> None:
         """Close the link. Idempotent. A thread that waits in `receive` gets LinkClosed."""
-        with contextlib.suppress(OSError):  # the other end went first
+        with contextlib.suppress(OSError):  # the other end was closed first
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
         while self._fds:

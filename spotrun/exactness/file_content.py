@@ -165,7 +165,7 @@ def _of_table(content: bytes, clean: Clean) -> Parts:
     for row in rows:
         kept = {name: value for name, value in row.items() if name not in OURS and value}
         if kept.keys() <= BESIDE_ROW and any(row.get(name) for name in OURS):
-            continue  # a row of spotrun's
+            continue  # a row that has only spotrun's metrics
         number += 1
         for name in sorted(kept):
             is_time = is_duration(name) and _is_number(kept[name])

@@ -33,8 +33,8 @@ def lasts(status: RunnerStatus) -> timedelta:
 
 def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
     """
-    Return the running runner that attends to the run instead of this process; None if there is none. `clock` is the
-    run's.
+    Return the live runner that attends to the run instead of this process; None if no other runner is alive. `clock` is
+    the run's.
 
     The process that started this one in the background does not count, because it hands over to this one.
     """

@@ -2,8 +2,8 @@
 Keeps the key of a run, with which its owner signs (protocol 31).
 
 The public half is in entry 0. The private half is an object next to the runs of the store, because a runner can reach
-that store from every place where it may work: this machine, another one, a scheduler. The role of an instance can reach
-only the folder of its run. Ed25519 is defined in RFC 8032.
+that store from anywhere: from this machine, another one, or a scheduler. The role of an instance can reach only the
+folder of its run. Ed25519 is defined in RFC 8032.
 
     keys/UID-PUBLIC     the private half, under the public one in hex
     keys/UID            the same, of a run that an earlier spotrun created

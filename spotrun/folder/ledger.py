@@ -304,8 +304,8 @@ class Ledger:
     def is_gone(self) -> bool:
         """
         Return True if the run's folder was moved or deleted: the store is reachable, because it has the run's key, but
-        the first entries are missing. Later entries may exist, from agents that do not know. A store that is away for a
-        while, such as a disk that is not mounted, lacks the key too.
+        the first entries are missing. Later entries may exist, from agents that have not noticed. If the whole store is
+        away for a while, such as a disk that is not mounted, the key is missing too.
 
         Raises:
             StoreUnavailable: as in `refresh`.
@@ -456,7 +456,7 @@ class Ledger:
             _require_possible(first + len(keys) - 1)
         end = next((number for number, key in enumerate(keys, first) if key != key_of(number)), first + len(keys))
         self._read_range(first, end)
-        # A listing that writers overtook may show n + 1 without n; only what cannot be read either is missing.
+        # A listing made while others write may show n + 1 without n. Entry n is missing only if it cannot be read.
         if end < first + len(keys) and self._read(end) is None:
             raise _missing(end, keys[end - first])
 

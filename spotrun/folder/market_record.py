@@ -26,7 +26,10 @@ from spotrun.store.port import Store, StoredObject, is_key
 FOLDER = "market"
 """Folder of the record. No run's folder has this name: those names end in a uid."""
 KEPT = timedelta(days=2)
-"""Maximum age of an observation, in run time. An older one has less than a fortieth of its weight, and is deleted."""
+"""
+Maximum age of an observation, in run time. An older one would count with less than a fortieth of its first weight, and
+is deleted.
+"""
 READ_EVERY = timedelta(minutes=1)
 READ_SYSTEM_MIN = timedelta(seconds=5)
 """Minimum system time between two readings, however fast run time passes: each listing costs money."""

@@ -93,7 +93,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
-    """Of `of_s` observed seconds, `busy_s` were busy. The seconds of several machines add up."""
+    """A count of busy seconds: `busy_s` of `of_s` observed seconds. The seconds of several machines add up."""
 
     busy_s: Seconds = 0.0
     of_s: Seconds = 0.0
@@ -199,7 +199,10 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blindness(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why the cloud does not list the run's instances to a runner, and the moment since which it has not."""
+    """
+    The reason why the cloud does not list the run's instances to a runner. `since` is the moment since which it has not
+    listed them.
+    """
 
     since: Moment
     why: str
@@ -258,7 +261,7 @@ def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> 
 
 
 def read_status(store: Store, key: str, kind: type[Status]) -> Status | None:
-    """Return the newest status object; None if there is none or it cannot be read."""
+    """Return the newest status object; None if it is missing or cannot be read."""
     try:
         return stored_status(store, key, kind)
     except StoreUnavailable:
@@ -267,7 +270,7 @@ def read_status(store: Store, key: str, kind: type[Status]) -> Status | None:
 
 def stored_status(store: Store, key: str, kind: type[Status]) -> Status | None:
     """
-    Return the newest status object; None if there is none or it is malformed.
+    Return the newest status object; None if it is missing or malformed.
 
     Raises:
         StoreUnavailable: the store did not answer, so the object may exist.

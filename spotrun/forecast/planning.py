@@ -177,8 +177,8 @@ def _start_s(found: Benched, measured_s: float, spec: RunSpec) -> float:
 
 def _said_of_another(found: Benched, spec_path: Path) -> str:
     """
-    Return a note on a bench with other arguments: which bench it is, and what to type to forecast a job that it applies
-    to.
+    Return a note on a bench of the job with other arguments: its date, and the command that forecasts the job with
+    these arguments.
     """
     said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise or 'other arguments'}"
     if found.command:

@@ -122,7 +122,7 @@ def study(
     Simulate every strategy in every case on every record.
 
     Raises:
-        SpotrunError: a file is no record, or no record is as long as a deadline.
+        SpotrunError: a file is not a record, or all records are shorter than the deadlines.
     """
     records = [(path, read(path, options)) for path in paths]
     pieces = [(path, window) for path, record in records for window in range(0, len(record.up), options.every)]

@@ -40,8 +40,8 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
     """
-    Return the state with `changes` to one instance. The launch is no longer pending once it waits for none of its
-    members.
+    Return the state with `changes` to one instance. When the launch no longer waits for any of its members, it stops
+    pending.
     """
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))

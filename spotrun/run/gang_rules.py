@@ -157,7 +157,8 @@ def check_resumed(state: RunState, event: ev.ResumedFrom) -> None:
 
 def check_new_place(attempt: Attempt, event: ev.ResumedFrom) -> None:
     """
-    Require a new address and port, so that a late trainer of an earlier incarnation meets nobody there (protocol 37).
+    Require a new address and port, so that a late trainer of an earlier incarnation finds no trainer there (protocol
+    37).
     """
     require(all(trainer.meet != event.meet for trainer in attempt.trainers), "an earlier trainer meets there")
 

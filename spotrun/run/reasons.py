@@ -117,7 +117,7 @@ def _exceptions(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _fatal(lines: Sequence[str]) -> str:
-    """Return the last message of a program that aborted, by the most precise pattern; "" if there is none."""
+    """Return the last message of a program that aborted, found with the most precise pattern; "" if no line matches."""
     found = ([match[1] for line in lines if (match := pattern.match(line))] for pattern in _FATAL)
     return next((matches[-1].strip() for matches in found if matches), "")
 

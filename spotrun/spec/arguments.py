@@ -115,8 +115,8 @@ def _texts(workdir: Path) -> Iterator[str]:
 
 class Script:
     """
-    The names that the script of a job defines, in `itself`, and the names in all Python files of the work folder, in
-    `beside`. For a command `itself` is empty. Files are read on first use, and once.
+    The names that the script of a job defines itself, and the names in all Python files of the work folder. For a
+    command the former are empty. Files are read on first use, and once.
     """
 
     def __init__(self, spec: RunSpec) -> None:

@@ -17,7 +17,7 @@ PRECISION = ("precision", "mixed_precision", "dtype")
 DEVICES = ("devices", "gpus", "num_devices", "nproc_per_node")
 """Names that scripts use for these arguments, the most common first; `-` and `_` count as equal."""
 GONE = "\0"
-"""A value that no real argument has, as a mark."""
+"""A placeholder that is never the value of a real argument."""
 
 
 def unvaried(spec: RunSpec) -> RunSpec:

@@ -57,7 +57,9 @@ class Sandbox:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for instances launched inside. A spec cannot set them: their names start with SPOTRUN_."""
+    """
+    Set variables for instances launched in the `with` block. A spec cannot set them: their names start with SPOTRUN_.
+    """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

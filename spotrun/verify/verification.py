@@ -36,11 +36,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     The result of a verification. `steps` are optimizer steps; `batches_redone` counts batches that were trained more
     than once.
 
-    `compared` lists the parts that were compared, and `not_compared` those that may still differ. `not_carried` is the
-    changed state that the interrupted run reported as missing in its checkpoints, and `written_outside` the files that
-    were written outside of the work folder; neither has to matter. `likely_cause` explains the first difference.
-    `resumes_from_checkpoint` counts the kills after which training continued from a checkpoint. If it is 0, every
-    trainer began from the start, and no resume was compared.
+    `compared` counts the parts in which `identical` trainings agree, and `not_compared` lists those that may still
+    differ. `not_carried` is the changed state that the interrupted run reported as missing in its checkpoints, and
+    `written_outside` the files that were written outside of the work folder; neither has to matter. `likely_cause`
+    explains the first difference. `resumes_from_checkpoint` counts the kills after which training continued from a
+    checkpoint. If it is 0, every trainer began from the start, and no resume was compared.
     """
 
     identical: bool
