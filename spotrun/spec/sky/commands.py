@@ -1,4 +1,4 @@
-"""Finds the parts of `setup` and `run` that rely on something which SkyPilot provides and spotrun does not."""
+"""Finds the parts of `setup` and `run` that need something which only SkyPilot provides."""
 
 from __future__ import annotations
 

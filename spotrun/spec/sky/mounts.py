@@ -88,8 +88,8 @@ def _out_of_reach(source: str) -> Unreadable:
 
 def _word(text: str) -> str:
     """
-    Return a word of a shell command, quoted if needed. Variables and `~/` stay unquoted, because the shell expands
-    them.
+    Return a word of a shell command, quoted if needed. A word that is special only for variables or `~/` stays
+    unquoted, because the shell has to expand these.
     """
     plain = text.removeprefix("~/").replace("${", "").replace("}", "").replace("$", "")
     return _told(text) if quote(plain) == plain else _told(quote(text))
