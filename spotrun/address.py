@@ -45,11 +45,11 @@ def parse(uri: str) -> BucketAddress | str:
     Parse an address: return a prefix of a bucket, or the path of a local folder as written.
 
     Raises:
-        StoreError: `uri` is neither; the message says why.
+        StoreError: `uri` is not an address of a store; the message says why.
     """
     scheme, separator, rest = uri.partition("://")
     if meant := mistyped(uri):
-        parse(meant)  # if that is no address of a store either, its own error says why
+        parse(meant)  # if `meant` is not an address of a store either, its own error says why
         raise StoreError(
             f"{shown(uri)} is no address of a store",
             hint=f"did you mean {shown(meant)}? (a folder of that name is ./{shown(uri)})",
@@ -78,7 +78,7 @@ def parse(uri: str) -> BucketAddress | str:
 
 def mistyped(text: str) -> str | None:
     """
-    Return the address that was probably meant by `s3:/bucket`, `S3://bucket`, `s3//bucket`, `s3:bucket` or
+    Return the address that the user probably meant with `s3:/bucket`, `S3://bucket`, `s3//bucket`, `s3:bucket` or
     `gcs://bucket`; None if `text` is a path or a well written address of any kind.
     """
     found = _LIKE_AN_ADDRESS.fullmatch(text)
@@ -100,8 +100,8 @@ def _path(uri: str, path: str) -> str:
 
 def absolute(uri: str) -> str:
     """
-    Return an address that names the same store from any folder: an absolute path, or a bucket's address in its one
-    spelling.
+    Return an address that names the same store from any folder: an absolute path, or the normalized address of a
+    bucket.
 
     Raises:
         StoreError: `uri` is not an address.

@@ -19,7 +19,10 @@ EPOCH_VARIABLE = "SPOTRUN_CLOCK_EPOCH"
 
 
 def zone(time_scale: float) -> str:
-    """Return the zone of a run's moments: `UTC`, or `of run time` if that passes faster than the wall clock."""
+    """
+    Return the time zone in which a run's moments are shown: `UTC`, or `of run time` if run time is faster than real
+    time.
+    """
     return "UTC" if time_scale == 1 else "of run time"
 
 

@@ -80,7 +80,9 @@ class SpotrunError(Exception):
         self.hint = hint
         self.key = key
         self.place: dict[str, object] = {}
-        """The place of the key, in the shape of `found`; {} until a caller has found it in the file."""
+        """
+        The problem with the place of the key, in the shape of `found`; {} until a caller has found the key in the file.
+        """
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  try: {self.hint}"

@@ -54,11 +54,11 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
     Everything that a driver needs to start one instance, or the members of a gang; it looks nothing up later.
 
-    `count` is the number of members, all or none; None requests a single instance, which no other has to reach. `token`
-    makes the request idempotent, and tags the instance together with `run_uid`. `time_to_live` counts on the instance's
-    monotonic clock from its start, and ends the instance even if every other program has died. `price_cap_usd_per_hour`
-    is the most that the user will pay for spot. Most want None: a cap means more interruptions and never a smaller
-    bill.
+    `count` is the number of members, all or none; None requests a single instance, which needs no connection to others.
+    `token` makes the request idempotent, and tags the instance together with `run_uid`. `time_to_live` counts on the
+    instance's monotonic clock from its start, and ends the instance even if every other program has died.
+    `price_cap_usd_per_hour` is the most that the user will pay for spot. Usually None is best: a cap means more
+    interruptions and never a smaller bill.
     """
 
     token: str
@@ -76,11 +76,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     A machine as its cloud describes it. Times are the cloud's.
 
     `billed_from` is None until the meter runs. `prices` are the segments charged so far, oldest first. `end_reason` is
-    why it ended in the cloud's own words, "" if there are none. `off_since` is when its machine was switched off, if
-    its disk outlived the machine; else None.
+    the cloud's own text on why the instance ended, "" if the cloud gave none. `off_since` is when the machine was
+    switched off, if its disk outlived the machine; else None.
 
-    `member` counts the instances of its launch from 0. `address` is where other members reach it; "" for a single
-    instance.
+    `member` counts the instances of its launch from 0. `address` is the address at which other members reach it; "" for
+    a single instance.
     """
 
     instance_id: str

@@ -11,9 +11,9 @@ COMMIT_GAP = timedelta(seconds=30)
 """Minimum time between two commits, except for the final one (protocol 7)."""
 INTERVAL_MAX = timedelta(minutes=10)
 STALL_SHARE_MAX = 0.035
-"""Maximum share of training time that checkpoints may cost: CheckFreq's bound (FAST '21)."""
+"""Maximum share of training time that stalls for checkpoints may take: CheckFreq's bound (FAST '21)."""
 MEAN_TIME_BETWEEN_INTERRUPTIONS = timedelta(hours=1)
-"""The assumption until interruptions are counted; the median spot lifetime in public traces is half of it."""
+"""Assumed until interruptions of the run are counted; the median spot lifetime in public traces is half of it."""
 
 WORK_PER_LOSS_MAX = 10
 """Maximum ratio of work to the mean time between losses: longer work succeeds once in 22,000 tries."""
@@ -41,11 +41,11 @@ def auto_interval(
     saved: float = 0.0,
 ) -> timedelta:
     """
-    Return Young's interval, at most 10 min, but so long that training stands still for at most 3.5 % of it, and at
-    least COMMIT_GAP.
+    Return Young's interval, at most 10 min. It is longer if training would stand still for more than 3.5 % of it, and
+    never shorter than COMMIT_GAP.
 
-    Only losses that undo steps count: the share `saved` (0 to 1) undoes none, as their notice leaves time for one more
-    commit.
+    Only losses that undo steps count. The share `saved` (0 to 1) of the losses undoes none: their notice leaves time
+    for one more commit.
     """
     undoing = mean_time_between_interruptions / max(1e-6, 1 - saved)
     best = checkpoint_interval(stall, undoing)
@@ -54,11 +54,12 @@ def auto_interval(
 
 def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta) -> timedelta | None:
     """
-    Return the mean rework until work without checkpoints has once completed: with random losses,
+    Return the mean rework until work without checkpoints has completed once. For random losses at a mean distance of m,
+    this is
 
         m * (e^(work / m) - 1) - work
 
-    with a mean time m between them. None if the work is more than WORK_PER_LOSS_MAX times as long as m.
+    It is None if the work is more than WORK_PER_LOSS_MAX times as long as m.
     """
     ratio = work / mean_time_between_interruptions
     if ratio > WORK_PER_LOSS_MAX:
@@ -68,12 +69,12 @@ def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta)
 
 def drain_moment(deadline_s: float, window_s: float, commit_s: float | None, step_s: float, margin_s: float) -> float:
     """
-    Return when to request the final snapshot, so that it is durable before `deadline_s`.
+    Return the moment at which to request the final snapshot, so that the snapshot is durable before `deadline_s`.
 
         moment = deadline - (1.5 * commit + 5 s + one step + margin)
 
-    `commit_s` is the measured time from a snapshot to its commit; None if none was measured, and then half of the
-    window is reserved. A moment in the past means at once.
+    `commit_s` is the measured time from a snapshot to its commit; None if no commit was measured: half of the window is
+    reserved then. A moment in the past means at once.
     """
     reserve_s = window_s / 2 if commit_s is None else DRAIN_SAFETY * commit_s + DRAIN_MARGIN_S
     return deadline_s - reserve_s - step_s - margin_s

@@ -29,8 +29,8 @@ def require_amount(amount: Decimal | None) -> None:
 
 class CapacityType(StrEnum):
     """
-    The capacity type says who may end the instance: the cloud at any time (`spot`), or only you (`on_demand`). `own` is
-    the user's own machine, which is not rented.
+    The actor who may end the instance: the cloud at any time (`spot`), or only you (`on_demand`). `own` is the user's
+    own machine, which is not rented.
     """
 
     SPOT = "spot"
@@ -55,8 +55,9 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
 
     `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud ever
     bills this price. `price_list` names the price list, with its day, that has the on-demand price of this type; "" if
-    there is none. An instance would start now with `image`, `subnet` and `launch_template`, on a cloud that needs them.
-    `other_subnets` are those of its zone that it could start in too, best first; an entry has none.
+    no list has it. An instance would start now with `image`, `subnet` and `launch_template`, on a cloud that needs
+    them. `other_subnets` are further subnets of the zone that an instance could start in, best first; they are not
+    stored in a ledger entry.
     """
 
     cloud: str
@@ -80,7 +81,7 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def subnets(self) -> tuple[str, ...]:
-        """Those that it could start in, best first."""
+        """The subnets that an instance could start in, best first."""
         return (self.subnet, *(self.other_subnets or ()))
 
     @property

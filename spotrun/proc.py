@@ -18,8 +18,8 @@ import msgspec
 
 EXEC_WITHIN_S = 0.1
 """
-Maximum seconds of system time that a process spends within execve on a busy machine. The search waits for that long for
-a process without any environment.
+Maximum seconds of system time that a process spends within execve on a busy machine. The search waits this long for the
+environment of a process that has none.
 """
 _PAUSE_S = 0.001
 _KERNEL_THREAD = 0x00200000

@@ -3,8 +3,8 @@ The link between the agent and the trainer process that it started.
 
 It is a Unix stream socket, whose path is in `SPOTRUN_AGENT`: the training finds its agent whichever program started it.
 A message is one JSON object on a line. File descriptors (arenas, a checkpoint to resume from) travel along with it
-(SCM_RIGHTS) and are counted in the line, so that each reaches the message it was sent with, however the stream was cut.
-The trainer's end needs only the standard library.
+(SCM_RIGHTS) and are counted in the line. So each descriptor is matched with its own message, wherever the stream was
+cut. The trainer's end needs only the standard library.
 
     trainer                                   agent
     (connects)                  <-            Welcome | TurnedAway
@@ -39,13 +39,15 @@ from spotrun.wire import plain, unix_path
 
 AGENT = "SPOTRUN_AGENT"
 TAKEN = "taken:"
-"""The prefix of `SPOTRUN_AGENT` once a training has its link: processes that it starts from then on have no agent."""
+"""
+The prefix of `SPOTRUN_AGENT` once a training has its link: processes that the training starts later have no agent.
+"""
 GANG = "SPOTRUN_GANG"
-"""The run, attempt, incarnation and world of a gang's trainers. They compare it when they have met."""
+"""The run, attempt, incarnation and world of a gang's trainers. The trainers compare this text when they have met."""
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
-The secret that all processes of a training know, and no other process of the machine or the network. Its name sounds
-secret, so that its value is starred in what a training prints.
+The secret that is shared by all processes of a training, and unknown to any other process of the machine or the
+network. The name contains SECRET, so that spotrun stars the value in the output of a training.
 """
 WORK = "SPOTRUN_MEMBER_WORK"
 """The work folder of a gang's member that does not lead. No checkpoint contains its files."""
@@ -107,7 +109,10 @@ class FitBegins:
 
 @dataclass(frozen=True, kw_only=True)
 class ArenasWanted:
-    """Snapshots need `size_bytes` each. The trainer sends it again, with a larger size, when the state has grown."""
+    """
+    Snapshots need `size_bytes` each. The trainer sends this message again, with a larger size, when the state has
+    grown.
+    """
 
     size_bytes: int
 
@@ -119,8 +124,8 @@ class Progress:
     `global_step`.
 
     `epochs` is `max_epochs`; `epochs` and `batches` are 0 if unknown. Metrics that are not finite are left out.
-    `data_s` are the system seconds for which this process has waited for its training data so far. `samples` are those
-    of this epoch so far, of all processes of the training; 0 if unknown.
+    `data_s` are the system seconds for which this process has waited for its training data so far. `samples` counts the
+    samples of this epoch so far, over all processes of the training; 0 if unknown.
     """
 
     epoch: int
@@ -137,8 +142,8 @@ class Progress:
 @dataclass(frozen=True, kw_only=True)
 class FilesWanted:
     """
-    Training is about to go on, and its work folder has to be as it was at the checkpoint. Processes of the training
-    have the files `open` for writing: the agent overwrites those in place instead of replacing them.
+    Training is about to continue, and the work folder has to be as it was at the checkpoint. Processes of the training
+    have the files `open` for writing: the agent overwrites these files in place instead of replacing them.
     """
 
     open: tuple[str, ...]
@@ -148,8 +153,8 @@ class FilesWanted:
 class FilesFrozen:
     """
     The work folder at the boundary of the next `SnapshotTaken` with the same number in `files`
-    (spotrun/folder/frozen_files.py). The first descriptor is of the memory, which has its index of `index_bytes` from
-    `index_at` on; `descriptors` more follow, here and with `MoreFiles`.
+    (spotrun/folder/frozen_files.py). The first descriptor is the memory that holds the frozen files. Its index of
+    `index_bytes` begins at `index_at`. `descriptors` more follow, with this message and with `MoreFiles`.
     """
 
     number: int
@@ -168,11 +173,11 @@ class SnapshotTaken:
     """
     Arena `arena` holds a checkpoint image of `size_bytes` and belongs to the agent until `ArenaFree`.
 
-    `batch` batches of `epoch` are in it; with `epoch_ended` the whole epoch is, including its validation and its other
-    end-of-epoch work. `final`: no step follows this one in this process. `stall_s`: system seconds for which training
-    stood still. `finite` is False if the loss or a parameter is NaN or infinite. `files` is the number of the
-    `FilesFrozen` that came before. `epoch` and `step` count on over the fits of a process, of which this is the
-    `fit`-th.
+    The image contains `batch` batches of `epoch`. With `epoch_ended` it contains the whole epoch, including its
+    validation and its other end-of-epoch work. `final`: this process does no further step. `stall_s`: system seconds
+    for which training stood still. `finite` is False if the loss or a parameter is NaN or infinite. `files` is the
+    number of the `FilesFrozen` sent before. `fit` counts the calls of fit() from 1; `epoch` and `step` count on over
+    them.
     """
 
     arena: int
@@ -192,8 +197,8 @@ class SnapshotTaken:
 @dataclass(frozen=True, kw_only=True)
 class NotCarried:
     """
-    The snapshot of `step` lacks these, as no image holds them: for each its name in the script, and its kind. A fit()
-    reports each once.
+    The snapshot of `step` lacks the state at `places`, because no image can hold it. A place is its name in the script,
+    and its kind. A fit() reports each place once.
     """
 
     step: int
@@ -207,7 +212,7 @@ class RoomWanted:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochEnded:
-    """Epoch `epoch` (from 0) has ended, including its validation; `step` is its last one."""
+    """Epoch `epoch` (from 0) has ended, including its validation; `step` is its last step."""
 
     epoch: int
     step: int
@@ -218,7 +223,7 @@ class EpochEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """This training cannot be resumed exactly, or not at all; the process ends with an error next."""
+    """This training cannot be resumed exactly, or cannot be resumed at all. The process ends with an error next."""
 
     reason: str
     hint: str
@@ -226,7 +231,7 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """`fit()` is done, and the final snapshot was taken. `resumed`: the checkpoint to resume from was that snapshot."""
+    """`fit()` is done, and the final snapshot was taken. `resumed`: this process resumed from the final snapshot."""
 
     step: int
     epoch: int
@@ -236,8 +241,8 @@ class Finished:
 @dataclass(frozen=True, kw_only=True)
 class FilesRule:
     """
-    The files that belong to a checkpoint: those below `work` that differ from the list in the file `before`, and that
-    no pattern of `exclude` names. `put_back`: the checkpoint to resume from has files.
+    The rule for the files that belong to a checkpoint. A file below `work` belongs to it if it differs from the list in
+    the file `before`, and no pattern of `exclude` matches. `put_back`: the checkpoint to resume from has files.
     """
 
     work: str
@@ -249,13 +254,13 @@ class FilesRule:
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """
-    The point from which to begin. With `size_bytes` > 0 one file descriptor comes along: memory that holds a checkpoint
-    image, from `start` on, or the first `here_bytes` of one that is still being fetched.
+    The checkpoint or position that training begins at. With `size_bytes` > 0 a file descriptor comes along: memory that
+    holds a checkpoint image from `start` on, or the first `here_bytes` of an image that is still being fetched.
 
-    `seed` must be the same in every attempt of a run; `every_steps` requests a snapshot after each stretch of that many
-    optimizer steps. Without `files` no files belong to checkpoints. `epoch` and `step` count on over fits; for a fit()
-    that begins from scratch, they are those at the end of the previous fit(). The image of a second or later `fit` is
-    complete. With `exact` training ends with an error if state has changed that no image holds.
+    `seed` must be the same in every attempt of a run. `every_steps` requests a snapshot each time that many optimizer
+    steps are done. If `files` is None, no files belong to checkpoints. `epoch` and `step` count on over fits; for a
+    fit() that begins from scratch, they are those at the end of the previous fit(). The image of a second or later
+    `fit` is complete. With `exact`, training ends with an error if state has changed that an image cannot hold.
     """
 
     size_bytes: int
@@ -273,14 +278,14 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesReady:
-    """The work folder is as it was at the checkpoint; or the `problem` says why it is not, and nothing may train."""
+    """The work folder is as it was at the checkpoint; or it is not, `problem` says why, and training must not begin."""
 
     problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
-    """The first `size_bytes` of the image are there, and are verified as the committed ones."""
+    """The first `size_bytes` of the image are in memory and were verified to be the committed bytes."""
 
     size_bytes: int
 
@@ -288,8 +293,8 @@ class Arrived:
 @dataclass(frozen=True, kw_only=True)
 class Arenas:
     """
-    The arenas `first`, `first + 1`, …, of `size_bytes` each, begin at these `starts` of the memory whose descriptor
-    comes along. They replace earlier ones. `first` is free at once, the others later (`ArenaFree`).
+    The arenas `first`, `first + 1`, …, of `size_bytes` each, begin at the offsets `starts` in the memory whose
+    descriptor comes along. They replace earlier ones. `first` is free at once, the others later (`ArenaFree`).
     """
 
     size_bytes: int
@@ -313,14 +318,17 @@ class SnapshotWanted:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainWanted:
-    """Take a final snapshot at the next step boundary, and do no further step."""
+    """The trainer has to take a final snapshot at the next step boundary, and do no further step."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """The snapshot of `step` is committed. `files` is the number of the `FilesFrozen` that is durable with it."""
+    """
+    The snapshot of `step` is committed. `files` is the number of the `FilesFrozen` that became durable with the
+    snapshot.
+    """
 
     step: int
     files: int | None = None
@@ -329,8 +337,8 @@ class Committed:
 @dataclass(frozen=True, kw_only=True)
 class FilesTorn:
     """
-    The script wrote to these files before the agent had read them, or the agent has never had them: the next snapshot
-    needs copies, made at its boundary.
+    The agent lacks the content of these files: the script wrote to them before the agent had read them, or the agent
+    never had them. The next snapshot needs copies, made at its boundary.
     """
 
     paths: tuple[str, ...]
@@ -339,11 +347,11 @@ class FilesTorn:
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """
-    The figures of the run by its ledger, for the script's own loggers: the agent sends them with the first step, after
-    each commit and after each epoch.
+    The figures of the run according to its ledger, for the script's own loggers. The agent sends them with the first
+    step, after each commit and after each epoch.
 
-    `lost_s`: run time in which no kept training happened. `attempt` counts from 1. `epochs` have ended, the newest of
-    which is durable only with the next commit; `usd_per_epoch` is None before the first.
+    `lost_s`: run time in which no kept training happened. `attempt` counts from 1. `epochs` is the number of ended
+    epochs; the newest is durable only with the next commit. `usd_per_epoch` is None until the first epoch has ended.
     """
 
     cost_usd: float
@@ -400,7 +408,7 @@ def _decoded(line: bytes) -> tuple[Message, int]:
     Decode a line into its message and the number of its file descriptors.
 
     Raises:
-        ValueError: the line is no message.
+        ValueError: the line is not a message.
     """
     try:
         read = json.loads(line)
@@ -415,8 +423,8 @@ class TrainerLink:
     """
     One end of the link. `send` may be called from any thread, `receive` from one at a time.
 
-    It owns the socket. Descriptors that `receive` returns belong to the caller; those given to `send` stay the
-    sender's.
+    It owns the socket. Descriptors that `receive` returns belong to the caller; those given to `send` stay with the
+    sender.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -458,8 +466,8 @@ class TrainerLink:
 
     def receive(self, timeout_s: float | None) -> tuple[Message, list[int]] | None:
         """
-        Return the next message and its file descriptors; None if none came in time. A timeout of None waits for ever, 0
-        not at all.
+        Return the next message and its file descriptors; None if no message came in time. A timeout of None waits for
+        ever, 0 not at all.
 
         Raises:
             LinkClosed: the other end is gone.
@@ -475,7 +483,7 @@ class TrainerLink:
 
     def close(self) -> None:
         """Close the link. Idempotent. A thread that waits in `receive` gets LinkClosed."""
-        with contextlib.suppress(OSError):  # the other end went first
+        with contextlib.suppress(OSError):  # the other end was closed first
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
         while self._fds:
@@ -525,11 +533,11 @@ class TrainerLink:
 
 def from_environment() -> TrainerLink | None:
     """
-    Return the trainer's link if an agent started this process or one above it; else None. Only one caller gets it: from
-    then on, this process and its children have no agent.
+    Return the trainer's link if an agent started this process or an ancestor; else None. Only the first caller gets the
+    link: from then on, this process and its children have no agent.
 
     Raises:
-        LinkLost: no agent listens there, or the agent turns this process away.
+        LinkLost: no agent listens at the address in `SPOTRUN_AGENT`, or the agent turns this process away.
     """
     address = os.environ.get(AGENT, "")
     if not address or address.startswith(TAKEN):
@@ -554,7 +562,7 @@ def _connected(address: str) -> TrainerLink:
     link.close()
     if answer is not None and isinstance(answer[0], TurnedAway):
         raise LinkLost(answer[0].reason, answer[0].hint)
-    raise LinkLost(f"what listens at {AGENT}={address} is no agent", _HINT)
+    raise LinkLost(f"the program that listens at {AGENT}={address} is not an agent", _HINT)
 
 
 _HINT = f"start the training with `spotrun launch`, which sets {AGENT}, and set it nowhere else; {WITHOUT}"

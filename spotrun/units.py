@@ -1,8 +1,8 @@
 """
 The short notations of a spec and of flags: durations `1h30m`, dollars `2.50`, amounts `4+`, `500 steps`.
 
-Every `parse_*` takes the value in YAML or of a flag (text or a number) and returns a typed value. If it cannot, it
-raises `Unreadable`, which says what to write instead.
+Every `parse_*` takes the value of a YAML key or of a flag (text or a number) and returns a typed value. If it cannot,
+it raises `Unreadable`, which says what to write instead.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Unreadable(ValueError):
 
 def bounded(seconds: float) -> timedelta:
     """
-    Convert computed seconds to a duration from 0 to that of the longest job. Training code may have written the stored
-    figures, and a product of two that are each within their bounds may exceed a `timedelta`.
+    Convert computed seconds to a duration from 0 to that of the longest job (`LONGEST`). Training code may have written
+    the stored figures, and a product of two figures can exceed a `timedelta` even if each is within its bounds.
     """
     return timedelta(seconds=min(max(0.0, seconds), LONGEST.total_seconds()))
 
@@ -79,7 +79,7 @@ def count_of(number: int, one: str, several: str | None = None) -> str:
 
 
 def some_of(names: Sequence[str], between: str = ", ") -> str:
-    """List the first NAMED_MAX names, and how many more there are."""
+    """List the first NAMED_MAX names, and say how many more there are."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return between.join(names[:NAMED_MAX]) + more
 
@@ -131,7 +131,9 @@ def _duration_suggestion(text: str) -> str:
 
 
 def _spelled_duration(text: str) -> str | None:
-    """Convert `10 min`, `1 hour and 30 minutes` or `2 weeks` to our notation; None if that cannot be guessed."""
+    """
+    Convert `10 min`, `1 hour and 30 minutes` or `2 weeks` to our notation; None if the text cannot be interpreted.
+    """
     parts = re.findall(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)", text[:80])
     rest = re.sub(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)|\band\b|[,\s]", "", text[:80])
     if not parts or rest:
@@ -191,7 +193,10 @@ def _usd_suggestion(text: str) -> str:
 
 
 def to_the_cent(usd: float | Decimal) -> str:
-    """Format `$0.27`; less than ten cents with two digits: `$0.0042`. Only zero is `$0.00`."""
+    """
+    Format dollars to the cent (`$0.27`). Less than ten cents gets two significant digits: `$0.0042`. Only zero is
+    `$0.00`.
+    """
     amount = abs(float(usd))
     two_digits = 0 < amount < 0.095
     text = f"{Decimal(f'{amount:.1e}'):f}" if two_digits else f"{amount:.2f}"
@@ -200,7 +205,7 @@ def to_the_cent(usd: float | Decimal) -> str:
 
 @dataclass(frozen=True)
 class Amount:
-    """An amount of CPUs or gigabytes: exactly `number`, or with `at_least` that many or more (`4` and `4+`)."""
+    """An amount of CPUs or gigabytes: exactly `number` (`4`), or with `at_least` this number or more (`4+`)."""
 
     number: Decimal
     at_least: bool = False
@@ -210,7 +215,9 @@ class Amount:
 
 
 def parse_amount(value: object) -> Amount:
-    """Parse SkyPilot's amounts: `4` is exactly four, `4+` is four or more; gigabytes may be written `16GB+`."""
+    """
+    Parse an amount in SkyPilot's notation: `4` is exactly four, `4+` is four or more; gigabytes may be written `16GB+`.
+    """
     if isinstance(value, Amount):
         return value
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):

@@ -1,1 +1,1 @@
-"""Estimates the cost of a training at several places, by named prices and speeds. Nothing is rented. Pure."""
+"""Estimates the cost of a training at several places from stated prices and speeds. Nothing is rented. Pure."""

@@ -1,4 +1,4 @@
-"""The assumptions of an estimate, in sentences."""
+"""Lists the assumptions of an estimate as sentences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def money(usd: Decimal) -> str:
 
 
 def assumptions(study: CostStudy) -> list[str]:
-    """Return the assumptions that the study states, then those about its places."""
+    """Return the assumptions that the study states itself, followed by those about its places."""
     dated = f"prices are those of {study.as_of}" if study.as_of else "the study gives no date for its prices"
     return [
         *study.assumptions,
@@ -73,7 +73,7 @@ def _machine(machine: Machine) -> str:
 
 
 def _never_interrupted(study: CostStudy) -> Iterator[str]:
-    """Yield one line for all places without interruptions: a study may have dozens of them."""
+    """Yield one line that names all places without interruptions, because a study may have dozens of them."""
     names = [name for name, place in study.places.items() if place.spot is not None and not place.spot.lost_share]
     if names:
         yield f"an interruption of spot costs no time at {', '.join(names)}"

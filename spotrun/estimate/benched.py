@@ -1,4 +1,4 @@
-"""The speeds of a place that `spotrun bench` has measured."""
+"""Fills in the speeds of a place that `spotrun bench` has measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spotrun.estimate.cost_study import CostStudy, Measured, Place
 
 
 class BenchedSpeed(NamedTuple):
-    """Samples per second of one instance, the run that measured them, and when."""
+    """The samples per second of one instance, with the run that measured them and the time."""
 
     samples_per_second: Decimal
     run: str
@@ -19,7 +19,10 @@ class BenchedSpeed(NamedTuple):
 
 
 def with_benches(study: CostStudy, found_for: Callable[[str, Measured], BenchedSpeed]) -> CostStudy:
-    """Return the study with all speeds that are named by a job; `found_for` returns each by its place's name."""
+    """
+    Return the study with all speeds that are given by a job. `found_for` returns a speed for the name of a place and
+    the job.
+    """
     told: list[str] = []
 
     def measured(name: str, place: Place) -> Place:

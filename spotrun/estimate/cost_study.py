@@ -1,5 +1,6 @@
 """
-A cost study: the cost of trainings at several places, by prices and speeds that its file names. Nothing is rented.
+Defines a cost study: the cost of trainings at several places, from the prices and speeds in its file. Nothing is
+rented.
 
 `spotrun.estimate.cost_study_file.load_study` reads a study; `spotrun.estimate` computes its figures.
 """
@@ -41,7 +42,7 @@ Quantity = Literal[
     "normalised_cost",
     "break_even_days",
 ]
-"""The figures that can be compared with published ones."""
+"""The figures of a study that can be compared with published ones."""
 OF_A_TRAINING = frozenset(
     {
         *("samples", "samples_per_second", "mean_of_times", "speed_ratio", "hours", "usd", "spot_usd"),
@@ -52,7 +53,7 @@ OF_TWO_PLACES = frozenset({"price_ratio", "speed_ratio", "break_even_days", "nor
 
 
 def _remark(value: object) -> str:
-    """Return a text, or a number such as a year as text, without the line end of a YAML block."""
+    """Return a text, or a number such as a year, as text. The line end of a YAML block is removed."""
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
         return str(value)
     return clean_text(value.strip() if isinstance(value, str) else value)
@@ -69,8 +70,8 @@ Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_several), Field(min_l
 
 class Training(Model):
     """
-    A training and its length: `samples`, or `steps` of a `batch`. `step_s` are the sequential parts of a step, in
-    seconds.
+    A training and its length: `samples`, or `steps` with a `batch` of samples each. `step_s` has the sequential parts
+    of a step, in seconds.
     """
 
     samples: Positive | None = None
@@ -92,14 +93,14 @@ class Training(Model):
 
 
 class Part(Model):
-    """Something that is rented with others, such as a GPU with its machine."""
+    """A component that is rented together with others, such as a GPU with its machine."""
 
     usd_per_hour: Amount
     count: Positive = Decimal(1)
 
 
 class Interrupted(Model):
-    """The interruptions of spot capacity; each one costs another `restart`."""
+    """Capacity with interruptions; each interruption costs another `restart`."""
 
     interruptions_per_hour: Amount = Decimal(0)
     restart: fields.Duration = timedelta(0)
@@ -117,7 +118,7 @@ class Interrupted(Model):
 
 
 class Spot(Interrupted):
-    """Interruptible capacity. `usd_per_hour` is the mean of prices between `low` and `high`; None if unknown."""
+    """Interruptible capacity. `usd_per_hour` is a mean price, and `low` and `high` are the limits; None if unknown."""
 
     usd_per_hour: Positive
     low: Positive | None = None
@@ -133,14 +134,19 @@ class Spot(Interrupted):
 
 
 class Subscription(Model):
-    """A fixed price a month for at most `hours_per_month`; a training that needs more pays for further months."""
+    """
+    A fixed price per month for at most `hours_per_month`. A training that needs more hours pays for further months.
+    """
 
     usd_per_month: Amount
     hours_per_month: Annotated[Decimal, BeforeValidator(read_positive), Field(le=744)]
 
 
 class Rented(Interrupted):
-    """A cloud's price, looked up when the study is read: on demand now, and spot over the last `days`."""
+    """
+    A price that is looked up at a cloud when the study is read: the current price on demand, and spot over the last
+    `days`.
+    """
 
     cloud: fields.CloudName
     instance_type: fields.CloudName
@@ -149,7 +155,10 @@ class Rented(Interrupted):
 
 
 class Listed(Interrupted):
-    """The price of `count` of a type in spotrun's own price lists; without a region, that of the first one there."""
+    """
+    The price of `count` instances of a type in spotrun's own price lists. If no region is named, the first one in the
+    list counts.
+    """
 
     table: fields.Text
     type: fields.Text
@@ -158,7 +167,10 @@ class Listed(Interrupted):
 
 
 class Measured(Model):
-    """The speed that `spotrun bench` has measured for the job file `job` on a `type`; times `count` of them."""
+    """
+    The speed that `spotrun bench` has measured for the job file `job` on an instance `type`, multiplied by `count`
+    instances.
+    """
 
     job: fields.Text
     type: fields.Text
@@ -168,8 +180,9 @@ class Measured(Model):
 
 class Like(Model):
     """
-    A speed relative to that of another `place`: times its number of `devices`, times the ratio `times` of each training
-    (the mean of several), with the named parts of a step `faster` by a factor.
+    A speed that follows from the speed of another `place`. It is multiplied by the number of `devices` and, for each
+    training, by the ratio in `times` (the mean of several ratios). The parts of a step that are named in `faster` are
+    faster by a factor.
     """
 
     place: fields.Text
@@ -183,8 +196,8 @@ _PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented", "listed")
 
 class Place(Model):
     """
-    A place to train: its price in one of six ways, or that on spot alone, and its speed by training: stated, measured
-    by a bench, or that of another place. `source` and `as_of` are those of its prices.
+    A place to train. It has a price in one of six ways, or a price on spot alone. Its speed for each training is
+    stated, measured by a bench, or derived from another place. `source` and `as_of` describe its prices.
     """
 
     usd_per_hour: Amount | None = None
@@ -218,7 +231,8 @@ class Place(Model):
 
 class Published(Model):
     """
-    A published figure, to be compared with ours. `differs` says why the two are not alike; without it they have to be.
+    A published figure, to be compared with the same figure of the study. `differs` is the reason why the two differ; if
+    it is None, they have to agree.
     """
 
     figure: Annotated[Quantity, BeforeValidator(lambda value: _known(value, get_args(Quantity)))]
@@ -245,8 +259,8 @@ class Published(Model):
 
 class CostStudy(Model):
     """
-    A cost study. `within` is the share by which ours may differ from a published figure. `base` is the place by which
-    times and costs are normalised; None means the first one.
+    A cost study. `within` is the share by which a figure may differ from a published one. `base` is the place by whose
+    values times and costs are normalised; None means the first place.
     """
 
     title: Remark
@@ -266,7 +280,9 @@ class CostStudy(Model):
 
 
 def loose_ends(study: CostStudy) -> Iterator[Problem]:
-    """Yield problems: unreadable names, names that the study uses but lacks, speeds that lead back to themselves."""
+    """
+    Yield the problems of names: names with surrounding space, unknown names, and speeds that refer back to themselves.
+    """
     places, trainings = tuple(study.places), tuple(study.trainings)
     for section, names in (("places", places), ("trainings", trainings)):
         for name in names:
@@ -299,7 +315,10 @@ def _loose_like(study: CostStudy, name: str, like: Like) -> Iterator[Problem]:
 
 
 def _ancestors(study: CostStudy, name: str) -> list[str]:
-    """Return the places that its speed comes from, up to one that is unknown, has its own speed, or was met before."""
+    """
+    Return the places that the speed of `name` is derived from. The list ends with a place that is unknown, has its own
+    speed, or repeats.
+    """
     met: list[str] = []
     while (place := study.places.get(name)) is not None and place.like is not None and place.like.place not in met:
         name = place.like.place

@@ -23,7 +23,7 @@ def load_study(path: Path) -> CostStudy:
     Read a study from its file.
 
     Raises:
-        SpecFileInvalid: lists every problem of the file with its key, line and suggestion.
+        SpecFileInvalid: the file has problems; the error lists each with its key, line and suggestion.
     """
     require_file(path, "name a study file; docs/estimate.md shows one")
     document = read_yaml(read_text(path), BEGIN)
@@ -44,7 +44,7 @@ def load_study(path: Path) -> CostStudy:
 
 @contextlib.contextmanager
 def placed_in(path: Path, name: str) -> Iterator[None]:
-    """Add the file and line of a place to an error inside."""
+    """Add the file and the line of a place to an error from the `with` block."""
     try:
         yield
     except SpotrunError as error:
@@ -54,7 +54,7 @@ def placed_in(path: Path, name: str) -> Iterator[None]:
 
 
 def _read(document: Document) -> tuple[CostStudy | None, list[Problem]]:
-    """Return the study, or its problems."""
+    """Return the study, or None and its problems."""
     try:
         study = CostStudy.model_validate(document.data)
     except ValidationError as error:

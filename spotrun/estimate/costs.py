@@ -21,10 +21,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     The cost of one whole training at one place.
 
     `capacity` is `on-demand`, `spot`, `own` or `subscription`; `months` are the paid months of a subscription. `hours`
-    are those of training, also if a machine has only some a month. `usd_low` and `usd_high` are those of the lowest and
-    the highest spot price, None if these are unknown. `samples_per_usd` is None if it costs nothing. `normalised_time`
-    and `normalised_cost` are relative to those at the base of the study; None if the base does not train this, or costs
-    nothing.
+    are hours of training, even if a machine is available for only some hours a month. `usd_low` and `usd_high` are the
+    costs at the lowest and the highest spot price; None if these prices are unknown. `samples_per_usd` is None if the
+    training costs nothing. `normalised_time` and `normalised_cost` are relative to the study's base; None if the base
+    has no speed for this training, or costs nothing.
     """
 
     place: str
@@ -44,8 +44,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The number of days a month on which machine `own` has to compute so that a sample costs the same there as at
-    `rival`; None if its power alone costs more.
+    The number of days a month on which the machine `own` has to compute so that a sample costs the same there as at
+    `rival`; None if the power of the machine alone costs more.
     """
 
     own: str
@@ -67,7 +67,7 @@ def costs(study: CostStudy) -> Iterator[Cost]:
 
 
 def costs_at(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
-    """Yield the cost on demand and the cost on spot, as far as the place has them; nothing if the speed is unknown."""
+    """Yield the cost on demand and the cost on spot, if the place has these prices; nothing if its speed is unknown."""
     base = next(_costs(study, base_of(study), training), None)
     for cost in _costs(study, place, training):
         yield replace(
@@ -120,7 +120,7 @@ def _valued(cost: Cost, samples: Decimal) -> Cost:
 
 
 def capacity_of(place: Place) -> str:
-    """Return how an hour there is paid, apart from an additional price on spot."""
+    """Return how an hour at a place is paid. A spot price in addition to another price is ignored."""
     if place.own is not None:
         return "own"
     if place.subscription is not None:
@@ -130,7 +130,7 @@ def capacity_of(place: Place) -> str:
 
 def drag(spot: Spot) -> Decimal:
     """
-    Return by which factor, at least 1, interruptions prolong a training.
+    Return the factor, at least 1, by which interruptions prolong a training.
 
         1 / (1 - interruptions an hour * hours of a restart)
     """
@@ -138,7 +138,10 @@ def drag(spot: Spot) -> Decimal:
 
 
 def break_evens(study: CostStudy) -> Iterator[BreakEven]:
-    """Yield the break-even of each of the user's own machines with each other place, if both speeds are known."""
+    """
+    Yield the break-even of each of the user's own machines with each other place, for trainings whose speed is known at
+    both.
+    """
     for own, machine in study.places.items():
         rivals = [name for name, place in study.places.items() if place.own is None] if machine.own is not None else []
         for training in study.trainings:
@@ -155,9 +158,10 @@ def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[
 
 def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     """
-    Return the break-even in days a month; None if the own machine's power alone costs as much as the rival.
+    Return the break-even in days a month; None if the power of the own machine alone costs as much as the rival.
 
-    fixed dollars a month / (hours a day * (dollars of the rival for the samples of an hour - dollars of power an hour))
+        fixed dollars a month / (hours a day * gain)
+        gain = dollars of the rival for the samples of an hour - dollars of power an hour
     """
     machine, speed = study.places[own].own, samples_per_second(study, own, rival.training)
     assert machine is not None

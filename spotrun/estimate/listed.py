@@ -1,4 +1,4 @@
-"""The prices of a place that a study names by a table of `spotrun.estimate.price_lists`."""
+"""Fills in the prices of places that name a table of `spotrun.estimate.price_lists`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from spotrun.estimate.price_lists import ListPrice
 
 
 def with_list_prices(study: CostStudy, price_of: Callable[[str, Listed], ListPrice]) -> CostStudy:
-    """Return the study with the prices of all listed places; `price_of` returns each by the place's name."""
+    """
+    Return the study with the prices of all listed places. `price_of` returns a price for the name of a place and its
+    entry.
+    """
 
     def priced(name: str, place: Place) -> Place:
         return place if place.listed is None else _priced(place, place.listed, price_of(name, place.listed))

@@ -1,4 +1,4 @@
-"""The prices of a rented place, by its cloud's present and recent prices."""
+"""Fills in the prices of rented places from the current and recent prices of their clouds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from spotrun.offering import CapacityType
 
 
 def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) -> CostStudy:
-    """Return the study with the prices of all rented places; `quotes_of` returns the quotes by the place's name."""
+    """
+    Return the study with the prices of all rented places. `quotes_of` returns the quotes for the name of a place and
+    its entry.
+    """
 
     def priced(name: str, place: Place) -> Place:
         return place if place.rented is None else _priced(place, place.rented, quotes_of(name, place.rented))
@@ -22,8 +25,9 @@ def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) ->
 
 def _priced(place: Place, rented: Rented, found: Quotes) -> Place:
     """
-    Return the place with its prices. On demand: that of the cheapest zone. Spot: the mean, the lowest and the highest
-    price of the last days in the zone with the lowest mean; the present price if those are unknown.
+    Return the place with its prices. On demand it is the price of the cheapest zone. On spot it is the mean, the lowest
+    and the highest price of the last days in the zone with the lowest mean, or the current price if past prices are
+    unknown.
     """
     quotes = found.quotes
     on_demand = [quote for quote in quotes if quote.offering.capacity_type is CapacityType.ON_DEMAND]
@@ -48,7 +52,7 @@ def _lately(quote: Quote, rented: Rented, found: Quotes) -> PriceRange | None:
 
 
 def _spread(quote: Quote, rented: Rented, found: Quotes) -> str:
-    """Describe over how many days the spread was: a cloud may know fewer days than the study requests."""
+    """Describe the days that the spot prices cover. A cloud may know fewer days than the study requests."""
     if _lately(quote, rented, found) is None:
         return "spot as it is now"
     known = min(timedelta(days=float(rented.days)), found.at - quote.history[0].since)

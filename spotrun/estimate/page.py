@@ -1,4 +1,6 @@
-"""The page of `spotrun estimate STUDY --html FILE`: the costs at several places, in one file that loads nothing."""
+"""
+The page of `spotrun estimate STUDY --html FILE`: the costs at several places, as one file that loads no other files.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def _study(name: str, study: CostStudy) -> Markup:
 
 
 def _bars(rows: Sequence[Cost]) -> Markup:
-    """Draw a bar for each place, full at the dearest one."""
+    """Draw a bar for each place. The bar of the most expensive place is full."""
     most = max(row.usd for row in rows) or Decimal(1)
     drawn = [
         lane(row.place, bar(0, 0, float(row.usd / most) * 100, ROW, COLOURS[row.capacity]), value=dollars(row.usd))
@@ -52,7 +54,10 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
-    """Draw the price of its hour by the days of use, with that of the cheapest rival for the same number of samples."""
+    """
+    Draw the price of a machine's hour for each number of days of use, and the price of the cheapest rival for as many
+    samples.
+    """
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)
     most = max([*prices, rented]) or Decimal(1)
@@ -66,8 +71,8 @@ def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
 
 def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
     """
-    Return the cheapest rival in the first training that both do, and its dollars for the samples of an hour; "" and 0
-    if there is none.
+    Return the title of the cheapest rival in the first training that both have a speed for, and its dollars for the
+    samples of an hour of the own machine; "" and 0 if there is no rival.
     """
     for training, rows in groupby(costs(study), key=lambda cost: cost.training):
         speed = samples_per_second(study, own, training)
@@ -81,7 +86,7 @@ def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
 
 
 def _listed(found: FiguresTable) -> Markup:
-    """Return a table as HTML, without the bars, which the page draws above."""
+    """Return a table as HTML, without its column of bars, because the page draws them above."""
     columns = [number for number, text in enumerate(found.heads) if text]
     heads = [head(found.heads[number].replace("\n", " ")) for number in columns]
     rows = [row(cells[0], [cells[number] for number in columns[1:]]) for cells, *_ in found.rows]

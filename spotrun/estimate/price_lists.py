@@ -1,9 +1,9 @@
 """
-The prices of capacity that spotrun does not rent: TPUs, SageMaker's training jobs, Colab.
+Lists prices of capacity that spotrun does not rent: TPUs, SageMaker training jobs, Colab.
 
-The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. A price without such a
-source is left out, such as that of ml.p4d.24xlarge, and so is a spot price of TPUs that exceeds the one on demand in
-its source. They are list prices in dollars, without tax, and some are years old: check today's price before you pay.
+The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. A price without a
+dated source is left out, such as that of ml.p4d.24xlarge. So is a TPU spot price that exceeds the on-demand price in
+its source. All are list prices in dollars, without tax, and some are years old: check today's price before you pay.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from spotrun.units import Unreadable, shown
 
 class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A list price by the hour, or by the month for at most `hours_per_month`. `what` says what it buys, `as_of` its date,
-    and `source` where it can be read. `spot_usd_per_hour` is None if no spot price below that on demand is known.
+    A list price per hour, or per month for at most `hours_per_month`. `what` describes the goods, `as_of` is the date
+    of the price, and `source` the page that publishes it. `spot_usd_per_hour` is None if no spot price below the
+    on-demand price is known.
     """
 
     type: str
@@ -37,10 +38,10 @@ class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_price(table: str, type_name: str, region: str | None = None) -> ListPrice:
     """
-    Return a price from a table; without a region, that of the first one in the table.
+    Return a price from a table. If `region` is None, return the price in the first region of the table.
 
     Raises:
-        Unreadable: the table has no such price, or there is no such table.
+        Unreadable: there is no table of this name, or it lacks the price.
     """
     prices = PRICE_LISTS.get(table)
     if prices is None:
@@ -57,7 +58,7 @@ def find_price(table: str, type_name: str, region: str | None = None) -> ListPri
 
 
 def _by_place(file: str) -> Iterator[ListPrice]:
-    """Yield the prices of a file whose rows are `TYPE REGION`."""
+    """Yield the prices of a file whose rows are named `TYPE REGION`."""
     for table in price_tables(__package__, file):
         for row, usd in table.prices.items():
             type_name, _, region = row.partition(" ")
@@ -73,7 +74,10 @@ def _by_place(file: str) -> Iterator[ListPrice]:
 
 
 def _colab() -> Iterator[ListPrice]:
-    """Yield the prices of each GPU, which takes compute units. They were seen in California, and they change."""
+    """
+    Yield the prices of each GPU on Colab, which is paid in compute units. They were read in California, and they
+    change.
+    """
     units, plans, included, alone = price_tables(__package__, "colab.json")
     source = f"{units.source} (units an hour), {plans.source} (what Colab's page asked on {plans.as_of})"
     for gpu, per_hour in units.prices.items():
@@ -101,4 +105,4 @@ PRICE_LISTS: Mapping[str, tuple[ListPrice, ...]] = {
     "sagemaker": tuple(_by_place("sagemaker.json")),
     "colab": tuple(_colab()),
 }
-"""The price lists by name. The first row of a type has its price if a study names no region."""
+"""The price lists by name. If a study names no region, the first row of a type counts."""

@@ -11,9 +11,9 @@ HOURS_PER_DAY = 24
 
 def usd_per_hour(place: Place) -> Decimal:
     """
-    Return the price of an hour on demand, or on the user's own machine; on spot if a place has no other price.
+    Return the price of an hour on demand, or on the user's own machine; the spot price if a place has no other price.
 
-    For a subscription it is the price of an hour if all its hours are used. A place that is `rented` or `listed` has to
+    For a subscription, return the price of an hour if all hours are used. A place that is `rented` or `listed` has to
     be looked up first.
     """
     if place.own is not None:

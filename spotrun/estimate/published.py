@@ -1,4 +1,4 @@
-"""Compares published figures with the same figures of ours."""
+"""Compares published figures with the figures that a study computes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Figure = Callable[[CostStudy, Published], Decimal | None]
 
 class FigureComparison(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A published figure and ours. `ours` is None if the study lacks the facts to compute it. `off` is the share by which
-    ours differs.
+    A published figure, and the same figure of the study in `ours`; None if the study lacks the facts to compute it.
+    `off` is the share by which `ours` differs.
     """
 
     figure: str
@@ -95,7 +95,7 @@ def _speed_ratio(study: CostStudy, each: Published) -> Decimal | None:
 
 
 def _cost(study: CostStudy, place: str | None, training: str | None, *, spot: bool = False) -> Cost | None:
-    """Return the cost on spot if `spot` is set or the place has nothing else, otherwise the first; None if unknown."""
+    """Return the cost on spot if `spot` is set, else the first cost of the place; None if it is unknown."""
     found = costs_at(study, place or "", training or "")
     return next((cost for cost in found if cost.capacity == SPOT or not spot), None)
 
@@ -109,7 +109,7 @@ def _of_cost(read: Callable[[Cost], Decimal | None], *, spot: bool = False) -> F
 
 
 def _normalised(read: Callable[[Cost], Decimal]) -> Figure:
-    """Return a figure relative to that at the place `against`, whatever the base of the study is."""
+    """Return a function that computes a figure relative to the place `against`, whatever the base of the study is."""
 
     def figure(study: CostStudy, each: Published) -> Decimal | None:
         cost, other = (_cost(study, place, each.training) for place in (each.place, each.against))

@@ -1,4 +1,4 @@
-"""The output of `spotrun estimate`, as text and as JSON."""
+"""Formats the output of `spotrun estimate` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from spotrun.units import count_of
 
 BAR_WIDTH = 20
 BREAK_EVENS_MAX = 20
-"""Maximum rows for each machine: those against its cheapest rivals."""
+"""Maximum rows for each machine: the break-evens with its cheapest rivals."""
 DIGITS = 4
 """Significant digits of figures that are not dollars."""
 
 
 def show(study: CostStudy, title: str) -> None:
-    """Print a study. `title` names the file."""
+    """Print a study. `title` is the name of its file."""
     say(f"{plain(study.title)} ({plain(title)})")
     if study.source is not None:
         say(f"after {plain(study.source)}")
@@ -69,7 +69,7 @@ def _prices(study: CostStudy, place: Place) -> list[str]:
 
 
 def cost_table(rows: Sequence[Cost]) -> FiguresTable:
-    """Return the table of one training, with a line for each place. The bar is full at the dearest one."""
+    """Return the table of one training, with a line for each place. The bar of the most expensive place is full."""
     spread = ["spread"] if any(_has_spread(row) for row in rows) else []
     heads = ["paid", "samples/s", "hours", "dollars", "", *spread, "samples/$", "time\nof base", "cost\nof base"]
     table = figures_table(rows[0].training, "place", heads, texts=(0, 1))
@@ -92,7 +92,7 @@ def _has_spread(row: Cost) -> bool:
 
 
 def _spread(row: Cost) -> str:
-    """Format the dollars at the lowest and at the highest price."""
+    """Format the cost at the lowest and at the highest spot price."""
     if not _has_spread(row):
         return NOTHING
     low, high = dollars(row.usd_low), dollars(row.usd_high)
@@ -117,7 +117,7 @@ def break_even_table(rows: Sequence[BreakEven]) -> FiguresTable:
 
 
 def _days(several: Sequence[Decimal]) -> str:
-    """Format the days of all trainings: `5.4`, `4.0 to 4.6`, `never`."""
+    """Format the range of days over all trainings: `5.4`, `4.0 to 4.6`, `never`."""
     least, most = ("never" if days > DAYS_MAX else f"{days:.1f}" for days in (min(several), max(several)))
     return least if least == most else f"{least} to {most}"
 

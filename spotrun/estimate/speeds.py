@@ -1,4 +1,4 @@
-"""Computes the training speed of a place: measured there, or from the speed of another place."""
+"""Computes the training speed of a place, which is stated, or follows from the speed of another place."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from spotrun.estimate.cost_study import CostStudy, Like
 
 def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal | None:
     """
-    Return the speed of a training at a place. For a place that is like another one:
+    Return the speed of a training at a place. If the place is `like` another one, the speed is
 
         speed there * devices * mean of the `times` of this training * speedup of the parts that are faster
 
-    None if the study gives no speed for it, nor for any place that this one is like. Parts that are faster there are
-    faster here too.
+    None if neither the place nor the places that it is like have a speed for this training. Parts that are faster at
+    the other place are faster here too.
     """
     times, faster = Decimal(1), dict[str, Decimal]()
     while (like := study.places[place].like) is not None:

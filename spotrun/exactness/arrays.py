@@ -1,5 +1,5 @@
 """
-Reads the numbers of an array by rows and columns, so that a column of times hides no other one.
+Compares the numbers of an array by rows and columns, so that a column of times does not hide differences in others.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ NPY = b"\x93NUMPY"
 SPLIT_MAX = 32
 """Maximum rows, columns or items of an array that are compared one by one."""
 ITEMS_MAX = 1 << 18
-"""Maximum items of an array that is compared by rows and columns."""
+"""Maximum items of an array that is compared by rows and columns. A larger array is compared as a whole."""
 VALUES = ", its values"
-"""Ends the place that has the digest of a whole array."""
+"""The end of the place that holds the digest of a whole array."""
 _ITEM = re.compile(r"[<>|=]?[a-zA-Z?](\d+)?")
 
 
 def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | None]]]:
     """
-    Yield how each compared part of an array is named, and its row and its column; `, its values` if it has too many.
+    Yield the name of each compared part of an array, with its row and its column. An array with too many rows and
+    columns has one part, `, its values`.
 
-    Of an array of more than two dimensions a row is an item of the first one, and a column of the last one.
+    In an array with more than two dimensions, a row is an item of the first dimension, and a column one of the last.
     """
     found: list[tuple[str, tuple[int | None, int | None]]] = []
     if shape and 0 < prod(shape) <= ITEMS_MAX:
@@ -37,7 +38,7 @@ def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | 
 
 
 def parts_of_array(path: str, kind: str, shape: Sequence[int], content: bytes) -> Iterator[tuple[str, str]]:
-    """Yield its kind and its shape, and then its parts, of its bytes in the order of C."""
+    """Yield the kind and the shape of an array, and then its parts. `content` has its items in C order."""
     yield path, f"{kind} {tuple(shape)}"
     count = prod(shape)
     size = len(content) // count if count else 0
@@ -54,10 +55,10 @@ def parts_of_array(path: str, kind: str, shape: Sequence[int], content: bytes) -
 
 def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
     """
-    Yield the parts of a file of numpy.save.
+    Yield the parts of a file from numpy.save.
 
     Raises:
-        ValueError: it is no such file, or one of objects.
+        ValueError: the file is not from numpy.save, or its array contains objects.
     """
     try:
         size, begin = (
@@ -75,11 +76,13 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def in_order_of_c(shape: Sequence[int], content: bytes, is_fortran: bool) -> tuple[Sequence[int], bytes]:
-    """Return shape and content; of an array in the order of Fortran those of the transposed one."""
+    """
+    Return the shape and the content of an array in C order; for an array in Fortran order, those of its transpose.
+    """
     return (tuple(reversed(shape)) if is_fortran else shape), content
 
 
 def item_bytes(kind: str) -> int:
-    """Return the bytes of an item of a simple type of numpy, such as `<f8`; 0 for any other."""
+    """Return the bytes of an item of a simple numpy type, such as `<f8`; 0 for any other type."""
     found = _ITEM.fullmatch(kind)
     return (int(found[1] or 1) * (4 if "U" in kind else 1)) if found is not None and "O" not in kind else 0

@@ -11,9 +11,10 @@ from spotrun.exactness.difference import Difference, DifferenceKind
 @dataclass(frozen=True)
 class Evidence:
     """
-    Facts besides the difference: how many trainers went on from a checkpoint, what the run itself named as
-    changed and in no checkpoint, and which files the training wrote outside of its work folder. `varies`: two straight
-    trainings may differ there too, as nothing has shown that they do not.
+    Facts besides the difference. `resumes` is the number of trainers that continued from a checkpoint. `not_carried`
+    names changed state that the run reported as missing in its checkpoints. `written_outside` are files that the
+    training wrote outside of its work folder. `varies`: two trainings without interruptions may differ here too,
+    because nothing has shown that they do not.
     """
 
     resumes: int
@@ -24,7 +25,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class _Causes:
-    """Meaning of a difference, its cause after a resume, and its cause in any two trainings."""
+    """The meaning of a difference, its likely cause after a resume, and its likely cause in any two trainings."""
 
     seen: str
     after_resume: str
@@ -111,14 +112,15 @@ _CAUSES = {
 _SET = "torch.use_deterministic_algorithms(True) and OMP_NUM_THREADS=1"
 _KERNELS = f"kernels and threads that are not deterministic (try {_SET})"
 _COMPUTED = frozenset({DifferenceKind.LOSS, DifferenceKind.VALIDATION, DifferenceKind.WEIGHTS})
-"""Differences that kernels may cause."""
+"""Differences that nondeterministic kernels may cause."""
 NAMED_MAX = 5
 
 
 def likely_cause(found: Difference, evidence: Evidence) -> str:
     """
-    Return the cause in words, reported facts first. What makes any two trainings differ is no cause if a batch was done
-    alike before the kill, and nondeterministic kernels are none if all before a resume was the same.
+    Return the likely cause in words, reported facts first. A cause that would make any two trainings differ is excluded
+    if the batch was the same before the kill. Nondeterministic kernels are excluded if everything before a resume was
+    the same.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself

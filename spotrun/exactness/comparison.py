@@ -15,7 +15,7 @@ from spotrun.exactness.places import VaryingPlaces
 from spotrun.exactness.trace import MEMBERS, BatchPosition, Ended, Evaluated, Left, Trace, Trained, Validated
 
 Place = tuple[BatchPosition, int]
-"""A place in a training: a batch, and a number for what comes after it."""
+"""A place in a training: a batch, and a number that orders the events after that batch."""
 OF_BATCH, OF_VALIDATION = 0, 1
 
 
@@ -29,19 +29,19 @@ MAY_VARY = frozenset(
         DifferenceKind.FILES,
     }
 )
-"""Kinds that may hold a time or a name of the process in two trainings whose steps and weights are the same."""
+"""Kinds that may differ although steps and weights are the same: they may contain a time or the name of a process."""
 
 
 def differences(
     straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
 ) -> Iterator[Difference]:
     """
-    Yield all of them, the earliest first; none if the trainings are the same, bit for bit. Each process has its own
+    Yield all differences, the earliest first; none if the trainings are bit for bit the same. Each process has its own
     trace.
 
-    Every pass of `interrupted` over a batch is compared, and no batch of `straight` may be missing. Of the passes over
-    one batch, the first one that differs in something counts. Where a second straight training, `again`, differs from
-    the first one, no difference counts.
+    Every pass of `interrupted` over a batch is compared, and no batch of `straight` may be missing. Of several passes
+    over one batch, the first one that differs counts. Where the second straight training, `again`, differs from
+    `straight`, differences are ignored.
     """
     varying = varying_names(straight, again)
     for found in _all(straight, interrupted):
@@ -52,7 +52,7 @@ def differences(
 def varying_names(
     straight: Mapping[int, Trace], again: Mapping[int, Trace] | None
 ) -> dict[DifferenceKind, VaryingPlaces]:
-    """Return the names of the differences of two straight trainings that are of `MAY_VARY`."""
+    """Return the names at which two straight trainings differ, for the kinds in `MAY_VARY`."""
     names: dict[DifferenceKind, set[str]] = {}
     for found in () if again is None else _all(straight, again):
         if found.kind in MAY_VARY:
@@ -61,7 +61,7 @@ def varying_names(
 
 
 def _known(traces: Mapping[int, Trace]) -> set[str]:
-    """Return all that an object, a metric or a part of an optimizer is named by."""
+    """Return the names of all objects, metrics and parts of optimizers."""
     found = set[str]()
     for trace in traces.values():
         for end in trace.ended:
@@ -94,7 +94,7 @@ def _of_rank(found: Difference, rank: int, ranks: Mapping[int, Trace]) -> Differ
 
 
 def digest_of(parts: Mapping[str, str]) -> str:
-    """Return one sha256 over named digests."""
+    """Return one sha256 of all parts, with their names."""
     return sha256("".join(f"{name}={parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
 
 
@@ -204,8 +204,8 @@ def _of_end(wanted: Ended, done: Ended, varying: VaryingPlaces) -> Iterator[Diff
 
 def _steady(wanted: Ended | Left, done: Ended | Left, varying: VaryingPlaces) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return their places, without those that vary by themselves and those that one of the two could not inspect: these
-    are reported as not compared.
+    Return the places of both trainings that can be compared. Two kinds of places are left out: those that vary by
+    themselves, and those that only one training could inspect, which are reported as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
@@ -218,12 +218,12 @@ def _steady(wanted: Ended | Left, done: Ended | Left, varying: VaryingPlaces) ->
 
 
 def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
-    """Return True if a place varies, or is the number of members of a set that do."""
+    """Return True if a place varies, or holds the number of members of a set whose members vary."""
     return place in varying or f"{place}{MEMBERS}" in varying
 
 
 def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
-    """Return the places that differed before anything was interrupted: a time, a name of the process."""
+    """Return the places that differed before anything was interrupted, such as a time or the name of a process."""
     found, known = set[str](), set[str]()
     here, there = straight.noted(), interrupted.noted()
     for moment in here.keys() & there.keys():
@@ -238,8 +238,9 @@ def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
 
 def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
-    Compare results. Each process of the interrupted training must have given the results of the straight one, as far as
-    it came; the last one all of them. Only the last one was at its end: an error left the variables of the others.
+    Yield the differences in results. Each process of the interrupted training must have produced the same results as
+    the straight training, as far as it came, and the last process all of them. Variables are compared only for the last
+    process, because each earlier one ended with an error.
     """
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()

@@ -11,7 +11,10 @@ import msgspec
 
 
 class DifferenceKind(StrEnum):
-    """Kinds of differences, in the order of cause and effect: within a step, after it, at the end, and after that."""
+    """
+    The kinds of differences, in the order of cause and effect: in a step, after it, at the end of training, and after
+    that.
+    """
 
     SAMPLES = "samples"
     DATA = "data"
@@ -33,10 +36,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """
     A difference between a straight (never interrupted) and an interrupted training.
 
-    `epoch` and `batch` (both from 0) and `step` are None for what is compared at the ends. `name` is the weight, the
-    part of an optimizer, the generator, the metric, the place of an object or the path of a file, and `where` a part of
-    that. `rank` is the process that it is of, None if there is only one. `resumed` is False if the trainings differed
-    before anything was interrupted. `trained_before`: a process had done this batch alike before it was killed.
+    `epoch` and `batch` (both from 0) and `step` are None for comparisons at the end of training. `name` is the weight,
+    the part of an optimizer, the generator, the metric, the place of an object or the path of a file, and `where` a
+    part of that. `rank` is the process that differs, None if there is only one process. `resumed` is False if the
+    trainings differed before anything was interrupted. `trained_before`: a process had trained this batch without a
+    difference before it was killed.
     """
 
     kind: DifferenceKind
@@ -54,7 +58,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
     """
-    All differences, in the order of the training. `named` has the first ones, and `counts` the number of each kind.
+    The differences, in the order of the training. `named` has the first ones, and `counts` the number of all for each
+    kind.
     """
 
     named: tuple[Difference, ...] = ()
@@ -88,7 +93,7 @@ def difference(kind: DifferenceKind, straight: str, interrupted: str, **place: A
 def of_parts(
     kind: DifferenceKind, straight: Mapping[str, str], interrupted: Mapping[str, str], **place: Any
 ) -> Iterator[Difference]:
-    """Yield a difference for each name whose values are not the same in both."""
+    """Yield a difference for each name whose values are not the same in both mappings."""
     for name in dict.fromkeys((*straight, *interrupted)):
         one, other = straight.get(name, ABSENT), interrupted.get(name, ABSENT)
         if one != other:

@@ -1,6 +1,6 @@
 """
-Reads what a file says, part by part, without what two trainings never have in common: places of instances, times of
-day, figures that spotrun logs, the order in which a format stores things.
+Reads the content of a file, part by part, for a comparison. It leaves out what always differs between two trainings:
+paths of instances, times of day, figures that spotrun logs, and the order in which a format stores its parts.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ EVENTS = "events.out.tfevents."
 LOOK_BYTES = 8192
 PIECE_BYTES = 1 << 20
 TEXT_MAX_BYTES = 256 << 20
-"""Maximum bytes of a text that is compared line by line; a longer one is compared byte by byte."""
+"""Maximum bytes of a text that is compared line by line. A longer text is compared by its digest."""
 BESIDE_ROW = {"step", "epoch"}
 """Columns that a row of CSVLogger has in addition to its metrics."""
 
 
 def parts_of_file(path: Path, clean: Clean) -> Parts:
     """
-    Yield places in the file with their content. Two files are the same if these are.
+    Yield the places in a file with their content. Two files count as equal if all of these are equal.
 
     Raises:
         OSError
@@ -73,7 +73,10 @@ def digest_of_parts(parts: Parts) -> str:
 
 
 def _readable(read: Callable[[], list[tuple[str, str]]], file: BinaryIO) -> Parts:
-    """Yield the result of `read`; the bytes if the file is not what it begins like."""
+    """
+    Yield the result of `read`. If the file is not of the type that its first bytes suggest, yield the digest of its
+    bytes.
+    """
     try:
         yield from read()
     except (ValueError, KeyError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error, sqlite3.Error):
@@ -102,7 +105,7 @@ def _of_bytes(content: bytes, clean: Clean) -> Parts:
 
 
 def _of_text(content: bytes, clean: Clean) -> Parts:
-    """Give the lines, or the fields of a line that is an object or a list of JSON."""
+    """Yield the lines. A line that is a JSON object or list is yielded field by field."""
     for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(keepends=True), 1):
         fields = _read_json(line) if line.startswith(("{", "[")) else None
         if fields is not None:
@@ -121,7 +124,7 @@ def _of_json(content: bytes, clean: Clean) -> Parts:
 
 
 def _read_json(text: str) -> Any:
-    """Return the value, its numbers as texts so that each digit counts; None if it is no JSON."""
+    """Return a JSON value, with its numbers as text so that each digit counts; None if `text` is not JSON."""
     try:
         return json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_Number)
     except (ValueError, RecursionError):
@@ -129,7 +132,7 @@ def _read_json(text: str) -> Any:
 
 
 class _Number(str):
-    """A number as a file has it."""
+    """A number, as it is written in the file."""
 
 
 def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:
@@ -149,8 +152,9 @@ def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:
 
 def _of_table(content: bytes, clean: Clean) -> Parts:
     """
-    A CSVLogger rewrites its file when a metric comes, and has a column for each of spotrun's. A table whose first row
-    has numbers names no columns.
+    Yield the fields of a table, row by row. Columns and rows that exist only for spotrun's metrics are left out:
+    CSVLogger adds columns for them, and rewrites its file when a new metric appears. If the first row has numbers, the
+    file has no column names, and is compared as text.
     """
     text = content.decode(errors="surrogateescape")
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
@@ -161,7 +165,7 @@ def _of_table(content: bytes, clean: Clean) -> Parts:
     for row in rows:
         kept = {name: value for name, value in row.items() if name not in OURS and value}
         if kept.keys() <= BESIDE_ROW and any(row.get(name) for name in OURS):
-            continue  # a row of spotrun's
+            continue  # a row that has only spotrun's metrics
         number += 1
         for name in sorted(kept):
             is_time = is_duration(name) and _is_number(kept[name])
@@ -181,7 +185,10 @@ def _is_number(text: str) -> bool:
 
 
 def _of_archive(file: BinaryIO, clean: Clean) -> Parts:
-    """Yield the members of a torch.save or numpy.savez file, or another archive, in any order of writing."""
+    """
+    Yield the members of an archive in the order of their names: a file of torch.save or numpy.savez, or another
+    archive.
+    """
     with zipfile.ZipFile(file) as archive:
         names = sorted(name for name in archive.namelist() if not name.endswith("/"))
         objects = next((name for name in names if name.endswith("/data.pkl") or name == "data.pkl"), None)
@@ -235,9 +242,7 @@ def _of_database(path: Path, clean: Clean) -> Parts:
 
 def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
     """
-    Yield, for all event files of one folder, what each tag has at each step. A resumed training has several files.
-
-    Times of writing, figures that spotrun logged, and durations are left out.
+    Yield the values of each tag at each step, from all event files of one folder. A resumed training has several files.
     """
     found: dict[str, list[str]] = {}
     for path in sorted(paths):
@@ -255,7 +260,10 @@ def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    """Yield each record: its length, a checksum of that, the content, a checksum of it. A torn one is the last."""
+    """
+    Yield the content of each record. A record consists of its length, a checksum of the length, the content, and a
+    checksum of the content. A torn record ends the file.
+    """
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:
             (size,) = struct.unpack("<Q", head[:8])
@@ -277,7 +285,7 @@ def _values(summary: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a protocol buffer, by number."""
+    """Yield the fields of a protocol buffer message, with their numbers."""
     at = 0
     while at < len(message):
         key, at = _number(message, at)

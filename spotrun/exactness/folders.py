@@ -1,4 +1,4 @@
-"""Compares two work folders after their trainings: finds the first file that differs, and where in it."""
+"""Compares two work folders after their trainings, and finds the first difference in each file."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from spotrun.exactness.same_everywhere import Clean
 from spotrun.exactness.varying import Varying
 
 OF_TRACKERS = {"mlruns": "MLflow's", "wandb": "W&B's"}
-"""Folders of programs that name each run, and record its time."""
+"""Folders of tools that give each run another name and record its time."""
 OF_DATABASES = ("-wal", "-shm", "-journal")
 TIMED, OF_SOME_TIME = re.compile(r"(?<![^/])[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^/]+(?=/)"), "<time>"
-"""Folders that TensorBoard's writers name by the time at which they begin and by the machine: Nov25_09-59-23_host."""
+"""Folders that TensorBoard's writers name after the time of their start and the machine: Nov25_09-59-23_host."""
 ABSENT, THERE = "absent", "there"
 TEXT_MAX = 160
-"""A longer text in a difference is its first letters and a digest."""
+"""Maximum length, in characters, of a text in a difference. Of a longer text, the beginning and a digest are shown."""
 
 
 @dataclass(frozen=True)
 class FileDifference:
-    """A difference at `where` in file `path`; "" if one of them is absent, or the file has no parts."""
+    """
+    A difference at `where` in the file `path`. `where` is "" if one of the files is absent, or the file has no parts.
+    """
 
     path: str
     where: str
@@ -38,7 +40,7 @@ class FileDifference:
 
 @dataclass(frozen=True)
 class Folder:
-    """A work folder, and the paths of its files in it."""
+    """A work folder, and the paths of its files, relative to it."""
 
     root: Path
     paths: frozenset[str]
@@ -47,7 +49,10 @@ class Folder:
         return bool(self.files_of(name))
 
     def files_of(self, name: str) -> list[Path]:
-        """Return those that count as one: the event files of a folder, which each process names by its time."""
+        """
+        Return the files that are compared as one: usually a single file. The event files of a folder count as one,
+        because each process names its file after the time.
+        """
         if not name.endswith(EVENTS):
             path = self.root / name
             return [path] if path.is_file() or path.is_symlink() else []
@@ -63,12 +68,15 @@ class Folder:
 
 
 def parts_of_link(path: Path, clean: Clean) -> Parts:
-    """Yield where it leads. Its target is compared under its own name."""
+    """Yield the target of a link. The file that it leads to is compared under its own path."""
     yield "", clean(f"a link to {os.readlink(path)}")
 
 
 def names_of(paths: Iterable[str]) -> set[str]:
-    """Return the names to compare files under, without a database's own files and times in names of folders."""
+    """
+    Return the names under which files are compared. Auxiliary files of databases are left out, and so are times in
+    names of folders.
+    """
     names = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -78,7 +86,7 @@ def names_of(paths: Iterable[str]) -> set[str]:
 
 
 def tracker_of(name: str) -> str | None:
-    """Return the tracker whose file it is, if that tracker gives each run another name; else None."""
+    """Return the tracker that wrote the file, if that tracker gives each run another name; else None."""
     return next((OF_TRACKERS[part] for part in name.split("/") if part in OF_TRACKERS), None)
 
 
@@ -95,7 +103,7 @@ def differences(
     clean: Clean,
     varying: Mapping[str, Varying] | None = None,
 ) -> Iterator[FileDifference]:
-    """The first one of each file that has any, without what is `varying` in it."""
+    """Yield the first difference of each file that differs, ignoring the parts that are `varying`."""
     for name in sorted(names):
         here, there = straight.has(name), interrupted.has(name)
         if here != there:

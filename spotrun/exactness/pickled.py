@@ -1,7 +1,7 @@
 """
-Reads a pickle, or several in one file, value by value. Nothing that it names is imported or called.
+Reads a pickle, or several pickles in one file, value by value. Nothing that the pickle names is imported or called.
 
-Two pickles of equal objects may differ in their bytes, as they also record which equal texts were one object.
+Two pickles of equal objects may differ in their bytes, because a pickle also records which equal texts were one object.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from spotrun.exactness.arrays import in_order_of_c, item_bytes, parts_of_array
 from spotrun.exactness.same_everywhere import Clean
 
 Parts: TypeAlias = Iterator[tuple[str, str]]
-"""Places in a file, and their content."""
+"""The places in a file, each with its content."""
 Storage = Callable[[str], bytes]
-"""Returns the content of a piece of memory, by its name."""
+"""A function that returns the content of a piece of memory by its name."""
 TENSOR, IN_BYTES = "torch._utils._rebuild_tensor_v2", "torch.storage._load_from_bytes"
 OF_NUMPY = tuple(
     f"numpy.{core}.{name}" for core in ("core", "_core") for name in ("multiarray._reconstruct", "numeric._frombuffer")
@@ -40,7 +40,10 @@ _NO_PICKLE = (
 
 
 class PickledCall:
-    """An object that a pickle makes by a call: the called name, its arguments, and what the pickle puts into it."""
+    """
+    An object that a pickle creates by a call: the name of the called object, the arguments, and what the pickle adds to
+    it.
+    """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PickledCall:
         made = super().__new__(cls)
@@ -69,7 +72,7 @@ class PickledCall:
 
 
 class Memory:
-    """A piece of memory that a pickle of torch refers to; a tensor is all or a part of it."""
+    """A piece of memory that a torch pickle refers to; a tensor is all of it or a part."""
 
     def __init__(self, kind: str, where: str, count: int, load: Callable[[], bytes]) -> None:
         self.kind, self.where, self.count, self.load = kind, where, count, load
@@ -80,8 +83,8 @@ class Memory:
 
     def tensor(self, path: str, offset: int, size: Sequence[int], stride: Sequence[int]) -> Parts:
         """
-        Yield the parts of a tensor without the rest of its memory: a restored optimizer's is that of its whole
-        checkpoint.
+        Yield the parts of a tensor without the rest of its memory. For a restored optimizer, that memory is the whole
+        checkpoint's.
         """
         if self.item_bytes is None:
             yield path, f"{self.text()} {offset} {tuple(size)} {tuple(stride)}"
@@ -98,7 +101,7 @@ class Memory:
 
 
 def _is_packed(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether the items follow one another without a gap, in the order of C."""
+    """Return whether the items follow one another without a gap, in C order."""
     return all(size[axis] < 2 or step == prod(size[axis + 1 :]) for axis, step in enumerate(stride))
 
 
@@ -117,10 +120,10 @@ class _Reader(pickle.Unpickler):
 
 def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
     """
-    Yield the values of a pickle by their places.
+    Yield the values of a pickle, each with its place.
 
     Raises:
-        ValueError: it is no whole pickle, or one of a kind that cannot be read so.
+        ValueError: `content` is not a complete pickle, or of a kind that this reader does not support.
     """
     stream, number = io.BytesIO(content), 0
     try:
@@ -136,8 +139,8 @@ def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
 
 def _older(stream: io.BytesIO) -> Any:
     """
-    Return what torch.save wrote before it wrote archives, as a pickle of a tensor still does: four pickles, the last of
-    which names pieces of memory, and then these.
+    Read the format that torch.save used before it wrote archives, and that a pickled tensor still uses: four pickles,
+    of which the last names pieces of memory, followed by these pieces.
     """
     pieces: dict[str, bytes] = {}
     sizes: dict[str, int] = {}
@@ -200,7 +203,7 @@ def _parts_of_made(made: PickledCall, path: str, clean: Clean, above: frozenset[
 
 
 def _array_of(made: PickledCall) -> tuple[str, Sequence[int], bytes] | None:
-    """Return the type, the shape and the bytes of an array of numpy; None for one of objects or of records."""
+    """Return the type, the shape and the bytes of a numpy array; None for an array of objects or of records."""
     match made.parts:
         case [(content, PickledCall() as kind, shape, order), {}]:
             is_fortran = order == "F"
@@ -221,7 +224,9 @@ def _array_of(made: PickledCall) -> tuple[str, Sequence[int], bytes] | None:
 
 
 def _memory_of(value: Any) -> Memory | None:
-    """Return the memory of a tensor that is pickled by itself, which is in bytes; else None."""
+    """
+    Return the memory of a tensor that is pickled on its own, as bytes inside the pickle; None for any other value.
+    """
     if isinstance(value, PickledCall) and _name(type(value)) == IN_BYTES:
         stream = io.BytesIO(value.parts[0][0])
         magic = _Reader(stream, no_memory).load()
@@ -231,10 +236,10 @@ def _memory_of(value: Any) -> Memory | None:
 
 def no_memory(_name: str) -> bytes:
     """
-    Refuse to return memory.
+    Refuse a request for memory, for a pickle that should have none outside.
 
     Raises:
-        UnpicklingError: what a pickle refers to is not there.
+        UnpicklingError: the pickle refers to memory that does not exist.
     """
     raise pickle.UnpicklingError("memory outside of the pickle")
 
@@ -244,7 +249,7 @@ def _joined(value: Any, clean: Clean, above: frozenset[int]) -> str:
 
 
 def digest_of_items(texts: Iterator[str]) -> str:
-    """Return a digest that does not depend on their order."""
+    """Return a digest of the texts that does not depend on their order."""
     return sha256("\n".join(sorted(texts)).encode(errors="surrogatepass")).hexdigest()
 
 
@@ -257,7 +262,7 @@ def _name(kind: Any) -> str:
 
 
 def text_of(value: Any, clean: Clean) -> str:
-    """Return a plain value in words that are the same in each process."""
+    """Return a text for a plain value that is the same in each process."""
     if isinstance(value, type):
         return _name(value)
     if isinstance(value, float):

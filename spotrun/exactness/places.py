@@ -1,5 +1,6 @@
 """
-Says of a value that varies in which other places it varies too: in the same column of each row, and in no other column.
+Generalizes from places whose values vary to similar places: the same column in each row varies too, but no other
+column.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from collections.abc import Collection, Iterator
 from itertools import combinations
 
 Indices = tuple[int, ...]
-"""The numbers of the items and rows in a place, from the outside to the inside."""
+"""The numbers of items and rows in a place, from the outermost to the innermost."""
 Kept = tuple[int, ...]
-"""Which of them belong to what varies, as columns do; the others count rows."""
+"""The positions of the numbers that identify what varies, such as a column. The other numbers count rows."""
 _NUMBER = re.compile(r"\[(\d+)\]|\b(row|line|step|statement|object) (\d+)")
 LONG = 16
-"""Maximum length of a list that may be a record, like `[time, epoch, loss]`. A longer one has an item for each step."""
+"""Maximum length of a list that may be a record, such as `[time, epoch, loss]`. A longer list has one item per step."""
 AXES_MAX = 5
-"""Maximum numbers in a place for which the rows are looked for; places with more are compared one by one."""
+"""Maximum numbers in a place for which rows are searched. Places with more numbers are compared one by one."""
 
 
 def family(place: str) -> str:
@@ -30,7 +31,10 @@ def indices(place: str) -> Indices:
 
 
 class Pattern:
-    """Places of one family: those that have `values` at the positions that are `kept`, whatever their other numbers."""
+    """
+    A set of places of one family: those whose numbers at the positions `kept` are one of `values`, whatever their other
+    numbers are.
+    """
 
     def __init__(self, kept: Kept, values: Collection[Indices]) -> None:
         self.kept = kept
@@ -40,14 +44,14 @@ class Pattern:
         return tuple(place[axis] for axis in self.kept) in self.values
 
     def names(self, kind: str) -> Iterator[str]:
-        """Write each with its kept numbers."""
+        """Yield a name for each of the values, with the kept numbers filled in."""
         for values in sorted(self.values):
             numbers = dict(zip(self.kept, values, strict=True))
             yield named(kind, numbers)
 
 
 def named(kind: str, numbers: dict[int, int]) -> str:
-    """Return the family with those numbers in it, by their positions."""
+    """Return the family with these numbers filled in at their positions."""
     parts = re.split(r"(\[\]|\b(?:row|line|step|statement|object) #)", kind)
     for at in range(1, len(parts), 2):
         if (number := numbers.get(at // 2)) is not None:
@@ -59,10 +63,11 @@ def pattern_of(
     kind: str, varying: Collection[Indices], known: Collection[Indices], *, is_record: bool = False
 ) -> Pattern:
     """
-    Return the widest pattern of places of family `kind` in which what varies is the rule. `known` has all places.
+    Return the widest pattern for places of family `kind` in which the places mostly vary. `known` has all places.
 
-    A number is left out if most places that differ in it alone vary. A short list at the end of a place may be a
-    record (`is_record`: it is one): there, as where several numbers are left out, all have to vary.
+    A number is left out of the pattern if most places that differ only in this number vary. A short list at the end of
+    a place may be a record (`is_record`: it is one). For a record, or if several numbers are left out, all of the
+    places have to vary.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))
@@ -77,7 +82,10 @@ def pattern_of(
 
 
 def _choices(count: int) -> Iterator[tuple[int, ...]]:
-    """Yield the positions to leave out: as many as possible, and the inner ones first, as their rule is stricter."""
+    """
+    Yield the positions to leave out: first as many as possible, and inner positions first, because their rule is
+    stricter.
+    """
     for size in range(count, 0, -1):
         yield from reversed(list(combinations(range(count), size)))
 
@@ -85,7 +93,7 @@ def _choices(count: int) -> Iterator[tuple[int, ...]]:
 def _slabs(
     kept: Kept, values: Collection[Indices], varying: Collection[Indices], known: Collection[Indices]
 ) -> list[dict[Indices, bool]]:
-    """Return for each of `values` the places that have it, and whether they vary."""
+    """Return, for each of `values`, the places that have it, with whether each place varies."""
     slabs: dict[Indices, dict[Indices, bool]] = {each: {} for each in values}
     differing = frozenset(varying)
     for place in differing.union(known):
@@ -107,7 +115,7 @@ def _is_rule(left_out: tuple[int, ...], slab: dict[Indices, bool], strict: bool)
 
 
 class VaryingPlaces:
-    """Places that vary, as patterns of their families."""
+    """The places that vary, as one pattern for each family."""
 
     def __init__(self, varying: Collection[str], known: Collection[str]) -> None:
         families, all_of = _by_family(varying), _by_family(known)

@@ -1,4 +1,4 @@
-"""Removes from texts what differs on each instance and at each time."""
+"""Removes from texts whatever differs between instances and between times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 Clean = Callable[[str], str]
-"""Returns a text that is the same for two trainings that differ in nothing else."""
+"""A function that removes such differences: it returns the same text for two trainings that differ in nothing else."""
 
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T _]\d\d[:-]\d\d[:-]\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
@@ -15,13 +15,13 @@ _TIME = re.compile(
 )
 """A date with a time of day, or a time of day."""
 TIMES = ("_runtime", "_per_second", "_preparation_time")
-"""Suffixes of the metrics in which transformers logs how long something took."""
+"""Suffixes of the metrics in which transformers logs durations."""
 _DURATION = re.compile(
     r"(?:^|[^a-z0-9])(?:(?:wall_?|run)?time|timestamp|elapsed|duration|took|secs?|seconds|throughput|fps)"
     r"(?:_?(?:s|ms|secs?|seconds|min|minutes))?$"
     r"|_per_s(?:ec(?:ond)?)?$|(?:^|[^a-z0-9])(?:s|ms|secs?|seconds)_per_[a-z]+$"
 )
-"""Ends of names that say that the number is a time or follows from one."""
+"""Ends of names whose number is a time, or follows from a time."""
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WITH_UNIT = re.compile(
     r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)? ?"
@@ -32,7 +32,7 @@ _TOOK = re.compile(rf'("?\w*(?:{"|".join(TIMES)})[\'"]?: )[\'"]?[0-9.e+-]+')
 
 
 def without_instances(folder: str) -> Clean:
-    """Return a function that begins paths below the folders in `folder`, one for each instance, with `<instance>`."""
+    """Return a function that replaces the path of each instance's folder below `folder` with `<instance>`."""
     roots = {folder, os.path.realpath(folder)} - {""}
     if not roots:
         return lambda text: text
@@ -42,7 +42,7 @@ def without_instances(folder: str) -> Clean:
 
 
 def without_times(text: str) -> str:
-    """For lines of logs."""
+    """Replace times and durations in a line of a log."""
     return _WITH_UNIT.sub("<time>", _TOOK.sub(r"\1<time>", _TIME.sub("<time>", text)))
 
 

@@ -1,4 +1,4 @@
-"""Lists what was compared in two trainings and found to be the same, and what was not compared."""
+"""Lists what was compared in two trainings and found to be the same, and what could not be compared."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from spotrun.exactness.trace import Ended, Evaluated, Left, Trace, Validated
 
 class ComparedCount(msgspec.Struct, frozen=True):
     """
-    A kind of object, and how many there were: ranks, steps, validations, weights, optimizer, rng, metrics, state
-    (values in objects of the script and of callbacks), results (of test, validate and predict), files.
+    The number of compared objects of one kind: ranks, steps, validations, weights, optimizer, rng, metrics, state
+    (values in objects of the script and of callbacks), results (of test, validate and predict), or files.
     """
 
     what: str
@@ -22,7 +22,7 @@ class ComparedCount(msgspec.Struct, frozen=True):
 
 
 class NotCompared(msgspec.Struct, frozen=True):
-    """An object that may differ unseen: its place, and why it was not compared."""
+    """An object whose differences would go unnoticed: its place, and the reason why it was not compared."""
 
     name: str
     why: str
@@ -34,7 +34,7 @@ OLDER = "the trace is of an earlier spotrun"
 
 
 def compared(traces: Mapping[int, Trace]) -> list[ComparedCount]:
-    """Count in all processes of the straight training together, without its files."""
+    """Count the objects in all processes of the straight training together. Files are not counted here."""
     ends = [end for trace in traces.values() for end in trace.ended]
     lefts = [left for trace in traces.values() for left in trace.all_of(Left)[-1:]]
     counts = {
@@ -52,14 +52,17 @@ def compared(traces: Mapping[int, Trace]) -> list[ComparedCount]:
 
 
 def _validations(trace: Trace) -> int:
-    """Count validations. The end of an epoch is recorded as one too, after that of the same batch."""
+    """
+    Count validations. The end of an epoch is recorded as a second validation of the same batch, and is not counted
+    twice.
+    """
     return len({one.position for one in trace.all_of(Validated)})
 
 
 def not_compared(
     straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
 ) -> list[NotCompared]:
-    """Objects and metrics, by their names; `again` is a second straight training."""
+    """Return the objects and metrics that were not compared, by name. `again` is a second straight training."""
     varying = sorted(varying_names(straight, again).items())
     found = {_in_words(kind, name): VARIES_AGAIN for kind, places in varying for name in places.names()}
     for rank in straight.keys() & interrupted.keys():
@@ -79,6 +82,8 @@ def _in_words(kind: DifferenceKind, name: str) -> str:
 
 
 def written_outside(*trainings: Mapping[int, Trace]) -> tuple[str, ...]:
-    """Return paths of files outside of the work folder that a process wrote and left, in any of the trainings."""
+    """
+    Return the paths of files outside of the work folder that a process of any of the trainings wrote and left there.
+    """
     lefts = [left for traces in trainings for trace in traces.values() for left in trace.all_of(Left)]
     return tuple(sorted({path for left in lefts for path in left.outside}))

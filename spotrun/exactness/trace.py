@@ -1,11 +1,11 @@
 """
-A *trace*: a record of what one process of a training did, exact enough to compare it with another training.
+A *trace* records the work of one process of a training, exactly enough to compare it with another training.
 
 A trace is a list of records, one a line. Each trainer process begins a *pass*. After an interruption the next pass does
 some steps again, so a step may be in the trace several times. Numbers are exact: floats in hexadecimal, everything
 larger as a digest.
 
-A *place* is where an object lives, such as `callbacks[0].meters[3].total`; its text says what is there.
+A *place* is the path of an object, such as `callbacks[0].meters[3].total`; its text describes the content.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, TypeVar, get_args
 from spotrun.wire import plain
 
 BatchPosition = tuple[int, int]
-"""Epoch and batch in it, both from 0."""
+"""An epoch, and a batch in it, both from 0."""
 MEMBERS = ", its members"
-"""Ends the place that has the members of a set; the set's own place has their number."""
+"""The end of the place that holds the members of a set. The set's own place holds their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,9 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Validated:
-    """A record that a validation within the training is over, after that batch. `metrics` is all logged so far."""
+    """
+    A record that a validation within the training is over, after that batch. `metrics` are all metrics logged so far.
+    """
 
     epoch: int
     batch: int
@@ -80,7 +82,9 @@ class Improved:
 
 @dataclass(frozen=True, kw_only=True)
 class Noted:
-    """The contents of objects at an early `moment`: a difference there in two trainings needs no interruption."""
+    """
+    The contents of objects at an early `moment`. If two trainings differ there already, no interruption is the cause.
+    """
 
     moment: str
     places: dict[str, str]
@@ -90,7 +94,7 @@ class Noted:
 class Evaluated:
     """
     Results of `test`, `validate` or `predict` in process `pid`, outside of the training. `predictions` is a digest;
-    None if there were none.
+    None if the call returned no predictions.
     """
 
     pid: int
@@ -109,9 +113,10 @@ class Held:
 @dataclass(frozen=True, kw_only=True)
 class Ended:
     """
-    A record that the `fit`-th fit() is over. Digests by the names of weights, parts of optimizers, and generators.
+    A record that the `fit`-th fit() is over. It has the digests of weights, parts of optimizers and generators, by
+    name.
 
-    `unread` has the class of each object that could not be inspected, by its place. `metrics`, `places` and `unread`
+    `unread` maps the place of each object that could not be inspected to its class. `metrics`, `places` and `unread`
     are None in the trace of an earlier spotrun.
     """
 
@@ -128,8 +133,8 @@ class Ended:
 @dataclass(frozen=True, kw_only=True)
 class Left:
     """
-    A record that process `pid` comes to its end, after all that the script does: what is in the variables of its
-    modules, and which files it has written `outside` of the work folder.
+    A record that process `pid` ends, after everything that the script does. `places` are the contents of the variables
+    of its modules, and `outside` the files that it has written outside of the work folder.
     """
 
     pid: int
@@ -145,13 +150,16 @@ _KINDS: dict[object, Any] = {kind.__name__.lower(): kind for kind in get_args(Tr
 
 
 def encode_record(record: TraceRecord) -> bytes:
-    """Encode a record. A name of a file that is not UTF-8 has references like `&#56575;` in place of its odd bytes."""
+    """Encode a record. If the name of a file is not UTF-8, its odd bytes become references like `&#56575;`."""
     text = json.dumps({"type": type(record).__name__.lower(), **vars(record)}, ensure_ascii=False)
     return text.encode("utf-8", "xmlcharrefreplace") + b"\n"
 
 
 def decode_record(line: bytes) -> TraceRecord | None:
-    """Return None for a line that a killed process left torn: its step is done again, or the comparison misses it."""
+    """
+    Decode a line; None if a killed process left it torn. Its step is done again, or the comparison reports that it is
+    missing.
+    """
     try:
         fields = json.loads(line)
         record: TraceRecord = plain.typed(_KINDS[fields["type"]], fields)
@@ -183,7 +191,7 @@ class Trace:
 
     @property
     def steps(self) -> int:
-        """The newest optimizer step."""
+        """The newest optimizer step in the trace."""
         return max((record.step for record in self.all_of(Trained)), default=0)
 
     def passes(self) -> Iterator[tuple[int, TraceRecord]]:
@@ -198,7 +206,7 @@ class Trace:
         return ((number, record) for number, record in self.passes() if isinstance(record, Trained))
 
     def noted(self) -> dict[str, Noted]:
-        """Return, by moment, the records from before anything was interrupted."""
+        """Return the records made before anything was interrupted, by their moment."""
         first = (record for number, record in takewhile(lambda item: item[0] == 0, self.passes()))
         return {record.moment: record for record in first if isinstance(record, Noted)}
 

@@ -10,7 +10,7 @@ from spotrun.exactness.pickled import SHOWN_MAX, Parts
 from spotrun.exactness.places import Indices, Pattern, VaryingPlaces, family, indices, pattern_of
 
 LEFT_OUT = "…"
-"""Stands in a text for what varies."""
+"""The text that replaces a part which varies."""
 _LINE = re.compile(r"(?:^| )(?:line|statement) (?:\d+|#)$")
 _WORD = re.compile(r"[^\s,;:=(){}\[\]\"'|<>\\]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -18,7 +18,9 @@ _NUMBERED, _ESCAPE = re.compile(r"\w*\d\w*"), re.compile(r"\\.")
 
 
 def unnumbered(name: str) -> str:
-    """Return the name of a file or a place without what has digits in it, such as a process number or a date."""
+    """
+    Return the name of a file or a place without the words that have digits in them, such as a process number or a date.
+    """
     return _NUMBERED.sub("#", name)
 
 
@@ -26,16 +28,16 @@ class Varying:
     """
     The parts of one file that differ in two trainings that nothing interrupts.
 
-    A field of a record, such as a column of a table, varies in all records. A word of a line varies in all lines that
-    have the same words and separators, whatever their numbers. If it has a number in one training alone, it varies in
-    this line alone; and so does a line with other separators. What only one of the two trainings has, of whatever
-    number, is left out.
+    A field of a record, such as a column of a table, varies in all records. A word of a line varies in all lines with
+    the same words and separators, whatever their numbers. A word that has a number in only one of the trainings varies
+    in its own line only. So does a whole line whose separators differ. Parts that exist in only one of the trainings
+    are left out, whatever number their names contain.
     """
 
     def __init__(self, straight: Parts, again: Parts) -> None:
         one, other = dict(straight), dict(again)
         self._places: dict[str, set[int]] = {}
-        """Numbers of words by place, none for the whole text."""
+        """Maps a place to the numbers of its words that vary; an empty set means the whole text."""
         self._absent = _absent(one, other)
         fields: set[str] = set()
         words: dict[tuple[str, str], dict[str, set[int]]] = {}
@@ -56,14 +58,14 @@ class Varying:
         self._fields = VaryingPlaces(fields, one)
         known = _of_shapes(one) if words else {}
         self._words = {key: _Words(*key, by_place, known[key]) for key, by_place in words.items()}
-        """By the family and the shape of the text."""
+        """The varying words, by the family of the place and the shape of the text."""
         self.is_whole = not self._leaves_something(one)
 
     def __bool__(self) -> bool:
         return bool(self._absent or self._fields or self._words or self._places)
 
     def steady(self, parts: Parts) -> Parts:
-        """Give the parts of this file, of any training, without what varies."""
+        """Yield the parts of this file, from any training, without what varies."""
         for place, text in parts:
             if not self._is_absent(place):
                 yield place, LEFT_OUT if place in self._fields else self._masked(place, text)
@@ -83,12 +85,12 @@ class Varying:
         return _replaced(text, numbers) if numbers else text
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
-        """Return whether a file holds anything without what varies; the number of its rows is something, too."""
+        """Return whether a file has any content besides what varies. The number of its rows counts as content."""
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)
 
     def names(self) -> Iterator[str]:
-        """Name what is left out."""
+        """Yield the names of the parts that are left out."""
         yield from sorted((*self._absent, *self._fields.names()))
         shown = (
             f"{name}: {_replaced(shape, words.numbers)}"
@@ -100,7 +102,7 @@ class Varying:
 
 
 class _Words:
-    """Words that vary, by their `numbers`, in texts of one shape at the places of a pattern."""
+    """Words that vary, given by their `numbers`, in texts of one shape at the places of a pattern."""
 
     def __init__(self, kind: str, shape: str, differing: dict[str, set[int]], known: set[Indices]) -> None:
         self.numbers = set[int]().union(*differing.values())
@@ -127,8 +129,8 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
-    Return what only one of the two has, by its family without numbers: the numbers of the lists that are longer in one
-    of them. If most lists of a family are, all are.
+    Return the parts that only one of the two files has, by their family without numbers. The values are the numbers of
+    the lists that are longer in one file. If most lists of a family differ in this way, all of them count.
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

@@ -35,22 +35,23 @@ class AgentStatuses:
         return self._read[name]
 
     def current(self, state: RunState) -> AgentStatus | None:
-        """Return the status of the agent whose attempt trains; of a gang, that of its lead."""
+        """Return the status of the agent whose attempt trains; in a gang, the status of its lead."""
         return None if state.current is None else self.of(state.current.names[0])
 
     def all_current(self, state: RunState) -> list[AgentStatus | None]:
-        """Return the status of each agent of the attempt that trains."""
+        """Return the status of each agent in the attempt that trains."""
         return [] if state.current is None else [self.of(name) for name in state.current.names]
 
     def ready(self, state: RunState) -> frozenset[int]:
-        """Return the launches whose agent stands by."""
+        """Return the launches whose agent is ready and waits as a standby."""
         pending = state.pending_launch
         status = None if pending is None else self.of(MemberName(pending.number, 0))
         return frozenset({status.launch}) if status is not None and status.phase == "standby" else frozenset()
 
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
         """
-        Return the newest step of the training that is lost with an instance; None if its agent has begun no attempt.
+        Return the newest step of the training that is lost with the instance `lost`; None if its agent has not begun an
+        attempt.
         """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
@@ -60,7 +61,7 @@ class AgentStatuses:
 
     def heard(self, names: Iterable[MemberName]) -> dict[MemberName, datetime]:
         """
-        Return when the agents of these members last wrote their status; a member without one is absent.
+        Return the time at which the agent of each member last wrote its status. A member without a status is absent.
 
         Raises:
             StoreUnavailable: the times are unknown.
@@ -76,14 +77,17 @@ class AgentStatuses:
 
     def steps_total(self, state: RunState) -> float | None:
         """
-        Return the total steps by the newest agent that knew them. A status object that is missing later does not make
-        them unknown again.
+        Return the total steps of the training, according to the newest agent that reported them. They stay known if a
+        status object is missing later.
         """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total
 
     def epochs_total(self, state: RunState) -> int | None:
-        """Return the total epochs by the newest agent that knew them; read only if there is a budget to forecast."""
+        """
+        Return the total epochs, according to the newest agent that reported them. They are read only if there is a
+        budget to forecast.
+        """
         if state.created.budget_usd is not None:
             self._epochs_total = self._newest(state, lambda status: status.epochs or None, self._epochs_total)
         return self._epochs_total
@@ -92,7 +96,8 @@ class AgentStatuses:
         self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
     ) -> Figure | None:
         """
-        Return the figure of the newest agent that reports one. Once it is known, only the newest agent of all is read.
+        Return the figure of the newest agent that reports one. If the figure is `known` already, only the newest
+        agent's status is read.
         """
         for attempt in reversed(list(state.attempts.values())):
             status = self.of(attempt.names[0])

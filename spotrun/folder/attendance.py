@@ -1,6 +1,6 @@
 """
-Tells which runner attends to a run: the one whose heartbeat is the runner's status object. Any other runner of the run
-leaves the object to it, and takes its place when it has died.
+Determines which runner attends to a run: the one whose heartbeat is the runner's status object. Any other runner of the
+run does not write that object until the first has died; then it takes its place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNATTENDED_AFTER = timedelta(minutes=1)
 UNATTENDED_AFTER_MAX = timedelta(minutes=6)
 """Maximum of that time, for any interval that a runner reports."""
 HOST_VARIABLE = "SPOTRUN_HOST"
-"""Variable with another name of the machine, for runners whose processes each get a machine of another name."""
+"""The variable that overrides the machine's name, for runners whose processes each get a machine with another name."""
 
 
 def own_host() -> str:
@@ -27,16 +27,16 @@ def own_host() -> str:
 
 
 def lasts(status: RunnerStatus) -> timedelta:
-    """Return how long a heartbeat counts: until the runner has missed one, which may be a little late."""
+    """Return how long a heartbeat counts: until the runner has missed the next one, with some tolerance."""
     return min(max(UNATTENDED_AFTER, timedelta(seconds=2 * status.every_s)), UNATTENDED_AFTER_MAX)
 
 
 def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
     """
-    Return the living runner that attends to the run in the place of this process; None if there is none. `clock` is the
-    run's.
+    Return the live runner that attends to the run instead of this process; None if no other runner is alive. `clock` is
+    the run's.
 
-    The process that started this one in the background hands over to it, so it does not count.
+    The process that started this one in the background does not count, because it hands over to this one.
     """
     status = read_status(store, RUNNER_KEY, RunnerStatus)
     if status is None or abs(clock.now() - status.at) >= lasts(status) * clock.scale:
@@ -47,7 +47,7 @@ def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
 
 
 def has_died(status: RunnerStatus) -> bool:
-    """Return True if the runner is known to be dead: a process cannot see those of another machine."""
+    """Return True if the runner is known to be dead. A process on another machine cannot be checked."""
     import psutil
 
     return status.host == own_host() and not psutil.pid_exists(status.pid)

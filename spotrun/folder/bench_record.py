@@ -1,10 +1,10 @@
 """
 Measurements of `spotrun bench`, kept next to the runs of the store for later runs of the same job.
 
-    bench/NAME/DIGEST/KIND                  DIGEST is that of what the job trains, with all its arguments
+    bench/NAME/DIGEST/KIND                  DIGEST: the digest of the program and all its arguments
 
-A later measurement of the same replaces the one before. The record only decides which type is requested first: without
-it a run uses published figures, until it has measured its own.
+A later measurement of the same job and kind replaces the earlier one. The record only decides which type is requested
+first. Without a record, a run uses published figures until it has measured its own.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 FOLDER = "bench"
-"""Folder of the measurements. No run's folder has this name: each ends in a uid."""
+"""Folder of the measurements. No run's folder has this name: those names end in a uid."""
 OTHERS_MAX = 30
-"""Maximum records that are searched for one with other arguments, the newest first."""
+"""Maximum records, the newest first, that are searched for a measurement with other arguments."""
 
 
 class Benched(msgspec.Struct, frozen=True, kw_only=True):
     """
     A measurement of a job on a `kind` of instances: seconds of a step, and of the whole training without validations
-    and starts. `samples` are those of a step. `doubt` is the share by which a step may be wrong, as far as the
-    measurement itself shows. `start_s` is from the request for the instance to the first step, and `usual_boot_s` the
-    expected boot in it. None is unknown. `run` is where it was measured.
+    and starts. `samples` is the number of samples in a step. `doubt` is the share by which the time of a step may be
+    wrong, as far as the measurement itself shows. `start_s` is the time from the request for the instance to the first
+    step, and `usual_boot_s` the expected boot in it. None means unknown. `run` is the run that measured.
 
-    `otherwise` says what the bench had put in place of the job's own values, by these `args` of its script or this
-    `command`. `job` is the digest of the job without all that a bench varies; "" in an older record.
+    `otherwise` describes the values that the bench used instead of the job's own; `args` or `command` are the script's
+    arguments or the command with these values. `job` is the digest of the job without the arguments that a bench
+    varies; "" in an older record.
     """
 
     kind: str
@@ -55,17 +56,17 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
 
 def keep(store: Store, spec: RunSpec, found: Benched) -> None:
     """
-    Keep a measurement for later runs of `spec`, which is the job as it was measured.
+    Store a measurement for later runs of `spec`, the job that was measured.
 
     Raises:
-        StoreError: the store does not take it.
+        StoreError: the measurement was not stored.
     """
     store.put_status(_folder(spec) + _named(found.kind), msgspec.json.encode(found))
 
 
 def benched(store: Store, spec: RunSpec) -> dict[str, Benched]:
     """
-    Return the measurements of a job, by kind. Unreadable ones are passed over.
+    Return the measurements of a job, by kind. Unreadable records are skipped.
 
     Raises:
         StoreError: the store cannot be read.
@@ -77,8 +78,8 @@ def benched(store: Store, spec: RunSpec) -> dict[str, Benched]:
 
 def benched_otherwise(store: Store, name: str, job: str, kind: str) -> Benched | None:
     """
-    Return the newest measurement on that kind of the job of that name and digest, with any values that a bench varies;
-    None if there is none.
+    Return the newest measurement on `kind` for the job with this name and digest, whatever values the bench used; None
+    if no record matches.
 
     Raises:
         StoreError: the store cannot be read.
@@ -93,8 +94,8 @@ def benched_otherwise(store: Store, name: str, job: str, kind: str) -> Benched |
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, Benched]) -> dict[str, float]:
     """
-    Return for each known kind of a choice the seconds in which it trains as much as the first known kind in a step:
-    with more devices, a step may have more samples.
+    Return, for each measured kind of a choice, the seconds in which it processes as many samples as a step of the first
+    measured kind. With more devices, a step may have more samples.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
     base = found[0].samples if found else None
@@ -112,13 +113,14 @@ def _read(store: Store, key: str) -> Benched | None:
 
 def _folder(spec: RunSpec) -> str:
     """
-    Return the folder of a job's measurements. A run of the same name with other arguments may train something else.
+    Return the folder of a job's measurements. It depends on the arguments, because a job of the same name with other
+    arguments may train something else.
     """
     return f"{FOLDER}/{spec.name}/{digest_of(spec)}/"
 
 
 def digest_of(spec: RunSpec) -> str:
-    """Return the digest of what the job trains."""
+    """Return the digest of the program that the job trains, with its arguments and number of instances."""
     trained = msgspec.json.encode([spec.to_dict()["train"], spec.num_nodes], order="deterministic")
     return hashlib.sha256(trained).hexdigest()[:16]
 

@@ -1,7 +1,7 @@
 """
-Names of files that `spotrun fetch` leaves in the store, as tools run or obey what has such a name.
+Names of files that `spotrun fetch` leaves in the store, because tools run or obey files with such names.
 
-Training code chooses the names.
+The training code chooses the names, so they cannot be trusted.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Unfetched(StrEnum):
 
     @property
     def is_refused(self) -> bool:
-        """True for a name that no agent stores of a script."""
+        """True for a name under which no agent stores a script's files."""
         return self in (Unfetched.GIT, Unfetched.NEVER)
 
     @property
     def tools(self) -> str:
-        """The tools that run or obey what is in such a folder of the user."""
+        """The tools that run or obey the files in such a folder of the user."""
         known = {
             Unfetched.GIT: "git or another version control",
             Unfetched.HIDDEN: "a shell, an editor or another tool",
@@ -49,7 +49,10 @@ class Unfetched(StrEnum):
 
 
 def _matcher(*patterns: str) -> re.Pattern[str]:
-    """Return a matcher of names. A `*` of a pattern without a dot fits no dot either: `*file` is not `a.file`."""
+    """
+    Return a matcher for names. In a pattern without a dot, `*` does not match a dot either: `*file` does not match
+    `a.file`.
+    """
     return re.compile("|".join(re.escape(each).replace(r"\*", ".*" if "." in each else "[^.]*") for each in patterns))
 
 
@@ -59,7 +62,7 @@ _FOLDERS = _matcher(
     *("site-packages", "dist-packages"),  # there Python runs each `*.pth`, which elsewhere holds weights
     *("*.dist-info", "*.egg-info", "*.egg", "*.egg-link"),  # pytest and others load the plugins that these name
 )
-"""What Python runs or obeys as a file and as a folder."""
+"""Names that Python runs or obeys, both as a file and as a folder."""
 _ASSISTANTS = (
     *("agent", "agents", "amazonq", "claude", "codex", "conventions", "copilot-instructions", "crush", "gemini"),
     *("opencode", "qwen", "replit", "skill", "warp"),
@@ -108,29 +111,32 @@ _OBEYED = {
         *("*rc", "irb.rc", "texmf.cnf", "startup.m", "root*.c", "autorun.inf", "desktop.ini"),
     ),
 }
-"""Patterns of the names of files that tools run, or obey, when they start in the folder or look through it."""
+"""Patterns for names of files that tools run or obey when they start in the folder or search through it."""
 _MATCHERS = {reason: _matcher(*patterns) for reason, patterns in _OBEYED.items()}
 _ORDINARY = frozenset({"datafile", "file", "hostfile", "infile", "logfile", "machinefile", "outfile", "profile"})
-"""Names like those of build tools (Makefile, Justfile, Rakefile) that programs give to what they write."""
+"""Names that programs give to their output and that look like those of build tools (Makefile, Justfile, Rakefile)."""
 _DATA = frozenset({".metadata", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """Hidden files of checkpoints (torch.distributed.checkpoint) and arrays (Zarr), which cannot be read without them."""
 _SHORT_NAME = re.compile(r"([^.]{1,7})~[0-9]+(?:\.([^.]{0,3}))?")
-"""By such a name Windows' file systems find a file of a longer one too: `GIT~1` is `.git`."""
+"""Short names under which Windows' file systems also find a file with a longer name: `GIT~1` is `.git`."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-"""Terminals obey these characters. A name that begins with a hyphen is an option where a shell writes it for a `*`."""
+"""Characters that terminals obey. A name that begins with a hyphen becomes an option when a shell expands `*` to it."""
 _BLANK_LETTERS = "\u115f\u1160"
-"""Hangul fillers: letters that file systems ignore, as they do marks and format characters."""
+"""Hangul fillers: letters that file systems ignore, like marks and format characters."""
 _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Me", "Mn"})
-"""Categories of Unicode: controls, formats, what is not assigned, and marks on other letters."""
+"""
+Categories of Unicode characters that cannot be seen: controls, formats, unassigned characters, and marks on other
+letters.
+"""
 _NAMES_MAX = 1 << 14
 
 
 def unfetched(path: str) -> Unfetched | None:
     """
-    Return why a file is not fetched, judged by each name in its path; None if it is.
+    Return the reason why a file is not fetched, judged by each name in its path; None if it is fetched.
 
-    Names count as equal that any file system takes for equal: in another case, with dots and blanks at their end, or
-    with characters that cannot be seen.
+    Names count as equal if any file system treats them as equal: if they differ only in case, in dots and blanks at the
+    end, or in invisible characters.
     """
     *folders, last = re.split(r"[/\\]", path)
     reasons = [reason for reason in (*map(_unfetched_folder, folders), _unfetched_file(last)) if reason is not None]
@@ -138,7 +144,9 @@ def unfetched(path: str) -> Unfetched | None:
 
 
 def unfetched_below(name: str) -> Unfetched | None:
-    """Return why no file is written below a folder of the user that has this name; None if files are."""
+    """
+    Return the reason why no file is written below a user's folder with this name; None if files are written there.
+    """
     plain = _folded(name)
     if _VERSION_CONTROL.fullmatch(plain):
         return Unfetched.GIT
@@ -177,7 +185,7 @@ def _short(name: str) -> re.Match[str] | None:
 
 
 def _is_short_of_obeyed(name: str) -> bool:
-    """Return True for `PYPROJ~1.TOM`, as a file `pyproject.toml` may have that name too."""
+    """Return True for a name like `PYPROJ~1.TOM`, because the file `pyproject.toml` may have that short name."""
     if (short := _short(name)) is None:
         return False
     begin, ending = short[1], short[2] or ""
@@ -191,13 +199,13 @@ def _is_short_of_obeyed(name: str) -> bool:
 
 @lru_cache(_NAMES_MAX)
 def _folded(name: str) -> str:
-    """The name as the most forgiving file system compares it. NTFS ends it at a colon."""
+    """Return the name as the most tolerant file system compares it. For NTFS, a name ends at a colon."""
     return re.sub(r"[\s.]+$", "", _visible(name).partition(":")[0])
 
 
 @lru_cache(_NAMES_MAX)
 def _visible(name: str) -> str:
-    """The letters of a name that all file systems compare, in one case and one form."""
+    """Return the letters of a name that all file systems compare, in one case and one Unicode form."""
     letters = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name).casefold())
     seen = (each for each in letters if unicodedata.category(each) not in _UNSEEN and each not in _BLANK_LETTERS)
     return "".join(seen).lstrip()

@@ -1,9 +1,11 @@
 """
-The line of `spotrun status` for a run that has ended, in one small object, so that no command folds its ledger for it.
+Stores the line of `spotrun status` for a run that has ended, as one small object, so that no command has to fold its
+ledger.
 
-A runner writes it once nothing of the run is left running. It is a status object: the ledger is the truth, and one
-that does not fit the ledger is ignored. It has the digest of the last entry, and one of what a listing says of all:
-their names, sizes and times. So an entry that was replaced or cut is noticed without reading it.
+A runner writes the object once nothing of the run is left running. It is a status object: the ledger is the truth, and
+an object that does not match the ledger is ignored. It contains the digest of the last entry, and a digest of the
+ledger's listing: the names, sizes and times of all entries. So an entry that was replaced or cut is noticed without
+reading it.
 """
 
 from __future__ import annotations
@@ -31,20 +33,22 @@ from spotrun.store.port import Store, StoredObject
 
 KEY = f"{FOLDER}summary.json"
 SUMMARY_BYTES_MAX = 1 << 20
-"""Maximum bytes that are read. A longer object is cut, and does not match its checksum."""
+"""Maximum bytes that are read. A longer object is cut off, so it does not match its checksum."""
 VERSION = 5
 """
-Version of the figures below, increased when one is computed otherwise: what an earlier version wrote is then ignored.
+Version of the figures below. It is increased when a figure is computed differently; objects of an earlier version are
+then ignored.
 """
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    A run in one line. `prices_usd_per_hour` are those of evenly spaced moments, None where no instance was rented.
-    `detail` says how it ended. `files` of the script are stored. `gaps` are in no checkpoint. Of the `voids`, `forged`
-    entries lack the owner's signature. For a command, `usd_per_kept_hour` is the cost of an hour of its time that was
-    not lost; a command that `keeps_nothing` so far starts over after an interruption, and the training of an
-    `unprotected` one has not found its agent.
+    The one-line status of a run. `prices_usd_per_hour` are the prices at evenly spaced moments, None where no instance
+    was rented. `detail` describes the end. `files` is the number of the script's stored files. `gaps` are the parts of
+    the state that no checkpoint holds. `forged` counts the `voids` that lack the owner's signature. For a command,
+    `usd_per_kept_hour` is the cost of an hour of its time that was not lost; `keeps_nothing`: the command has kept
+    nothing so far, and would start over after an interruption. `unprotected`: the training in the command has not found
+    its agent.
     """
 
     state: str
@@ -66,7 +70,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    A stored final status. `sha256` is that of the last entry's object, `listed_sha256` that of the ledger's listing.
+    A stored final status. `sha256` is the digest of the last entry's object, `listed_sha256` that of the ledger's
+    listing.
     """
 
     version: Count
@@ -97,7 +102,7 @@ def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus
 
 
 def final_status(state: RunState) -> RunStatus | None:
-    """Return the final status; None while anything of it may still change."""
+    """Return the final status; None while any of its figures may still change."""
     end = state.terminal
     return run_status(state, summarise(state, end.at), end.at) if end is not None and is_final(state) else None
 
@@ -111,8 +116,8 @@ def is_final(state: RunState) -> bool:
 
 def write_final_status(store: Store, ledger: Ledger) -> None:
     """
-    Write the final status if the run has ended for good. Without it `spotrun status` reads the ledger; so a failure is
-    no loss.
+    Write the final status if the run has ended for good. A failure does no harm, because `spotrun status` reads the
+    ledger instead.
     """
     status, sha256 = final_status(ledger.state), ledger.newest_sha256
     if status is None or sha256 is None:
@@ -128,8 +133,8 @@ def write_final_status(store: Store, ledger: Ledger) -> None:
 
 def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
     """
-    Return the final status; None if there is none that fits the ledger: each entry is there as it was listed then, none
-    follows, and the last is the same. One that cannot be read is no loss either.
+    Return the final status; None if no stored one matches the ledger. It matches if the ledger's listing is the same as
+    when it was written, and the last entry has the same content. An unreadable status counts as missing.
 
     Raises:
         StoreUnavailable: the store does not answer now.
@@ -150,7 +155,7 @@ def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
 
 
 def _is_whole(listed: Sequence[StoredObject]) -> bool:
-    """Return True if these are entries from 0 on, without a gap."""
+    """Return True if `listed` are the entries from 0 on, without a gap."""
     return bool(listed) and [found.key for found in listed] == [key_of(number) for number in range(len(listed))]
 
 

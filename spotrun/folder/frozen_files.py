@@ -1,10 +1,10 @@
 """
-Files at one moment: the work folder at a boundary of a training, as the trainer hands it to its agent, and the state of
-a command, as the agent copies it.
+Files frozen at one moment: the work folder at a boundary of a training, which the trainer hands to its agent, or the
+state of a command, which the agent copies.
 
 A memory holds the bytes of the small files, and after them this index. Large files of a training come along as open
-descriptors: an open file outlives its removal, and a file that takes its name. All files of a state are in the memory,
-which is a file without a name.
+descriptors: an open file stays readable when it is removed, or replaced by another file of its name. For a command, all
+files of the state are in the memory. The memory is a file without a name.
 """
 
 from __future__ import annotations
@@ -20,18 +20,24 @@ from spotrun.folder.work_files import FileVersion, LinkTo, Stamp
 SAMPLE_BYTES = 4096
 COPY_BYTES, READ_BYTES = 1 << 30, 4 << 20
 _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
-"""Errors of copy_file_range(2) between such files, or on such a file system."""
+"""Errors of copy_file_range(2) if it cannot copy between two files or on a file system."""
 
 
 class ContentSource(StrEnum):
-    """Place of a file's bytes."""
+    """The place of a file's bytes."""
 
     KNOWN = "known"
-    """The agent has them: the file is as it was at the last boundary that the agent has reported as durable."""
+    """
+    The agent already has the bytes: the file is unchanged since the last boundary that the agent has reported as
+    durable.
+    """
     MEMORY = "memory"
     """In the memory, from `at` on."""
     OPEN = "open"
-    """In the file itself, which is descriptor `at`. If it has grown since, its sample is as it was."""
+    """
+    In the file itself, which is descriptor `at`. If the file has grown since, its sample shows whether the earlier
+    bytes are unchanged.
+    """
     COPY = "copy"
     """In a copy, which is descriptor `at`."""
     PLACE = "place"
@@ -40,8 +46,8 @@ class ContentSource(StrEnum):
 
 class FrozenFile(NamedTuple):
     """
-    A file at a boundary. It lies at `place`, which is another path than its own if that is a link that cannot be kept
-    as one. `sample`: its first and last bytes.
+    A file at a boundary. Its bytes are at `place`, which differs from `path` for a link that cannot be kept as a link.
+    `sample`: its first and last bytes.
     """
 
     path: str
@@ -58,8 +64,8 @@ class FrozenFile(NamedTuple):
 
 class FrozenFolder(NamedTuple):
     """
-    The work folder at a boundary. `refused` says why a path cannot be stored; `gone` are uploaded files that are not
-    there any more.
+    The work folder at a boundary. `refused` has the reason why a path cannot be stored; `gone` are uploaded files that
+    no longer exist.
     """
 
     files: tuple[FrozenFile, ...]
@@ -70,13 +76,13 @@ class FrozenFolder(NamedTuple):
 
 
 def sample_at(size_bytes: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (start, size) of the first and of the last bytes of a file that a sample has."""
+    """Return (start, size) of the first bytes and of the last bytes that form a file's sample."""
     count = min(SAMPLE_BYTES, size_bytes)
     return (0, count), (size_bytes - count, count)
 
 
 def unnamed(folder: str | os.PathLike[str]) -> int:
-    """Return a new file without a name in the file system of `folder`."""
+    """Return the descriptor of a new file without a name, in the file system of `folder`."""
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         return os.dup(file.fileno())
 
@@ -84,7 +90,7 @@ def unnamed(folder: str | os.PathLike[str]) -> int:
 def copy_bytes(fd: int, to: int, start: int, size_bytes: int) -> int:
     """
     Copy the first bytes of a file into another one, from `start` on. The file system shares blocks if it can. Return
-    the number of bytes; it is less if the file is shorter.
+    the number of copied bytes, which is less if the file is shorter.
     """
     done = 0
     while done < size_bytes and (copied := _copy_some(fd, to, done, start + done, min(COPY_BYTES, size_bytes - done))):

@@ -1,4 +1,4 @@
-"""Tells whether an agent goes on writing its status object, for a reader that reads it at each pass."""
+"""Checks whether an agent still writes its status object, for a program that reads the object at each pass."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ MISSED = 2
 
 
 class Pulses:
-    """The pulses of all agents of an attempt, each by its index."""
+    """The pulses of all agents of an attempt, by their index."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pulses: dict[int, Pulse] = {}
 
     def beat(self, statuses: Iterable[AgentStatus | None]) -> bool:
-        """Return True if each agent beats. Each status is checked on every call, to know when it was new."""
+        """
+        Return True if each agent still writes. Every status is checked on every call, to note when it was last new.
+        """
         found = [self._pulses.setdefault(at, Pulse(self._clock)).beats(one) for at, one in enumerate(statuses)]
         return all(found)
 
 
 class Pulse:
-    """The pulse of one agent at a time, by the reader's own clock."""
+    """The pulse of one agent, measured on the reader's own clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,7 +36,7 @@ class Pulse:
         self._read_s = 0.0
 
     def beats(self, status: AgentStatus | None) -> bool:
-        """Return True if `status`, which was read just now, is newer than what was read two intervals ago."""
+        """Return True if `status`, which was just read, is newer than the one read two intervals ago."""
         if status is None:
             return False
         now_s, newest = self._clock.monotonic(), (status.launch, status.sequence)

@@ -1,6 +1,6 @@
 """
-Measures how long each agent of a run has been silent, by the store's clock. A runner reads that clock off its own
-heartbeat.
+Measures how long each agent of a run has been silent, according to the store's clock. A runner learns that clock's time
+from its own heartbeat.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from spotrun.store.port import Store
 
 class Heartbeats:
     """
-    Silences as one runner knows them. It reads the heartbeats now and then; between two reads the silences stay as they
-    are.
+    The silences of the agents, as one runner knows them. It reads the heartbeats at intervals; between two reads the
+    silences do not change.
     """
 
     def __init__(
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: Pace = ALL_THE_TIME
     ) -> None:
-        """`erased` is called, before anything is written, when a heartbeat that this process wrote is missing."""
+        """
+        Set up the heartbeats. `erased` is called, before anything is written, if a heartbeat that this process wrote is
+        missing.
+        """
         self._erased = erased
         self._store = store
         self._clock = clock
@@ -39,15 +42,15 @@ class Heartbeats:
         self._wrote_at = self._got_through_at = clock.now()
         self._since: datetime | None = None
         self.refused = ""
-        """The reason why the store took no heartbeat of this runner, and what to do; empty if it did."""
+        """The reason why the store did not accept this runner's heartbeat, and what to do; "" if it did."""
 
     def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        Return for how long the heartbeat of each agent has not changed while ours got through, by its member; a member
-        without any is absent. `message` and `blind` go into the runner's own heartbeat.
+        Return, by member, how long the heartbeat of an agent has not changed while this runner's own heartbeats
+        arrived. A member without a heartbeat is absent. `message` and `blind` go into the runner's own heartbeat.
 
-        It reads first and writes second, so that no agent seems silent after a night in which this machine slept. While
-        another runner attends to the run, its heartbeat stands for ours.
+        Heartbeats are read before the own one is written, so that no agent seems silent after a night in which this
+        machine slept. While another runner attends to the run, its heartbeat is used in place of our own.
 
         Raises:
             StoreUnavailable: nothing was read; the next call tries again.
@@ -64,7 +67,8 @@ class Heartbeats:
     @property
     def open_for(self) -> timedelta:
         """
-        The time for which our heartbeats have got through without a gap that this process has seen; 0 if they do not.
+        The time for which our own heartbeats have arrived without a gap that this process noticed; 0 if they do not
+        arrive now.
         """
         if self._newest is None or abs(self._clock.now() - self._got_through_at) > self._pace.gap * self._clock.scale:
             return timedelta()
@@ -82,7 +86,7 @@ class Heartbeats:
         return {name: (now - at) * self._clock.scale for name, at in since.items()}
 
     def _note(self, newest: datetime) -> None:
-        """Note when our own newest heartbeat was written, by the store's clock."""
+        """Note the time of our own newest heartbeat, according to the store's clock."""
         if newest == self._newest:
             return
         if self._newest is not None and newest - self._newest > self._pace.gap:

@@ -1,16 +1,17 @@
 """
-The key of a run, with which its owner signs (protocol 31).
+Keeps the key of a run, with which its owner signs (protocol 31).
 
-The public half is in entry 0. The private half is an object next to the runs of the store, because every place where a
-runner may work reaches that store: this machine, another one, a scheduler. The role of an instance reaches the folder
-of its run alone. Ed25519 is RFC 8032's.
+The public half is in entry 0. The private half is an object next to the runs of the store, because a runner can reach
+that store from anywhere: from this machine, another one, or a scheduler. The role of an instance can reach only the
+folder of its run. Ed25519 is defined in RFC 8032.
 
     keys/UID-PUBLIC     the private half, under the public one in hex
     keys/UID            the same, of a run that an earlier spotrun created
 
-So each process that creates a run stores the key that it made itself, and signs with no key that was there before.
+So each process that creates a run stores a key that it made itself, and never signs with a key that was there before.
 
-A `Signer` has a key that no store holds. The function of a night has one, and recognizes what it has made by it.
+A `Signer` has a key that is in no store. The function of a night has such a key, and uses it to recognize its own
+records.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class KeyMissing(SpotrunError):
 
 
 def key_of(run_uid: str, public_key: str = "") -> str:
-    """Return the name of a run's key. Without a public half it is that of a run of an earlier version."""
+    """Return the name of a run's key. Without `public_key`, return the name that earlier versions used."""
     return f"{FOLDER}/{run_uid}" + (f"-{public_key}" if public_key else "")
 
 
@@ -49,7 +50,7 @@ def make(runs: Store, run_uid: str) -> str:
         The public half.
 
     Raises:
-        StoreError: it could not be stored.
+        StoreError: the key could not be stored.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -61,7 +62,7 @@ def make(runs: Store, run_uid: str) -> str:
 
 
 def remove(runs: Store, run_uid: str) -> None:
-    """Delete the key of a run, and those of processes that failed to create it."""
+    """Delete the key of a run, and the keys of processes that failed to create the run."""
     old = key_of(run_uid)
     for stored in persist(lambda: runs.list(old)):
         if stored.key == old or stored.key.startswith(f"{old}-"):
@@ -69,7 +70,9 @@ def remove(runs: Store, run_uid: str) -> None:
 
 
 class Signer:
-    """Signs what one creator of runs makes, and recognizes it later. `key` is an Ed25519 private key in hex."""
+    """
+    Signs the records that one creator of runs makes, and recognizes them later. `key` is an Ed25519 private key in hex.
+    """
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -93,7 +96,7 @@ class Signer:
 
 
 class OwnersKey:
-    """Signs for the owner of a run. The key is read when it first signs: most commands only look."""
+    """Signs for the owner of a run. The key is read at the first signature, because most commands only read the run."""
 
     def __init__(self, runs: Callable[[], Store], run_uid: str, public_key: str) -> None:
         self._runs = runs
@@ -106,8 +109,8 @@ class OwnersKey:
         Return the signature of an entry's JSON, in hex.
 
         Raises:
-            KeyMissing: the key is not there, or is another run's.
-            StoreError: it cannot be read.
+            KeyMissing: the key is missing, or belongs to another run.
+            StoreError: the key cannot be read.
         """
         if self._signs is None:
             self._signs = self._read()
@@ -115,9 +118,11 @@ class OwnersKey:
 
     def read_again(self) -> None:
         """
+        Read the key again, to check that it still exists.
+
         Raises:
-            KeyMissing: the key is there no longer, or is another run's.
-            StoreError: it cannot be read.
+            KeyMissing: the key no longer exists, or belongs to another run.
+            StoreError: the key cannot be read.
         """
         self._signs = self._read()
 
@@ -139,7 +144,7 @@ class OwnersKey:
 
 
 def _private(data: bytes) -> Ed25519PrivateKey | None:
-    """Return the key that an object holds; None if it holds none."""
+    """Return the private key in an object; None if the object is not a key."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     try:
@@ -149,7 +154,7 @@ def _private(data: bytes) -> Ed25519PrivateKey | None:
 
 
 def is_signed(public_key: str, signature: str, body: bytes) -> bool:
-    """Return True if the owner of that public key has signed this JSON."""
+    """Return True if the owner of `public_key` has signed this JSON."""
     from cryptography.exceptions import InvalidSignature
 
     try:

@@ -1,8 +1,9 @@
 """
 The ledger of a run: numbered entries that are created once and never changed.
 
-An append is compare-and-swap on the whole history: number n is proposed only from a fold of all before it, with
-put-if-absent. Every answer of the store but success means *unknown*; then number n is read back, and that decides.
+An append is compare-and-swap on the whole history: entry n is proposed only after a fold of all entries before it, with
+put-if-absent. Every answer of the store except success means *unknown*. Then entry n is read back, and its content
+decides.
 """
 
 from __future__ import annotations
@@ -51,18 +52,18 @@ from spotrun.store.retrying import persist, through_faults
 
 FOLDER = "ledger/"
 RETRY_FOR_S = 60.0
-"""System time for which a passing fault of the store is retried; then the caller gets it."""
+"""System time for which a passing fault of the store is retried; after that the error is raised."""
 READERS = 8
 FIRST_ENTRIES = 2
-"""Number of first entries that no agent writes: that of the run, and that of its first launch."""
+"""Number of first entries that no agent writes: the creation of the run, and its first launch."""
 READS_MAX = 5
 """Maximum reads of one entry whose bytes differ each time."""
 READ_ON_MAX = 100
 """
-Maximum entries that are read one by one. If more have come since the last read, they are listed and read together.
+Maximum entries that are read one by one. If more were added since the last read, they are listed and read in parallel.
 """
 RACE_FOR_S = 30.0
-"""System seconds in which another process's entry always comes first, until an append is given up."""
+"""System seconds for which an append is retried while other processes always write the next entry first."""
 ENTRIES_MAX = 1_000_000
 """Maximum entries of a ledger: a year of commits at the shortest interval."""
 
@@ -70,7 +71,7 @@ FORGED = "the owner of the run has not signed it"
 
 
 def forged(state: RunState) -> int:
-    """Return how many entries claim what only the owner of the run may write, and are not signed."""
+    """Return the number of entries that only the owner of the run may write and that are not signed."""
     return sum(void.reason == FORGED for void in state.voids)
 
 
@@ -80,7 +81,7 @@ T = TypeVar("T")
 
 
 class EntryRefused(SpotrunError):
-    """The event would be void: the run has changed since it was decided on."""
+    """The event would be void, because the run has changed since the event was decided."""
 
 
 def key_of(number: int) -> str:
@@ -89,10 +90,11 @@ def key_of(number: int) -> str:
 
 def read_entry(store: Store, number: int) -> bytes | None:
     """
-    Return the object of that number; None if there is none.
+    Return the object of entry `number`; None if it does not exist.
 
-    If the bytes are not whole, they are read again until two reads agree: what a bad line changes differs from read to
-    read. No more bytes are read than an entry can have, because any process may have put them there.
+    If the bytes do not match their checksum, they are read again until two reads agree: a faulty connection corrupts
+    each read differently. At most as many bytes are read as an entry can have, because any process may have stored a
+    huge object there.
     """
     data = None
     for _ in range(READS_MAX):
@@ -107,7 +109,10 @@ def read_entry(store: Store, number: int) -> bytes | None:
 
 
 def first_entry(store: Store) -> Entry:
-    """Return entry 0 of a run, which says which clock, cloud and rules apply to the rest. Raises as `first_object`."""
+    """
+    Return entry 0 of a run, which defines the clock, cloud and rules for all other entries. It raises what
+    `first_object` raises.
+    """
     return first_object(store)[0]
 
 
@@ -116,10 +121,11 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
     Return entry 0 of a run, and the bytes of its object.
 
     Raises:
-        RunNotFound: there is none, or it creates no run.
-        LedgerDamaged: it is not what was written.
-        LedgerVersionUnknown: a spotrun wrote it whose ledgers this one does not read.
-        StoreUnavailable: it could not be read for some seconds; a person may be waiting.
+        RunNotFound: entry 0 is missing, or does not create a run.
+        LedgerDamaged: entry 0 is not what was written.
+        LedgerVersionUnknown: entry 0 was written by a spotrun whose ledgers this one cannot read.
+        StoreUnavailable: entry 0 could not be read for some seconds. The limit is short because a person may be
+            waiting.
     """
     data = persist(lambda: read_entry(store, 0))
     if data is None:
@@ -161,11 +167,11 @@ def _without_first(store: Store, later: list[StoredObject]) -> SpotrunError:
 
 class Ledger:
     """
-    One writer's view of a run's ledger: the prefix it has read, and the fold of it.
+    One writer's view of a run's ledger: the entries read so far, and their fold.
 
-    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule reads it. `first`
-    is entry 0, if it was read already. A cold start reads `readers` entries at a time. `sign` signs what only the owner
-    of the run may write; an agent has none.
+    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule depends on it.
+    `first` is entry 0, if it was read already. A cold start reads `readers` entries at a time. `sign` signs the entries
+    that only the owner of the run may write; an agent passes None.
     """
 
     def __init__(
@@ -199,28 +205,29 @@ class Ledger:
 
     @property
     def state(self) -> RunState:
-        """The fold of what has been read so far, which is entry 0 at least; `refresh` reads on."""
+        """The fold of the entries read so far, at least of entry 0. `refresh` reads further ones."""
         assert self._state is not None, "nothing was read yet"
         return self._state
 
     @property
     def newest_sha256(self) -> str | None:
-        """The digest of the newest entry's object; None if nothing was read since entry 0 was given."""
+        """The digest of the newest entry's object; None if only entry 0 is known, and was given."""
         return hashlib.sha256(self._newest).hexdigest() if self._newest else None
 
     @property
     def entries(self) -> list[Entry]:
-        """The well-formed entries read so far, void ones included, forged ones not."""
+        """The well-formed entries read so far. Void entries are included, forged ones are not."""
         return list(self._entries)
 
     def refresh(self) -> RunState:
         """
-        Read on to the end, and fold. If the ledger is damaged, `state` is then that of the entries before. Entries that
-        come while many are read may be left for the next call: a node may write faster than this process reads.
+        Read and fold all new entries. If the ledger is damaged, `state` is the fold of the entries before the damage.
+        Entries that arrive while many are read may be left for the next call, because a node may write faster than this
+        process reads.
 
         Raises:
-            RunNotFound: there is no entry 0, or it creates no run.
-            LedgerDamaged: an entry is missing below one that is there, or is not what was written.
+            RunNotFound: entry 0 is missing, or does not create a run.
+            LedgerDamaged: an entry is missing before a later one, or is not what was written.
             LedgerFlooded: there are more entries than a run can have.
             LedgerVersionUnknown: another version of spotrun wrote it.
             StoreUnavailable: the store could not be read for a minute; nothing was learned.
@@ -237,7 +244,7 @@ class Ledger:
             return self.state
 
     def first(self, event: RunCreated) -> Entry:
-        """Return entry 0 as `create` writes it. All calls return the same one."""
+        """Return entry 0 as `create` writes it. All calls return the same entry."""
         with self._lock:
             if self._first is None:
                 self._first = self._entry(event)
@@ -250,11 +257,11 @@ class Ledger:
 
     def create(self, event: RunCreated) -> Entry:
         """
-        Write entry 0. If the answer was lost, a repeated call finds what the first one wrote.
+        Write entry 0. If the store's answer was lost, a repeated call finds the entry that the first call wrote.
 
         Raises:
-            EntryRefused: another run was created here; `state` is the one of that run.
-            StoreUnavailable: as in `refresh`; whether it was written is then unknown.
+            EntryRefused: another run was created here; `state` is the state of that run.
+            StoreUnavailable: as in `refresh`; the entry may have been written or not.
         """
         with self._lock:
             entry = self.first(event)
@@ -272,10 +279,11 @@ class Ledger:
 
         Raises:
             EntryRefused: the event would be void on the newest state.
-            LedgerDamaged, KeyMissing: an instance would be rented, and what was read is not there any more.
-            LedgerFlooded: others append faster than we, for half a minute.
-            RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; whether it was
-                written is then unknown.
+            LedgerDamaged, KeyMissing: the event would rent an instance, but entries that were read, or the key, no
+                longer exist.
+            LedgerFlooded: for half a minute, other writers were always faster.
+            RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; the event may have been
+                written or not.
         """
         with self._lock:
             until_s = time.monotonic() + RACE_FOR_S
@@ -295,9 +303,9 @@ class Ledger:
 
     def is_gone(self) -> bool:
         """
-        Return True if the run's folder was moved or deleted: the store is there, as it has the run's key, and the first
-        entries are not. Agents that do not know it may have written later ones. A store that is away for a while, like
-        a disk that is not mounted, has no key either.
+        Return True if the run's folder was moved or deleted: the store is reachable, because it has the run's key, but
+        the first entries are missing. Later entries may exist, from agents that have not noticed. If the whole store is
+        away for a while, such as a disk that is not mounted, the key is missing too.
 
         Raises:
             StoreUnavailable: as in `refresh`.
@@ -317,14 +325,15 @@ class Ledger:
 
     def _require_whole(self, listed: Iterable[StoredObject]) -> None:
         """
-        Check before money is spent that all that was read is still there, each entry in its size, and the owner's key.
+        Check before money is spent that each entry that was read still exists with the same size, and that the owner's
+        key exists.
 
         A ledger with a missing entry cannot tell a runner to stop: `spotrun down` would end an instance, and the runner
         would rent another.
 
         Raises:
             LedgerDamaged: an entry is gone, or was replaced.
-            KeyMissing: the key is gone, or is another one.
+            KeyMissing: the key is gone, or was replaced.
             StoreUnavailable: as in `refresh`.
         """
         there = {stored.key: stored.size_bytes for stored in listed}
@@ -352,7 +361,7 @@ class Ledger:
         )
 
     def _propose(self, entry: Entry) -> bool:
-        """Return True if the entry now has its number; False if another one has it, which is then folded."""
+        """Return True if `entry` now has its number; False if another entry has it, which is then folded."""
         _require_possible(entry.number)
         data = encode_entry(entry, self._signer_of(entry))
         if len(data) > ENTRY_SIZE_MAX:
@@ -383,7 +392,7 @@ class Ledger:
         return self._sign
 
     def _settle(self, number: int, data: bytes) -> bytes:
-        """Return the object of `number` after we tried to put `data` there, even if the answer was lost."""
+        """Return the object of entry `number` after an attempt to put `data` there, even if the answer was lost."""
         refused: WritesRefused | None = None
         try:
             if self._store.put_if_absent(key_of(number), data):
@@ -433,7 +442,7 @@ class Ledger:
         self._state = fold.apply(self._state, entry)
 
     def _is_forged(self, entry: Entry, data: bytes) -> bool:
-        """Return True if an entry claims what only the owner may write, and the owner did not sign it (protocol 31)."""
+        """Return True if only the owner may write this entry, and the owner did not sign it (protocol 31)."""
         public_key = self.state.created.public_key
         return bool(public_key) and is_of_owner(entry.event) and not is_signed(public_key, *parted(data))
 
@@ -447,7 +456,7 @@ class Ledger:
             _require_possible(first + len(keys) - 1)
         end = next((number for number, key in enumerate(keys, first) if key != key_of(number)), first + len(keys))
         self._read_range(first, end)
-        # A listing that writers overtook may show n + 1 without n; only what cannot be read either is missing.
+        # A listing made while others write may show n + 1 without n. Entry n is missing only if it cannot be read.
         if end < first + len(keys) and self._read(end) is None:
             raise _missing(end, keys[end - first])
 
@@ -471,7 +480,7 @@ class Ledger:
         return self._patiently(read_entry, self._store, number)
 
     def _patiently(self, act: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Retry passing faults of the store; if the caller wants them at once, this is a plain call."""
+        """Retry passing faults of the store. If `retry_for_s` is 0, this is a plain call."""
         if not self._retry_for_s:
             return act(*args, **more)
         return through_faults(self._retry_for_s)(act, *args, **more)
@@ -479,8 +488,10 @@ class Ledger:
 
 def _require_possible(number: int) -> None:
     """
+    Require that a run can have an entry of this number.
+
     Raises:
-        LedgerFlooded: no run has an entry of that number.
+        LedgerFlooded: `number` is too large.
     """
     if number >= ENTRIES_MAX:
         raise _flooded(f"a ledger can have no more than {ENTRIES_MAX:,} entries")

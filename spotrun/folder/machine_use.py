@@ -1,6 +1,6 @@
 """
-Reports how busy the machines of a run were, by the newest status of their agents. The status of a lost machine counts
-until its loss.
+Reports how busy the machines of a run were, according to the newest status of each agent. The status of a lost machine
+counts until its loss.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from spotrun.run.state import RunState
 from spotrun.store.port import Store
 
 READERS = 8
-"""Maximum status objects that are read at the same time: each one waits for the store."""
+"""Maximum status objects that are read at the same time; each read mostly waits for the store."""
 
 
 class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of all machines of a type while they trained, in run time."""
+    """Use of all machines of one type while they trained, in run time."""
 
     instance_type: str
     used: Used
@@ -29,7 +29,8 @@ class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
 
 def machine_use(store: Store, state: RunState) -> list[TypeUse]:
     """
-    Return the use by type, in the order of their first attempts. A type whose agents have reported nothing is absent.
+    Return the use by instance type, in the order of the first attempts. A type is absent if its agents have reported
+    nothing.
     """
     names = list(dict.fromkeys(name for attempt in state.attempts.values() for name in attempt.names))
     found: dict[str, Used] = {}

@@ -1,13 +1,13 @@
 """
-Observations of a market by runs, kept next to their folders in the store for later runs.
+Shares the observations that runs make of a market, in objects next to their folders in the store.
 
     market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
 
 Each observation is one small object that is created once and never written again; its name holds all its facts. A
 member of a gang other than the first is named as 17.1. Two runners of one run create the same object, so nothing is
-overwritten, and one listing reads a region. The record is no source of truth: if a part is lost or damaged, a run
-requests offerings in a worse order, and nothing else happens. Runs on a faster clock keep a record of their own,
-because their markets move faster.
+overwritten, and one listing reads a whole region. The record is not a source of truth: if a part is lost or damaged, a
+run only requests offerings in a worse order. Runs on a faster clock use a separate record, because their markets move
+faster.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from spotrun.run.state import RunState
 from spotrun.store.port import Store, StoredObject, is_key
 
 FOLDER = "market"
-"""Folder of the record. No run's folder has this name: each ends in a uid."""
+"""Folder of the record. No run's folder has this name: those names end in a uid."""
 KEPT = timedelta(days=2)
-"""Maximum age of an observation, in run time. An older one counts for less than a fortieth, and is deleted."""
+"""
+Maximum age of an observation, in run time. An older one would count with less than a fortieth of its first weight, and
+is deleted.
+"""
 READ_EVERY = timedelta(minutes=1)
 READ_SYSTEM_MIN = timedelta(seconds=5)
-"""Minimum system time between two readings: for any speed of run time, each listing costs money."""
+"""Minimum system time between two readings, however fast run time passes: each listing costs money."""
 DELETED_AT_ONCE = 100
 _AT = "%Y%m%dT%H%M%S.%fZ"
 _NAME = re.compile(  # a partition of a cluster is a zone, and may have "_" in its name; a type never has
@@ -42,9 +45,9 @@ _NAME = re.compile(  # a partition of a cluster is a zone, and may have "_" in i
 
 class MarketRecord:
     """
-    The record in the store of all runs, as one of them uses it. `trouble` says why it cannot be used just now.
+    The record in the store, as one run uses it. `trouble` is the reason why the record cannot be used now.
 
-    `exchange` raises no error of the store: a run must not fail because it lacks this advice.
+    `exchange` never raises an error of the store, because a run must not fail for lack of this advice.
     """
 
     def __init__(self, store: Store, read_every: timedelta = READ_EVERY) -> None:
@@ -57,7 +60,8 @@ class MarketRecord:
 
     def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Observation, ...]:
         """
-        Write what this run has observed since the last call. Return the observations of others, read now and then.
+        Write the observations that this run has made since the last call. Return those of other runs, which are read at
+        intervals.
         """
         news = [seen for seen in observations_of(state) if (seen.launch, seen.member, seen.kind) not in self._told]
         pause = max(self._read_every, READ_SYSTEM_MIN * state.created.time_scale)
@@ -74,7 +78,7 @@ class MarketRecord:
 
     def read(self, created: RunCreated, offerings: Iterable[Offering], now: datetime) -> tuple[Observation, ...]:
         """
-        Return the observations of other runs of these offerings, oldest first.
+        Return the observations that other runs made of these offerings, oldest first.
 
         Raises:
             StoreError: the record cannot be read.
@@ -98,7 +102,7 @@ class MarketRecord:
             self._forget(prefix, created, now)
 
     def _forget(self, prefix: str, created: RunCreated, now: datetime) -> None:
-        """Delete what is too old to count, whichever run wrote it. A second deletion does no harm."""
+        """Delete observations that are too old to count, whichever run wrote them. Deleting one twice does no harm."""
         oldest = f"{prefix}{_system_time(now - KEPT, created):{_AT}}"
         old = [stored.key for stored in self._store.list(prefix) if stored.key < oldest and _NAME.search(stored.key)]
         for key in old[:DELETED_AT_ONCE]:
@@ -120,7 +124,7 @@ def _key(seen: Observation, created: RunCreated) -> str:
 
 
 def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
-    """Return the observation that an object's name holds, in the reader's run time; None if the name holds none."""
+    """Return the observation in an object's name, in the reader's run time; None if the name is not an observation."""
     _, cloud, region, name = stored.key.split("/", 3)
     match = _NAME.fullmatch(name)
     if match is None or not is_key(stored.key):
@@ -147,7 +151,7 @@ def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
 
 
 def _system_time(at: datetime, created: RunCreated) -> datetime:
-    """Return the time that runs on clocks of any speed share."""
+    """Return the system time of a moment in run time. Runs on clocks of any speed share it."""
     return created.clock_epoch + (at - created.clock_epoch) / created.time_scale
 
 

@@ -1,10 +1,10 @@
 """
-The pin of a night: a variable in the environment of its function, out of reach of a process that can only write in the
-store.
+The pin of a night: a variable in the environment of the night's function, which a process with access to the store
+alone cannot change.
 
-The store holds the record of the night, its work folder and its numbers. The pin names the digest of the record, the
-record names the digest of the work folder, and all that the function itself has made in the store carries a signature
-by the pin's key. The function believes nothing else.
+The store holds the record of the night, its work folder and its numbers. The pin contains the digest of the record, and
+the record contains the digest of the work folder. Everything that the function itself stores is signed with the pin's
+key. The function trusts nothing else.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ VARIABLE = "SPOTRUN_NIGHT_PIN"
 
 
 class NotPinned(SpotrunError):
-    """The function has no pin: an earlier spotrun installed it, or another program changed its environment."""
+    """The function has no valid pin: an earlier spotrun installed it, or another program changed its environment."""
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """
     The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex, which stays
-    the same when the night is installed again: see Signer. `night` is the night with a job that trains nothing and
-    names the webhooks: the function sends them its news even if the record is another.
+    the same when the night is installed again: see Signer. `night` is the night with a job that trains nothing and only
+    names the webhooks. The function uses it to send news even if the stored record was replaced.
     """
 
     sha256: str
@@ -41,7 +41,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The value of the variable. It holds the key, so nothing prints it."""
+        """The value of the variable. It contains the key, so it is never printed."""
         return msgspec.json.encode(self).decode()
 
     @property
@@ -50,7 +50,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pin_for(night: Night, before: Pin | None) -> Pin:
-    """Make the pin of a night that is installed now, with the key that was pinned `before`."""
+    """Make the pin of a night that is being installed, with the key of the pin `before`, if there was one."""
     return Pin(
         sha256=sha256_of(encoded(night)),
         key=secrets.token_hex(32) if before is None else before.key,
@@ -63,7 +63,7 @@ def pinned(environment: Mapping[str, str]) -> Pin | None:
     Read the pin in the environment of a function; None if an earlier spotrun installed it.
 
     Raises:
-        NotPinned: it cannot be read.
+        NotPinned: the pin cannot be read.
     """
     text = environment.get(VARIABLE)
     try:
@@ -77,7 +77,7 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
     Read the pin in the environment of this function.
 
     Raises:
-        NotPinned: there is none, or it cannot be read.
+        NotPinned: the pin is missing, or cannot be read.
     """
     found = pinned(environment)
     if found is None:
@@ -87,14 +87,14 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
 
 
 def record_of(store: str, name: str, pin: Pin | None) -> NightRecord:
-    """Return the nights of one name in a store of runs, as a function with this pin reads them."""
+    """Return the record of the nights called `name` in a store of runs, as a function with this pin reads it."""
     return NightRecord(store, name) if pin is None else NightRecord(store, name, pin.sha256, pin.signer)
 
 
 def _telling(night: Night) -> dict[str, Any]:
     """
-    Return a job with a night's webhooks and the places of their addresses alone: Lambda has 4 KB for an environment.
-    The project of Google Cloud is that of the function's login.
+    Return a job that contains only a night's webhooks and the places of their addresses, because Lambda has 4 KB for an
+    environment. On Google Cloud, the project is that of the function's login.
     """
     job = night.spec
     notify = job.get("notify") or []

@@ -1,17 +1,16 @@
 """
-Records the nights of a job, which need no machine of the user: the job, its times, and the run of each night.
+Records the nights of a job, which run without a machine of the user: the job, its times, and the run of each night.
 
     nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
-    nights/NAME/notified/…               the news that were sent of a night that did not begin, as in a run's folder
+    nights/NAME/notified/…               news that were sent about a night that did not begin, as in a run's folder
 
-A night is begun by the next number, with put-if-absent, and only by a process that has read the numbers before it. So
-of two processes that begin a night at once one does, and the other finds the run in its record; and a night that is
-due while the run of the last one goes on gets no second run. The folder is next to the runs of the store, so no
-instance may read or write it. A stranger who can write there decides nothing: a reader with a pin (night_pin.py)
-refuses any night.json and work folder but those that were installed, and passes over each number that the function of
-the night has not signed.
+A process begins a night by writing the next number with put-if-absent, after it has read all numbers before. So if two
+processes begin a night at once, one succeeds and the other finds the run in the record. A night that is due while the
+last night's run still goes on gets no second run. The folder is next to the runs of the store, so no instance may read
+or write it. A stranger who can write there cannot change what runs: a reader with a pin (night_pin.py) accepts only the
+installed night.json and work folder, and skips each number that the function of the night has not signed.
 """
 
 from __future__ import annotations
@@ -37,16 +36,14 @@ from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
 FOLDER = "nights"
-"""Folder of the nights. No run's folder has this name: each ends in a uid."""
+"""Folder of the nights. No run's folder has this name: those names end in a uid."""
 BYTES_MAX = 1 << 20
 BY_HAND = "by-hand-"
-"""Prefix of the name of a night that a person requested; the moment follows it."""
+"""Prefix of the name of a night that a person started; the moment follows it."""
 DUE_AGAIN = 8
-"""Maximum of the newest records that are searched for a night that is due again: its call came twice, or late."""
+"""Maximum records, the newest first, that are searched for a night whose call comes twice or late."""
 _LATE = timedelta(hours=6)
-"""
-Maximum delay of a call. Calls for a night come up to two hours after its time, and clocks in summer differ by one.
-"""
+"""Maximum delay of a call. A call for a night comes up to two hours after its time, and summer time adds one hour."""
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
 _NIGHT = "night.json"
 AGAIN = "install the night again: spotrun night install"
@@ -60,14 +57,15 @@ _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", max_length=64)
 
 
 class NightStrange(StoreError):
-    """An object of a night is not what was installed."""
+    """An object of a night differs from what was installed."""
 
 
 class Night(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A job that is trained `at` a time of day of a time `zone` (HH:MM), on `days` (mon, tue, …). `spec` is as the job is
-    launched, but for its work folder. `winter_offset_s` is how many seconds the zone's clock is ahead of UTC without
-    summer time. `region` of `cloud` has what calls the runner, which may read the addresses at `webhooks`.
+    A job that is trained `at` a time of day (HH:MM) in a time `zone`, on `days` (mon, tue, …). `spec` is the job as it
+    is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in seconds, without summer
+    time. The schedule and the function of the night are in `region` of `cloud`; the function may read the addresses at
+    `webhooks`.
     """
 
     name: str
@@ -85,8 +83,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, called_at: datetime) -> str:
         """
-        Return the night that a call is for, by the date of its evening. All calls for a night have the same date, also
-        those that come twice or late, and with any change of the clock in that night.
+        Return the night that a call belongs to, as the date of its evening. All calls for a night have the same date,
+        even if they come twice or late, or if the clock changes in that night.
         """
         hours, minutes = (int(part) for part in self.at.split(":"))
         local = called_at + timedelta(seconds=self.winter_offset_s)
@@ -96,8 +94,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A night that began: its run has this uid. One that is `carried` on was begun by an earlier night. The function of
-    the night has signed it with the key of its pin.
+    A night that began. `run` is the uid of its run. `carried`: the run was begun by an earlier night and continues. The
+    function of the night has signed this with the key of its pin.
     """
 
     due: str
@@ -123,8 +121,8 @@ class Numbered(msgspec.Struct, frozen=True):
 
 class NightRecord:
     """
-    The nights of one name in a store of runs. With the `sha256` and the `signer` of its pin, only what was installed
-    is read, and only what its function has signed.
+    The nights of one name in a store of runs. With the `sha256` and the `signer` of a pin, the record accepts only the
+    night that was installed, and only the numbers that its function has signed.
     """
 
     def __init__(self, runs_uri: str, name: str, sha256: str | None = None, signer: Signer | None = None) -> None:
@@ -133,22 +131,24 @@ class NightRecord:
         self._name = name
         self._sha256, self._signer = sha256, signer
         self.passed_over: tuple[int, ...] = ()
-        """The numbers after the newest record whose objects count for nothing, as `newest` found them."""
+        """The numbers after the newest record whose objects are not valid, as `newest` found them."""
         self.next_number = 0
-        """The first number after the newest record that had no object when `newest` read the folder."""
+        """The first number after the newest record that was free when `newest` read the folder."""
 
     def install(self, night: Night) -> None:
-        """Store the record of a night. Its work folder is there already: see `upload`."""
+        """Store the record of a night. Its work folder was stored before, by `upload`."""
         persist(lambda: self.store.put(_NIGHT, encoded(night)))
 
     def upload(self, folder: Path) -> str:
-        """Keep a work folder for the nights to come, and return its sha256."""
+        """Store a work folder for future nights, and return its sha256."""
         return persist(lambda: workdir.upload(self.store, folder))
 
     def fetch(self, night: Night, folder: Path) -> None:
         """
+        Unpack the work folder of a night into `folder`.
+
         Raises:
-            NightStrange: what is there is not what was uploaded.
+            NightStrange: the stored folder is not the one that was uploaded.
         """
         try:
             persist(lambda: workdir.fetch(self.store, night.workdir_sha256, folder))
@@ -160,10 +160,12 @@ class NightRecord:
 
     def read(self) -> Night:
         """
+        Return the installed night.
+
         Raises:
-            RunNotFound: none of this name is installed.
-            NightStrange: it is not what was installed.
-            StoreError: what is stored is no night.
+            RunNotFound: no night of this name is installed.
+            NightStrange: the record is not the one that was installed.
+            StoreError: the stored object is not a night.
         """
         try:
             data = persist(lambda: self.store.get(_NIGHT, 0, BYTES_MAX))
@@ -181,7 +183,10 @@ class NightRecord:
             raise StoreError(f"{self.store.uri} holds what is no night: {error}", hint=AGAIN) from error
 
     def newest(self) -> list[Numbered]:
-        """Return the newest records, the newest last; at most as many as are searched for a night that is due again."""
+        """
+        Return the newest records, the newest last: at most DUE_AGAIN of them, enough to find a night whose call comes
+        twice.
+        """
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]
         found = list[Numbered]()
@@ -202,7 +207,7 @@ class NightRecord:
         return found[-1] if found and found[-1].number > than.number else None
 
     def add(self, numbered: Numbered) -> bool:
-        """Write a record. Return False if another process was first with that number, or an earlier try of this one."""
+        """Write a record. Return False if another process, or an earlier try of this one, has taken that number."""
         signature = "" if self._signer is None else self._signer.sign(numbered.signed_text)
         data = msgspec.json.encode(replace(numbered.begun, signature=signature))
         return persist(lambda: self.store.put_if_absent(_key(numbered.number), data))
@@ -215,7 +220,7 @@ class NightRecord:
         return True
 
     def numbered(self, number: int) -> Numbered | None:
-        """Return the record of this number; None if there is none, or one that counts for nothing."""
+        """Return the record of this number; None if it is missing or not valid."""
         try:
             found = Numbered(number, decode(persist(lambda: self.store.get(_key(number), 0, BYTES_MAX)), Begun))
         except (ObjectMissing, OutOfBounds):
@@ -224,7 +229,7 @@ class NightRecord:
         return found if is_ours else None
 
     def remove(self) -> None:
-        """Delete the nights of this name. The record goes first, so that what is left is no night any more."""
+        """Delete the nights of this name. The record is deleted first, so that the rest no longer counts as a night."""
         persist(lambda: self.store.delete(_NIGHT))
         for each in persist(lambda: self.store.list("")):
             persist(partial(self.store.delete, each.key))

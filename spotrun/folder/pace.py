@@ -1,4 +1,4 @@
-"""Intervals of a runner's requests that cost money each time."""
+"""Intervals for those requests of a runner that each cost money."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 class Pace(NamedTuple):
     """
-    Intervals of one kind of runner. `look_every_s`: run time between two readings of the heartbeats, each of which
-    lists and writes. `market_every`: run time between two readings of the market's record.
+    The intervals of one kind of runner. `look_every_s`: run time between two readings of the heartbeats; each reading
+    makes a list and a write request. `market_every`: run time between two readings of the market's record.
 
-    `gap`: maximum system time that counts as silence while no heartbeat of this runner got through: the store may have
-    taken none from agents either, or this machine slept. The rest of the shortest silence that has consequences is
-    longer than an agent's write may hang, so a living agent's heartbeat arrives in time.
+    `gap`: maximum system time without a heartbeat of this runner that still counts as an agent's silence. In a longer
+    gap the store may have refused the agents' heartbeats too, or this machine slept. The shortest silence that has
+    consequences is longer than `gap` by more time than an agent's write may hang, so a running agent's heartbeat
+    arrives in time.
     """
 
     look_every_s: float
@@ -22,10 +23,10 @@ class Pace(NamedTuple):
 
 
 ALL_THE_TIME = Pace(15.0, timedelta(minutes=2), timedelta(minutes=1))
-"""Pace of a process that attends to its run."""
+"""The pace of a process that attends to its run all the time."""
 BY_THE_MINUTE = Pace(170.0, timedelta(seconds=200), timedelta(minutes=15))
 """
-Pace of a runner that is called once a minute: it reads the heartbeats in every third call, so that a month of nights
-costs cents. No gap is as long as the shortest silence that has consequences, and between two readings an agent has time
-to write.
+The pace of a runner that is called once a minute. It reads the heartbeats in every third call, so that a month of
+nights costs cents. No gap is as long as the shortest silence that has consequences, and between two readings an agent
+has time to write.
 """

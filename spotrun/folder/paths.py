@@ -1,4 +1,4 @@
-"""Judges paths of files in a folder: which are inside of it, and which belong to no results."""
+"""Judges paths of files in a folder: which are inside the folder, and which never belong to results."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ NEVER = frozenset(
     }
 )
 """
-Names that stay behind under any rules: caches, virtual environments, version control, and the schema that `spotrun
+Names that are left out under any rules: caches, virtual environments, version control, and the schema that `spotrun
 init` writes for an editor.
 """
 
 
 def is_path_inside(path: str) -> bool:
-    """Return True if the path names a file below any folder that it is put in, and nothing else."""
+    """Return True if the path always names a file below the folder that it is joined to."""
     parts = path.split("/")
     plain = "\0" not in path and not {"", ".", ".."} & set(parts)
     sizes = [len(part.encode(errors="surrogatepass")) for part in parts]
@@ -24,7 +24,7 @@ def is_path_inside(path: str) -> bool:
 
 
 def leads_inside(path: str, target: str) -> bool:
-    """Return True if a link at `path` to `target`, both as written, stays inside any folder that it is put in."""
+    """Return True if a link at `path` with the text `target` stays inside the folder, wherever that folder is."""
     depth = path.count("/")
     parts = target.split("/")
     size_bytes = len(target.encode(errors="surrogatepass"))
@@ -38,7 +38,7 @@ def leads_inside(path: str, target: str) -> bool:
 
 
 def is_nameable(path: str) -> bool:
-    """Return True if a list can name the path."""
+    """Return True if the path can be written in a list of files."""
     return is_path_inside(path) and is_text(path)
 
 

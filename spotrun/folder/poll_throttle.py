@@ -1,5 +1,6 @@
 """
-Limits how often a runner polls what changes slowly. A poll of a store lists and writes, its most expensive requests.
+Limits how often a runner polls data that change slowly. Each poll of a store makes a list and a write request, the most
+expensive kinds.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ AT_LEAST_S = 1.0
 
 class Looks:
     """
-    Schedules polls. The first is due at once. A poll that failed is not `taken`, so the next one stays due.
+    Schedules polls. The first poll is due at once. After a failed poll the caller does not call `taken`, so a poll
+    stays due.
 
-    Both clocks count: while a machine sleeps, its monotonic one may stand still.
+    Both clocks are checked, because the monotonic clock may stand still while a machine sleeps.
     """
 
     def __init__(self, clock: Clock, every_s: float = EVERY_S) -> None:

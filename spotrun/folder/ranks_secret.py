@@ -1,8 +1,9 @@
 """
-The secret that all ranks of a gang know, by which they recognise each other.
+The secret that all ranks of a gang share, by which they recognise each other.
 
-It is an object of the run's folder: a process that can read there has the code and the data of the run, and no other on
-the network of its members can pose as one. The private key of the run would not do, as instances must not have it.
+It is an object in the run's folder. A process that can read that folder has the code and the data of the run anyway,
+and no other process on the members' network can pose as a rank. The private key of the run is not used for this,
+because instances must not have it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ def new() -> str:
 
 def of_gang(run: Store) -> str:
     """
-    Return the secret of the run, which the first member that asks for it makes.
+    Return the secret of the run. The first member that calls this makes it.
 
     Raises:
-        StoreError: it can be neither made nor read, or is no such secret.
+        StoreError: the secret can be neither made nor read, or the object is not a secret.
     """
     made = new().encode()
     persist(lambda: run.put_if_absent(NAME, made))

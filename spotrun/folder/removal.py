@@ -9,11 +9,11 @@ from spotrun.store.port import Store, StoredObject
 from spotrun.store.retrying import persist
 
 WORKERS = 8
-"""Maximum objects that are deleted at the same time: each waits for the store."""
+"""Maximum objects that are deleted at the same time; each deletion mostly waits for the store."""
 
 
 def objects_of(store: Store, folder: str) -> Sequence[StoredObject]:
-    """Return all objects of a run's folder, by the store that the folder is in."""
+    """Return all objects in a run's folder. `store` is the store that contains the folder."""
     return persist(lambda: store.list(f"{folder}/"))
 
 
@@ -21,8 +21,8 @@ def remove(store: Store, folder: str) -> None:
     """
     Delete all objects of a run's folder.
 
-    The ledger goes last, its first entry before the others. So the run is there while something else is left, and can
-    be removed again; and once a part of the ledger is gone, no command takes the rest for a run.
+    The ledger is deleted last, and its first entry before the others. So if the deletion stops early, the run still
+    exists and can be removed again. Once a part of the ledger is gone, no command takes the rest for a run.
 
     Raises:
         StoreError: an object could not be deleted.

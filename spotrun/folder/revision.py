@@ -1,4 +1,4 @@
-"""Reads which commit of a git repository a work folder is at."""
+"""Reads the git commit that a work folder has checked out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from spotrun.run.events import Revision
 
 TIMEOUT_S = 5.0
-"""Maximum system seconds for each command of git. A launch does not wait longer for what only the report shows."""
+"""Maximum system seconds for each git command. Only the report shows the result, so a launch does not wait longer."""
 _HARMLESS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 _TRUSTED = ("system", "global")
@@ -19,16 +19,19 @@ _TRUSTED = ("system", "global")
 
 def revision_of(folder: Path) -> Revision | None:
     """
-    Return the commit that `folder` is at; None outside of git, before the first commit, or without a working git.
+    Return the commit that `folder` has checked out; None outside of git, before the first commit, or if git does not
+    work.
 
-    The author of the repository wrote its settings too, so git runs no program that they name.
+    The repository's settings cannot be trusted, so git does not run any program that they name.
     """
     commit = (_asked(folder, "rev-parse", "HEAD") or "").strip()
     return Revision(commit=commit, changed=_changed(folder)) if re.fullmatch("[0-9a-f]{40,64}", commit) else None
 
 
 def _changed(folder: Path) -> bool | None:
-    """Return True if files of the folder differ from the commit, or are not in it; None if git cannot say it safely."""
+    """
+    Return True if files of the folder differ from the commit, or are not in it; None if git cannot check it safely.
+    """
     filters = _asked(folder, "config", "-z", "--show-scope", "--name-only", "--get-regexp", r"^filter\.", no_match=True)
     if filters is None or any(scope not in _TRUSTED for scope in filters.split("\0")[:-1:2]):
         return None  # to compare a file, git would run the repository's own filter
@@ -37,7 +40,7 @@ def _changed(folder: Path) -> bool | None:
 
 
 def _asked(folder: Path, *question: str, no_match: bool = False) -> str | None:
-    """Return the output of git; None if it fails. With `no_match`, exit status 1 is an answer too."""
+    """Return the output of git; None if git fails. With `no_match`, exit status 1 counts as an answer."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
     command = ["git", "--no-pager", *_HARMLESS, "-C", str(folder), *question]
     try:

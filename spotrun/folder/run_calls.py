@@ -1,12 +1,12 @@
 """
-Counts the calls of a night's function for a run: how often it was called, for how long, and its requests to the store.
-That is the cost of a runner that is called. Each environment of the function counts for itself, and overwrites its own
-object now and then.
+Counts the calls of a night's function for a run: their number, their duration, and their requests to the store. The
+cost of such a runner follows from these. Each environment of the function keeps its own counts, and overwrites its own
+object at intervals.
 
     calls/ENVIRONMENT.json
 
-What an environment has counted since its last write is lost when the cloud takes it away. Those are calls by the
-minute, so the minutes that have none are the calls that were not counted.
+When the cloud removes an environment, its counts since the last write are lost. A call comes every minute, so the
+number of uncounted calls follows from the minutes without a counted call.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FOLDER = "calls/"
 WRITTEN_EVERY = timedelta(minutes=30)
 CALLED_EVERY = timedelta(minutes=1)
 ENVIRONMENTS_MAX = 200
-"""Maximum environments that are read: more than a week has, if AWS moves the function each hour."""
+"""Maximum environments that are read: more than there are in a week if AWS moves the function every hour."""
 
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Counts between two moments. `seconds` are those of the function by its own clock, `starting_s` of which went by
-    until it had imported everything. `ticks` of the `calls` came from the schedule, once a minute, `events` from EC2.
-    `reads` and `writes` are requests to the store; `uncounted` calls are those of which nothing else is known.
+    Counts between two moments. `seconds` is the duration of the calls on the function's own clock, `starting_s` the
+    part until everything was imported. Of the `calls`, `ticks` came from the schedule, once a minute, and `events` from
+    EC2. `reads` and `writes` are requests to the store. `uncounted` is the number of calls without any other data.
     """
 
     began_at: Moment
@@ -62,7 +62,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunnerCalls(NamedTuple):
-    """The cost of such calls: `usd`, by prices that were read on the day `prices_read`."""
+    """The cost of a night's calls: `usd`, at the prices of the day `prices_read`."""
 
     calls: Calls
     usd: Decimal
@@ -83,7 +83,7 @@ def write_calls(store: Store, environment: str, calls: Calls) -> None:
 
 
 def read_calls(store: Store) -> Calls | None:
-    """Return all that was counted for a run; None if no function was called for it, or the counts cannot be read."""
+    """Return the sum of all counts for a run; None if no function was called for it, or the counts cannot be read."""
     try:
         listed = store.list(FOLDER)[:ENVIRONMENTS_MAX]
         found = [calls for each in listed if (calls := _read(store, each.key)) is not None]

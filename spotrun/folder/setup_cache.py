@@ -1,12 +1,12 @@
 """
-The environment that a run's `setup` made, kept in the run's folder so that the next instance need not make it again.
+Keeps the environment that a run's `setup` made in the run's folder, so that the next instance need not make it again.
 
     environments/KEY.json              describes the parts of one archive; written once, after all parts
     environments/KEY/LAUNCH/000000     a part: 32 MiB of the archive
 
-KEY names what went into the set-up (spotrun.agent.machine.environment). The description is written last, if there is
-none: a packed set-up is there whole or not at all, and if two instances made the same one, the first counts. It stays
-as long as the run's folder, unless `spotrun checkpoints prune` removes it from a run that has ended.
+KEY identifies the inputs of the set-up (spotrun.agent.machine.environment). The description is written last, with
+put-if-absent. So a packed set-up is either complete or missing, and if two instances made the same one, the first
+counts. It is kept as long as the run's folder, unless `spotrun checkpoints prune` removes it from a run that has ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WITHIN_S = 300.0
 
 
 class SetupUnusable(SpotrunError):
-    """The stored archive is not the one that was packed: run the set-up again."""
+    """The stored archive is not the one that was packed. The set-up has to run again."""
 
 
 class PackedPart(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class PackedSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 def find(store: Store, key: str) -> PackedSetup | None:
     """
-    Return the packed set-up of `key`; None if there is none.
+    Return the packed set-up of `key`; None if nothing is stored under `key`.
 
     Raises:
         SetupUnusable: its description is damaged.
@@ -71,7 +71,7 @@ def find(store: Store, key: str) -> PackedSetup | None:
 
 def fetch(store: Store, key: str, packed: PackedSetup, archive: Path) -> None:
     """
-    Write the archive. Each part is compared with its checksum first.
+    Download the packed set-up to the file `archive`. Each part is compared with its checksum first.
 
     Raises:
         SetupUnusable: a part is missing or not what was stored.
@@ -102,7 +102,7 @@ def _write_at(file: int, data: bytes, offset: int) -> None:
 
 def upload(store: Store, key: str, launch: int, archive: Path) -> PackedSetup | None:
     """
-    Store an archive as the packed set-up of `key`. Return None if another instance was first; then that one stays.
+    Store an archive as the packed set-up of `key`. Return None if another instance was first; its set-up is kept.
 
     Raises:
         StoreError
@@ -127,13 +127,13 @@ def _upload_part(store: Store, key: str, launch: int, archive: Path, number: int
 
 
 def discard(store: Store, key: str) -> None:
-    """Remove a packed set-up that is damaged, so that the next instance can store a whole one."""
+    """Remove a damaged packed set-up, so that the next instance can store a complete one."""
     store.delete(_description_key(key))
 
 
 def copy_all(source: Store, target: Store) -> int:
     """
-    Copy each packed set-up of another run's folder that is whole. Return how many.
+    Copy each complete packed set-up from another run's folder. Return the number of copies.
 
     Raises:
         StoreError

@@ -1,4 +1,4 @@
-"""The Lightning checkpoint that a run begins from: one object, named by its content."""
+"""Stores the Lightning checkpoint that a run begins from, as one object named by its content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from spotrun.store.port import Store  # what a trainer imports needs the standard library alone
 
 VARIABLE = "SPOTRUN_START"
-"""The variable that tells a trainer where the file is. Our callback uses it on a fresh start only."""
+"""The variable with the path of the file, for a trainer. Our callback uses it on a fresh start only."""
 NAME = "start.ckpt"
 PIECE_BYTES = 16 << 20
 
@@ -42,7 +42,7 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
     Write the stored file to `folder` as `start.ckpt`, whole or not at all.
 
     Raises:
-        SpotrunError: the object is not what its name says.
+        SpotrunError: the object does not have the digest in its name.
     """
     temporary = folder / f"{NAME}.part"
     digest = hashlib.sha256()
@@ -56,6 +56,6 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the variables that tell a trainer about a start file in `folder`; none if there is no such file."""
+    """Return the variables that give a trainer the path of the start file in `folder`; {} if there is no such file."""
     path = folder / NAME
     return {VARIABLE: str(path)} if path.exists() else {}

@@ -1,8 +1,8 @@
 """
-The state of a command: what lies at its paths in the work folder, as one survey sees it.
+Surveys the state of a command: the files at its paths in the work folder at one moment.
 
-A folder is surveyed with all that is in it, and no name is left out. A link stays a link as long as it leads to what is
-state too. What cannot be stored, like a pipe, is named with the reason.
+A folder is surveyed with all of its content, whatever the names. A link stays a link if its target is state too.
+Anything that cannot be stored, such as a pipe, is listed with the reason.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ NO_STATE = "it is a link to what is not state"
 
 
 def has_too_many(survey: Survey) -> bool:
-    """Return whether there is more than a list may name."""
+    """Return whether the survey has more files than a list may name."""
     return len(survey.files) > STATE_FILES_MAX or len(survey.folders) + len(survey.links) > STATE_FILES_MAX
 
 
 class StateAt(NamedTuple):
-    """The paths of a command's state, and a test for what at them is not state after all."""
+    """The paths of a command's state. `is_none` tests whether a path below them is excluded from the state."""
 
     paths: tuple[str, ...]
     is_none: Callable[[str], bool] = lambda _: False
 
     def covers(self, path: str) -> bool:
-        """Return whether a path of the work folder is state by its name."""
+        """Return whether a path of the work folder is state, judged by its name."""
         inside = any(path == each or path.startswith(f"{each}/") for each in self.paths)
         return inside and not self.is_none(path)
 
 
 def survey(work: Path, state: StateAt) -> Survey:
     """
-    Return what is at the state's paths now; nothing if none of them exists. It ends soon after there are too many
-    files.
+    Return what is at the state's paths now; an empty survey if none of them exists. The survey stops soon after it has
+    found too many files.
     """
     root = os.path.realpath(work)
 
@@ -70,11 +70,11 @@ def _found(root: str, state: StateAt) -> Iterator[tuple[str, Facts]]:
             if files > STATE_FILES_MAX:
                 break
             if each == path and stat.S_ISLNK(mode) and (end := _end_of(root, path)) and end not in state.paths:
-                pending.append(end)  # the job names a link, and means what it leads to
+                pending.append(end)  # the job names a link, and means its target
 
 
 def _tree(root: str, path: str) -> Iterator[tuple[str, Facts]]:
-    """Yield the path, and all below it."""
+    """Yield `path` and everything below it."""
     try:
         facts = os.stat(os.path.join(root, path), follow_symlinks=False)
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def _tree(root: str, path: str) -> Iterator[tuple[str, Facts]]:
 
 
 def _end_of(root: str, path: str) -> str | None:
-    """Return the path in the work folder that a link leads to at last; None if it leads out."""
+    """Return the path in the work folder that a link finally leads to; None if that is outside of the folder."""
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root or target == root:
         return None
@@ -96,7 +96,10 @@ def _end_of(root: str, path: str) -> str | None:
 
 
 def by_inode(work: Path, files: Mapping[str, FileVersion]) -> dict[tuple[int, int], str]:
-    """Return the files' paths by device and inode. A folder of the state may be a file system of its own."""
+    """
+    Return the files' paths by device and inode. The device is needed because a folder of the state may be on another
+    file system.
+    """
     devices: dict[str, int] = {}
     found = {}
     for path, seen in files.items():

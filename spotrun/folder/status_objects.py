@@ -1,5 +1,6 @@
 """
-Facts that change often: each writer overwrites one small object. A status object is never the truth; the ledger is.
+Stores facts that change often: each writer overwrites one small object. A status object is never the truth; the ledger
+is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spotrun.store.port import Store
 class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """
     State of the trainer of a gang's member that is not the lead: it runs, or it has ended with `exit_code` at `at`, and
-    `reason` is its last message. `damaged`: it never began, as the store lacks what its commit names.
+    `reason` is its last message. `damaged`: it never began, because the store lacks an object of its commit.
     """
 
     attempt: Count
@@ -33,8 +34,8 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Question of a gang's lead to the others: which files of the command's state have their trainers of this
-    `incarnation` written that the list at `key` does not have? Each question has a `word` of its own.
+    A question of a gang's lead to the other members: which files of the command's state have their trainers of this
+    `incarnation` written that are missing in the list at `key`? Each question has its own `word`.
     """
 
     attempt: Count
@@ -46,8 +47,8 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The answer to the question of that `word`: this many files, and the first paths of them. `rests`: nothing writes to
-    them.
+    The answer to the question with this `word`: the number of such files, and the first paths. `rests`: no process
+    writes to the files now.
     """
 
     word: str
@@ -58,8 +59,8 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a GPU: `share` is that of the time in which it computed anything, with any number of its units. None if its
-    driver does not report that, as for a slice (MIG); no bytes if it has no memory of its own.
+    Use of a GPU. `share` is the share of time in which it computed anything, with any number of its units; None if the
+    driver does not report it, as for a slice (MIG). The bytes are 0 if it has no memory of its own.
     """
 
     share: Share | None = None
@@ -69,8 +70,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine: the share of its `cpus` that compute, and of its `memory_bytes` those that are taken. `gpus` are
-    those that a training may use and whose driver reports something.
+    Use of a machine: `cpu_share` is the busy share of its `cpus`, and `memory_used_bytes` the used part of its
+    `memory_bytes`. `gpus` are the GPUs that a training may use and whose driver reports their use.
     """
 
     cpus: Count
@@ -81,18 +82,18 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_share(self) -> float | None:
-        """The mean share of the GPUs that report one; None if none does."""
+        """The mean share of the GPUs that report one; None if no GPU does."""
         told = [gpu.share for gpu in self.gpus if gpu.share is not None]
         return sum(told) / len(told) if told else None
 
     @property
     def gpu_memory(self) -> tuple[int, int]:
-        """Bytes taken, and bytes there are, of all GPUs together."""
+        """The used bytes and the total bytes of all GPUs together."""
         return sum(gpu.memory_used_bytes for gpu in self.gpus), sum(gpu.memory_bytes for gpu in self.gpus)
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
-    """`busy_s` of `of_s` observed seconds. Those of several machines add up."""
+    """A count of busy seconds: `busy_s` of `of_s` observed seconds. The seconds of several machines add up."""
 
     busy_s: Seconds = 0.0
     of_s: Seconds = 0.0
@@ -110,9 +111,9 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 class Used(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine while it trained. A second in which a quarter of its memory was taken is a quarter of a second of
-    `memory`; so are those of its processors and GPUs. `waited` are those in which the training waited for its data,
-    validations left out.
+    Use of a machine while it trained. A second in which a quarter of the memory was used counts as a quarter of a
+    second of `memory`; the same holds for processors and GPUs. `waited` is the time in which the training waited for
+    its data, without validations.
     """
 
     cpu: Busy = Busy()
@@ -130,8 +131,8 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The work of an agent's trainings in `seconds` of training, validations left out: `steps`, and `samples` as far as
-    these are known; `waited_s` of the time went by in waiting for data.
+    The work of an agent's trainings in `seconds` of training, without validations: `steps`, and `samples` as far as
+    they are known. `waited_s` is the part of the time that was spent waiting for data.
     """
 
     seconds: Seconds = 0.0
@@ -143,19 +144,19 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
         return Trained(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
     def times(self, scale: float) -> Trained:
-        """Return the same on a clock that is `scale` times as fast."""
+        """Return the same work as a clock that is `scale` times as fast would measure it."""
         return replace(self, seconds=self.seconds * scale, waited_s=self.waited_s * scale)
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     Progress of an agent: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run
-    time. `trouble` says what keeps it from training, if anything does. `member` is its index in a gang's launch.
-    `unreached` are the members of its gang that it does not reach on the network. `state_asked` is the lead's question
-    to the others, and `state_answer` the answer of another member. `data_wait` is the share of the last minute of
-    training in which that waited for its data. `used` and `trained` are of all training since this agent began.
+    time. `trouble` is the reason why the agent cannot train, if there is one. `member` is its index in a gang's launch.
+    `unreached` are the members of its gang that it cannot reach on the network. `state_asked` is the lead's question to
+    the others, and `state_answer` the answer of another member. `data_wait` is the share of the last minute of training
+    that was spent waiting for data. `used` and `trained` cover all training since this agent began.
 
-    `sequence` grows with each write: if it is unchanged, nothing was written.
+    `sequence` grows with each write. If it is unchanged, nothing was written since.
     """
 
     launch: Count
@@ -187,7 +188,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps_total(self) -> float | None:
         """
-        The steps of the whole training, from those done; None if the training does not say when it ends.
+        The steps of the whole training, estimated from those done; None if the training does not report its length.
 
             steps / (epoch + batch / batches) * epochs      for any number of batches in a step
         """
@@ -198,7 +199,10 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blindness(msgspec.Struct, frozen=True, kw_only=True):
-    """The time since when the cloud does not tell a runner which instances there are, and the reason."""
+    """
+    The reason why the cloud does not list the run's instances to a runner. `since` is the moment since which it has not
+    listed them.
+    """
 
     since: Moment
     why: str
@@ -206,8 +210,9 @@ class Blindness(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Says that a runner attends to the run, and in `message` what keeps the run from going on, if anything does. `blind`
-    is None while it sees the run's instances. `every_s` is how long after this sign of life the next one comes.
+    The status of the runner that attends to the run. `message` is the reason why the run cannot go on, if there is one.
+    `blind` is None while the runner can list the run's instances. `every_s` is the time from this heartbeat to the
+    next.
     """
 
     at: Moment
@@ -236,15 +241,15 @@ def agent_key(launch: int, member: int = 0) -> str:
 
 
 def name_in(key: str) -> MemberName | None:
-    """Return the member whose agent writes `key`; None if no agent does."""
+    """Return the member whose agent writes `key`; None if `key` is not an agent's status object."""
     found = _AGENT_KEY.fullmatch(key)
     return None if found is None else MemberName(int(found[1]), int(found[2] or 0))
 
 
 def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> WritesRefused | None:
     """
-    Write a status object. If the store cannot take it just now, this one is skipped; if the user has to act on that,
-    return the refusal.
+    Write a status object. If the store cannot take it now, this write is skipped. If the user has to act on that, the
+    refusal is returned.
     """
     try:
         store.put_status(key, msgspec.json.encode(status))
@@ -256,7 +261,7 @@ def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> 
 
 
 def read_status(store: Store, key: str, kind: type[Status]) -> Status | None:
-    """Return the newest status object; None if there is none that can be read."""
+    """Return the newest status object; None if it is missing or cannot be read."""
     try:
         return stored_status(store, key, kind)
     except StoreUnavailable:
@@ -265,10 +270,10 @@ def read_status(store: Store, key: str, kind: type[Status]) -> Status | None:
 
 def stored_status(store: Store, key: str, kind: type[Status]) -> Status | None:
     """
-    Return the newest status object; None if there is none that is whole.
+    Return the newest status object; None if it is missing or malformed.
 
     Raises:
-        StoreUnavailable: the store did not answer, so it may have one.
+        StoreUnavailable: the store did not answer, so the object may exist.
     """
     try:
         data = store.get(key, 0, SMALL_BYTES + 1)

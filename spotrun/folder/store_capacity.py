@@ -1,4 +1,4 @@
-"""Tells whether a store that had no room for a run has room again."""
+"""Checks whether a store that had no room for a run has room again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from spotrun.store.port import Inspectable, Store
 
 TRIAL = "trial"
 TRIAL_MAX_BYTES = 16 << 20
-"""Maximum bytes of a trial, as large as a part of a checkpoint: a full disk may still hold small objects."""
+"""Maximum bytes of a trial, as many as a part of a checkpoint has: a full disk may still accept small objects."""
 SMALLEST_BYTES = 1 << 20
-"""Assumed bytes of a checkpoint before there is one."""
+"""Assumed bytes of a checkpoint before the first one."""
 
 
 class Room:
-    """Room of the store as one runner knows it. It tries now and then; between two tries the answer stays as it is."""
+    """
+    The room in the store, as one runner knows it. It tries at intervals; between two tries the answer does not change.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -27,8 +29,8 @@ class Room:
 
     def refused(self, state: RunState) -> str:
         """
-        Return why an attempt could not save now, and what to do; empty if it could. The store is tried only if the last
-        attempt has ended because there was no room.
+        Return the reason why an attempt could not save now, and what to do; "" if it could. The store is tried only if
+        the last attempt ended because there was no room.
         """
         last = next(reversed(state.attempts.values()), None)
         if last is None or last.end is None or last.end.cause is not Cause.STORE_FULL:
@@ -51,11 +53,11 @@ class Room:
 
 def shortage(store: Store, state: RunState) -> str:
     """
-    Return why a run that goes on cannot save its next checkpoint, and what to do; empty if it can, or if that is
+    Return the reason why a running run cannot save its next checkpoint, and what to do; "" if it can, or if that is
     unknown.
 
-    This is for commands that only read: nothing is written. So it knows of a full disk, and not of a quota. A bucket is
-    not checked, because its space has no end.
+    This is for commands that only read, so nothing is written. It recognizes a full disk, but not a quota. A bucket is
+    not checked, because its space is unlimited.
     """
     if state.terminal is not None or isinstance(parse(store.uri), BucketAddress):
         return ""

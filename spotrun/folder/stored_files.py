@@ -1,12 +1,12 @@
 """
-The files that a script wrote, stored by content next to the checkpoints, and the lists of them.
+The files that a script wrote, stored by content next to the checkpoints, and the lists of these files.
 
     outputs/ATTEMPT/list-BLAKE3.json    the files of one moment: the path of each, and its pieces in order
     outputs/ATTEMPT/BLAKE3              a piece, of at most 16 MiB, under the digest of its bytes
 
-Nothing here makes files exist: that is the ledger's `OutputsStored`, which names a list and its digest. A list may name
-pieces that an earlier attempt has sent. Each attempt writes below its own number, so what a replaced agent still sends
-or deletes is never what another one has named.
+Stored files count only once the ledger's `OutputsStored` names their list and its digest. A list may name pieces that
+an earlier attempt has sent. Each attempt writes below its own number, so a replaced agent that still sends or deletes
+pieces cannot touch those of another attempt.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FORMAT = 1
 PIECE_MAX_BYTES = 16 << 20
 FILES_MAX = 10_000
 STATE_FILES_MAX = 100_000
-"""Maximum files of a command's state, of which none is left out."""
+"""Maximum files of a command's state. If there are more, nothing is stored: no file of a state may be left out."""
 LINKS_IN_A_PATH_MAX = 40
-"""Maximum links in a path, as Linux follows: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
+"""Maximum links in a path, the same as in Linux: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -42,7 +42,7 @@ Content = tuple[str, int]
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Bytes of a file. `of` is the attempt that has sent them."""
+    """Some bytes of a file. `of` is the attempt that has sent them."""
 
     of: Count
     blake3: str
@@ -59,8 +59,8 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    One file; `path` is relative to the work folder, and `attempt` the newest one that has seen it there. `mode` are the
-    permissions of a file of a command's state.
+    A stored file. `path` is relative to the work folder, and `attempt` is the newest attempt that has seen the file
+    there. `mode` are the permissions of a file of a command's state.
     """
 
     path: str
@@ -79,8 +79,8 @@ class Folder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
-    A link at `path` to `target`, which is relative to its own folder and lies in the work folder. It is `absolute` if
-    it says that by the path of the work folder, wherever that is.
+    A link at `path` to `target`, which is relative to the link's own folder and lies in the work folder. `absolute`:
+    the link's text begins with the path of the work folder, wherever that is.
     """
 
     path: str
@@ -96,8 +96,9 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    One list: the files; some of those that were not taken, each with the reason; the paths of the uploaded work folder
-    that the script has removed; and the folders and links of a checkpoint, or of a command's state.
+    A list of stored files. `left_out` has some of the files that were not stored, each with the reason. `removed` are
+    paths of the uploaded work folder that the script has removed. `folders` and `links` belong to a checkpoint, or to a
+    command's state.
     """
 
     files: tuple[OutputFile, ...]
@@ -113,7 +114,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
-        """The files, and for each link that leads to one a copy of that: a user who fetches them wants no links."""
+        """The files, and a copy of the target for each link to a file: a user who fetches files wants no links."""
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}
         copies = {path: files[place] for path in links if (place := _end_of(path, links)) in files}
@@ -121,7 +122,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def flaw(self) -> str | None:
         """
-        Return why nothing may be fetched by this list; None if it is well made. Training code can write such a list.
+        Return the reason why nothing may be fetched from this list; None if the list is well formed. Training code
+        could write a malicious list.
         """
         if self.format != FORMAT:
             return f"its list has format {self.format}; this spotrun reads {FORMAT}"
@@ -144,7 +146,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _end_of(path: str, links: Mapping[str, str]) -> str:
-    """Return the end of the path if each link in it is followed; "" if the links have no end."""
+    """Return the path that results when each link in `path` is followed; "" if the links form a loop."""
     for _ in range(LINKS_IN_A_PATH_MAX):
         parts = path.split("/")
         heads = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
@@ -159,24 +161,27 @@ def list_key(attempt: int, digest: str) -> str:
 
 
 class Outcome(StrEnum):
-    """Result for a file that was to be fetched."""
+    """The result for a file that was to be fetched."""
 
     FETCHED = "fetched"
     SAME = "same"
-    """It was there already."""
+    """The same file was there already."""
     CHANGED_HERE = "changed_here"
-    """Another file is at its place, which is not as fetch wrote one there; that one was kept."""
+    """Another file is in its place, which differs from what fetch last wrote there. That file was kept."""
     LEFT = "left"
-    """A tool may obey a file of its name. Scripts write such files, so fetch leaves them in the store."""
+    """A tool may obey a file with this name. Scripts do write such files, so fetch leaves them in the store."""
     REFUSED = "refused"
-    """It has a name that no agent stores of a script, such as `.git`, or its folder here is one of a tool, like git."""
+    """
+    No agent stores a script's file under such a name, for example `.git`; or the folder here belongs to a tool, such as
+    git.
+    """
     FAILED = "failed"
 
 
 class Fetched(NamedTuple):
     """
-    A file with its result. `problem` says why a file could not be fetched, was left or refused; `damaged`, that the
-    store is to blame. `kept_as` is the new name of a longer file that was at its place.
+    A file with its result. `problem` is the reason why a file could not be fetched, was left or refused. `damaged`: the
+    store is to blame. `kept_as` is the new name of a longer file that was in its place.
     """
 
     file: OutputFile

@@ -1,12 +1,12 @@
 """
-The request of a sweep and the runs of its trials, kept next to these runs in the store.
+Records the request of a sweep and the runs of its trials, next to these runs in the store.
 
     sweeps/NAME.json        the request
     sweeps/NAME/UID/3       the uid of the run of trial 3 of the sweep of this uid
 
 All other state of a sweep is in the ledgers of its runs. A run's uid is random, and the record of its trial is written
-once the run is there, with put-if-absent. So a command that was killed finds the runs again, two commands do not train
-one trial twice, and no other process can put a run or a key where the next trial will have its own.
+with put-if-absent once the run exists. So a command that was killed finds its runs again, and two commands do not train
+one trial twice. No other process can prepare a run or a key for the next trial, because the next uid is unknown.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from spotrun.store.port import Store, is_key
 from spotrun.store.retrying import persist
 
 FOLDER = "sweeps"
-"""Folder of the sweeps. No run's folder has this name: each ends in a uid."""
+"""Folder of the sweeps. No run's folder has this name: those names end in a uid."""
 BYTES_MAX = 8 * SMALL_BYTES
 UID_LENGTH = 10
 
 
 class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A sweep. `wanted` identifies it: flags by their names, and the digest of the job. It began at `began_at`, and has
-    `deadline_s` of run time from then on, which passes `time_scale` times as fast as the wall clock; `deadline` is how
-    that was typed. `trials` is how many it has. `stopped_by` is the user who has asked the whole sweep to stop, or "".
-    `recorded`: each trial that has begun has a record; in a sweep of an earlier version, uids follow from that of the
-    sweep.
+    A sweep. `wanted` identifies it: flags by their names, and the digest of the job. It began at `began_at`, and its
+    deadline is `deadline_s` of run time later; `deadline` is the text that the user typed for this. Run time passes
+    `time_scale` times as fast as the wall clock. `trials` is the number of trials. `stopped_by` is the user who stopped
+    the whole sweep, or "". `recorded`: each trial that has begun has a record; in a sweep of an earlier version, the
+    uids of runs are computed from the sweep's uid.
     """
 
     name: str
@@ -56,7 +56,7 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name}-{number}"
 
     def folder_of(self, number: int, uid: str) -> str:
-        """Return the name of the folder of a trial's run, in the store."""
+        """Return the name of a trial's run folder in the store."""
         return f"{self.run_name(number)}-{uid}"
 
 
@@ -72,10 +72,10 @@ def key_of(name: str) -> str:
 
 def find_sweep(store: Store, name: str) -> SweepRecord | None:
     """
-    Return the sweep of that name; None if there is none.
+    Return the sweep called `name`; None if there is no such sweep.
 
     Raises:
-        StoreError: it is not what a spotrun writes there, or cannot be read.
+        StoreError: the record is malformed or cannot be read.
     """
     key = key_of(name)
     if not is_key(key):
@@ -92,10 +92,10 @@ def find_sweep(store: Store, name: str) -> SweepRecord | None:
 
 def run_of_trial(store: Store, sweep: SweepRecord, number: int) -> str | None:
     """
-    Return the uid of the run of that trial; None if none has begun.
+    Return the uid of a trial's run; None if the trial has not begun.
 
     Raises:
-        StoreError: its record is not what a spotrun writes there, or cannot be read.
+        StoreError: the record of the trial is malformed or cannot be read.
     """
     key = _trial_key(sweep, number)
     try:
@@ -107,7 +107,10 @@ def run_of_trial(store: Store, sweep: SweepRecord, number: int) -> str | None:
 
 
 def record_trial(store: Store, sweep: SweepRecord, number: int, run_uid: str, *, anyway: bool = False) -> bool:
-    """Record the run of a trial. Return False if the trial has one, unless `anyway`: its run was deleted."""
+    """
+    Record the run of a trial. Return False if the trial already has a run. With `anyway`, replace the record, because
+    that run was deleted.
+    """
     key, data = _trial_key(sweep, number), msgspec.json.encode(TrialRecord(run=run_uid))
     if anyway:
         persist(lambda: store.put(key, data))
@@ -124,7 +127,7 @@ def _uid_of_old(sweep: SweepRecord, number: int) -> str:
 
 
 def create_sweep(store: Store, record: SweepRecord) -> bool:
-    """Write the record of a new sweep. Return False if there is one of that name."""
+    """Write the record of a new sweep. Return False if a sweep of this name exists."""
     return persist(lambda: store.put_if_absent(key_of(record.name), msgspec.json.encode(record)))
 
 

@@ -1,4 +1,4 @@
-"""Recognizes folders of git, Python and conda by what is in them, whatever their names are."""
+"""Recognizes folders of git, Python and conda by their content, whatever they are called."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 import stat
 
 _MARKS = {"HEAD": "git", "pyvenv.cfg": "Python", "conda-meta/history": "conda"}
-"""Files that only a repository's own folder and environments have. With one more, a folder with `HEAD` may be git's."""
+"""
+Files that only git repositories and environments contain. A folder with `HEAD` may become a git folder with one more
+file.
+"""
 
 
 def tool_of(folder: int | str) -> str:
-    """Return the tool that runs or obeys what is in a folder, or would with a file more; "" if there is none."""
+    """Return the tool that runs or obeys the files in a folder, or would with one more file; "" if no tool does."""
     return next((tool for mark, tool in _MARKS.items() if _has_file(folder, mark)), "")
 
 
 def is_git_folder(folder: str) -> bool:
-    """Return True for a folder that git itself takes for a repository, or for what belongs to one work tree of it."""
+    """Return True for a folder that git itself accepts as a repository, or as the git folder of one work tree."""
     if not _has_file(folder, "HEAD"):
         return False
     found = {name for name in ("objects", "refs", "commondir") if os.path.lexists(os.path.join(folder, name))}
@@ -23,7 +26,9 @@ def is_git_folder(folder: str) -> bool:
 
 
 def _has_file(folder: int | str, name: str) -> bool:
-    """Return True for a file or a link, also if it leads nowhere. A folder `head` may be that of a model."""
+    """
+    Return True for a file or a link, even a broken link. A folder does not count: `head` may be a part of a model.
+    """
     try:
         if isinstance(folder, str):
             facts = os.stat(os.path.join(folder, name), follow_symlinks=False)

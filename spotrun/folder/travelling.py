@@ -1,9 +1,9 @@
 """
-Chooses the files of the user's work folder that travel with a run.
+Chooses the files of the user's work folder that are uploaded with a run.
 
-All who may read the run's folder in its store can read them, and so can each instance. So what looks like a secret
-stays behind, and what the user's `.gitignore` files name. The file `.spotrunignore` at the top of the work folder has
-the last word, in the same syntax: `data/` leaves out, `!.env` takes along.
+Every reader of the run's folder in the store can read these files, and so can each instance. So files that look like
+secrets stay behind, and so do files that match the user's `.gitignore` files. The file `.spotrunignore` at the top of
+the work folder overrides both, in the same syntax: `data/` leaves out, `!.env` takes along.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ SECRETS = GitIgnoreSpec.from_lines(
 """Files and folders in which programs keep keys, passwords and tokens."""
 KEY_FILE_MAX_BYTES = 1 << 16
 KEY_MARK = b"-----BEGIN PRIVATE KEY-----"
-"""Text in the JSON file of a service account of Google Cloud, under any name."""
+"""Text in the JSON key file of a Google Cloud service account, whatever the file is called."""
 _KEY_BEGINS = re.compile(rb"\s*-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----")
-"""Beginning of the file of a private key in PEM (RFC 7468), of OpenSSH or of PGP, under any name."""
+"""The beginning of a private key's file in PEM (RFC 7468), OpenSSH or PGP format, whatever the file is called."""
 _BEGINNING_BYTES = 128
 
 
 class Travelling(NamedTuple):
     """
-    The files of a work folder. `files` travel. What is left out is named by its path in the folder, a folder's with a
-    slash at its end: `secrets` look like secrets, `ignored` are named by rules.
+    The files of a work folder. `files` travel with the run. The others are listed by their paths in the folder; the
+    path of a folder ends with a slash. `secrets` look like secrets, `ignored` match a rule.
     """
 
     files: list[Path]
@@ -55,8 +55,8 @@ class Travelling(NamedTuple):
 
 def travelling(folder: Path, runs: str = "") -> Travelling:
     """
-    Return which files travel. Links and special files do not, and are not named; nor does the store of runs at the
-    address `runs`, if that is in the folder: it has keys, and changes all the time.
+    Return which files travel with a run. Links and special files do not travel, and are not listed. Neither does the
+    store of runs at the address `runs`, if that is inside the folder: it contains keys, and changes all the time.
 
     Raises:
         SpecInvalid: a file of rules cannot be read.
@@ -70,8 +70,10 @@ def travelling(folder: Path, runs: str = "") -> Travelling:
 
 def require_script(found: Travelling, script: str) -> None:
     """
+    Require that the job's script travels with the run. `script` is its path in the folder.
+
     Raises:
-        SpecInvalid: the script, named by its path in the folder, is left out.
+        SpecInvalid: the script is left out.
     """
     reasons = {"it looks like a secret": found.secrets, f"{GIT_RULES} or {OWN_RULES} says so": found.ignored}
     for why, names in reasons.items():
@@ -85,8 +87,8 @@ def require_script(found: Travelling, script: str) -> None:
 
 def told(found: Travelling, named: int = NAMED_MAX) -> str | None:
     """
-    Return a note for the user on the files that stay behind, with up to `named` names of each kind; None if there is
-    none.
+    Return a note for the user about the files that stay behind, with up to `named` names of each kind; None if no file
+    stays behind.
     """
     if not found.secrets and not found.ignored:
         return None
@@ -104,7 +106,7 @@ def _few(names: Sequence[str], named: int) -> str:
 
 
 def _up_to_repository(folder: Path) -> list[Path]:
-    """Return the folders above a work folder whose rules git reads for it too, the topmost first."""
+    """Return the folders above a work folder whose `.gitignore` rules git applies to it too, the topmost first."""
     if (folder / ".git").exists():
         return []
     above: list[Path] = []
@@ -141,7 +143,10 @@ def _look(
 
 
 def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
-    """Return the field of `Travelling` for a path; None if it travels. The rules in the deepest folder come first."""
+    """
+    Return the field of `Travelling` that a path belongs to; None if the path travels. Rules in the deepest folder are
+    checked first.
+    """
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None
     if SECRETS.check_file(name.lower()).include or (path.is_file() and _holds_key(path)):
@@ -156,7 +161,7 @@ def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple
 
 
 def _may_take_along(own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> bool:
-    """Return True if a rule may take along something of a folder that another rule leaves out."""
+    """Return True if some rule may take along a file inside a folder that another rule leaves out."""
     return any(
         pattern.include is False for rules in (own, *(each for _, each in git)) if rules for pattern in rules.patterns
     )

@@ -1,7 +1,7 @@
 """
-Surveys of the work folder: what is at its paths at one moment, and why some of it cannot be stored.
+Surveys the work folder: which files are there at one moment, and why some of them cannot be stored.
 
-The files of a script are what is there now, against what was there before it began. Those of a command's state are in
+The files of a script are those that have appeared or changed since it began. For the files of a command's state, see
 state_files.py.
 """
 
@@ -19,14 +19,14 @@ from spotrun.folder import paths
 from spotrun.folder.paths import is_nameable, is_text, leads_inside
 
 MARK = ".spotrun"
-"""Name of a file in a logger's folder: it holds the uid of the run that began it."""
+"""Name of a file in a logger's folder that contains the uid of the run that began the folder."""
 NEVER = paths.NEVER | {".cache", ".ipynb_checkpoints", MARK}
 """
-Names that are never stored: caches, environments and version control, which are large and of no use to a user, and
+Names that are never stored: caches, environments and version control, which are large and of no use to a user; and
 spotrun's own marks.
 """
 PATHS_MAX = 1 << 14
-"""Maximum paths that are judged once and remembered, as the folder is read again and again."""
+"""Maximum paths whose judgement is cached. The cache helps because the folder is scanned again and again."""
 OUTSIDE = "it is a link that leads out of the work folder"
 NOWHERE = "it is a link that leads to nothing, or to itself"
 TO_FOLDER = "it is a link to a folder, and what is in a folder is stored at its own place only"
@@ -34,14 +34,14 @@ TO_NEVER = "it is a link to what is never stored"
 NO_FILE = "it is neither a file nor a link"
 UNNAMEABLE = "its name cannot be written down as text"
 Facts: TypeAlias = os.stat_result | OSError
-"""What stat(2) says of a path, or why a folder cannot be read."""
+"""The result of stat(2) for a path, or the reason why a folder cannot be read."""
 
 
 _is_nameable = lru_cache(PATHS_MAX)(is_nameable)
 
 
 class Stamp(NamedTuple):
-    """State of a file; it differs for two states between which the file was written to."""
+    """The state of a file. Two stamps differ if the file was written to between them."""
 
     size_bytes: int
     modified_ns: int
@@ -55,7 +55,7 @@ class Stamp(NamedTuple):
 
 
 class FileVersion(NamedTuple):
-    """One version of a file. It lies at `place`, which is another path than its own if that is a link."""
+    """One version of a file. Its bytes are at `place`, which differs from the file's own path if that is a link."""
 
     place: str
     stamp: Stamp
@@ -63,8 +63,8 @@ class FileVersion(NamedTuple):
 
 class LinkTo(NamedTuple):
     """
-    Target of a link: `target` is relative to the link's own folder. `absolute`: the link names it by the work folder's
-    path.
+    The target of a link. `target` is relative to the link's own folder. `absolute`: the text of the link begins with
+    the work folder's path.
     """
 
     target: str
@@ -78,8 +78,8 @@ class LinkTo(NamedTuple):
 
 class Survey(NamedTuple):
     """
-    One survey, by path: the files, the links that can be kept as they are, the folders (empty ones too) with their
-    permissions, and why the rest cannot be stored.
+    One survey, by path: the files, the links that can be kept as links, the folders (also empty ones) with their
+    permissions, and the reason why anything else cannot be stored.
     """
 
     files: dict[str, FileVersion]
@@ -87,14 +87,14 @@ class Survey(NamedTuple):
     folders: dict[str, int]
     refused: dict[str, str]
     gone: tuple[str, ...] = ()
-    """Files that were there before the script began, and are not there now."""
+    """Files that existed before the script began, and no longer exist."""
 
     def at(self, path: str) -> FileVersion | LinkTo | None:
-        """Return the file or the link at `path`; None without either."""
+        """Return the file or the link at `path`; None if neither is there."""
         return self.files.get(path) or self.links.get(path)
 
     def first_change(self, other: Survey) -> str | None:
-        """Return a path of what can be stored that is not as it is in `other`; None if all of it is."""
+        """Return a path whose file, link or folder differs from that in `other`; None if nothing differs."""
         pairs: tuple[tuple[Mapping[str, object], Mapping[str, object]], ...] = (
             (self.files, other.files),
             (self.links, other.links),
@@ -108,8 +108,8 @@ class Survey(NamedTuple):
 
 def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[tuple[str, Facts]]:
     """
-    Yield all paths below a folder of `root`, a folder before what is in it. No link is followed; a name of `never` is
-    left out with all below it.
+    Yield all paths below a folder of `root`, a folder before its content. Links are not followed. A name in `never` is
+    left out, with everything below it.
     """
     try:
         with os.scandir(os.path.join(root, folder)) as found:
@@ -133,7 +133,7 @@ def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[t
 
 
 def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
-    """Return the survey of these paths. Once all else is sorted out, `link_at` judges each link: None drops it."""
+    """Return the survey of these paths. After everything else, `link_at` judges each link; None leaves the link out."""
     survey = Survey({}, {}, {}, {})
     for path, facts in found:
         if not _is_nameable(path):
@@ -154,8 +154,8 @@ def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey]
 
 def remember(work: Path, path: Path) -> None:
     """
-    Record at `path` what is there before the script begins, once in the life of an instance. The name of a folder ends
-    with a slash.
+    Record at `path` which files exist before the script begins, once in the life of an instance. The name of a folder
+    ends with a slash.
     """
     if path.exists():
         return
@@ -176,8 +176,8 @@ def _name(path: str, facts: Facts) -> str:
 
 def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> Survey:
     """
-    Return the chosen files that were not there `before`, or have changed since, and the folders that were not there.
-    What a link leads to is judged in `files` and `refused` all the same, for users who want no links.
+    Return the chosen files that did not exist `before` or have changed since, and the new folders. The target of each
+    link is also judged in `files` and `refused`, for users who want no links.
     """
     root = os.path.realpath(work)
     missing = {path for path in before if path[-1:] != "/" and chosen(path)}
@@ -193,7 +193,9 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
 def _new(
     root: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool], missing: set[str]
 ) -> Iterator[tuple[str, Facts]]:
-    """Yield what was not there `before`, or is another file now, and remove files that are there from `missing`."""
+    """
+    Yield the paths that did not exist `before`, or have another file now. Remove every path that exists from `missing`.
+    """
     for path, facts in tree(root, never=NEVER):
         name = _name(path, facts)
         missing.discard(name)
@@ -206,7 +208,7 @@ def _new(
 
 
 def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dict[str, str]) -> None:
-    """Take a link to a file of the work folder as a copy of it."""
+    """Treat a link to a file of the work folder as a copy of that file."""
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root:
         refused[path] = OUTSIDE
@@ -230,7 +232,9 @@ def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dic
 
 
 def _kept(root: str, path: str) -> LinkTo | None:
-    """Return the link as it can be kept; None if it could lead elsewhere on another instance, or is not text."""
+    """
+    Return the link if it can be kept as a link; None if it could lead elsewhere on another instance, or is not text.
+    """
     try:
         text = os.readlink(os.path.join(root, path))
     except OSError:

@@ -1,4 +1,4 @@
-"""The user's work folder as one object, named by its content: equal folders are one object."""
+"""Stores the user's work folder as one object, named by its content: equal folders become one object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pack(folder: Path, runs: str = "") -> bytes:
     """
     Return the folder's plain files as a tar.gz that depends on their names, modes and contents alone.
 
-    travelling.py says which files do not travel; of a store of runs at `runs`, none does.
+    travelling.py decides which files do not travel. Files of a store of runs at `runs` never do.
 
     Raises:
         SpecInvalid: the files are too large to be sent to every instance, or a file of rules cannot be read.
@@ -69,7 +69,7 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
     Unpack a stored work folder into `folder`.
 
     Raises:
-        SpotrunError: the object is not what its name says.
+        SpotrunError: the object does not have the digest in its name.
     """
     data = store.get(key_of(sha256))
     if hashlib.sha256(data).hexdigest() != sha256:
@@ -81,7 +81,10 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Extract one plain file, only below `folder`. By hand: Debian's Python 3.11.2 has no extraction filters yet."""
+    """
+    Extract one plain file, only below `folder`. This is done by hand because Debian's Python 3.11.2 lacks extraction
+    filters.
+    """
     source = archive.extractfile(member) if member.isfile() else None
     path = PurePosixPath(member.name)
     if source is None or path.is_absolute() or ".." in path.parts:

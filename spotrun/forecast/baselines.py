@@ -1,7 +1,7 @@
 """
-The rules of other tools and of the literature. Simulations compare ours with them; no job can run by them.
+The strategies of other tools and of the literature. Simulations compare them with spotrun's; no job can use them.
 
-A SafetyNet keeps each of them from being late, as it keeps ours: the comparison is of the rule.
+A SafetyNet keeps each of them from being late, as it does for spotrun's own strategies: only the rules are compared.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from spotrun.strategies.safety_net import ROUNDING_S, SafetyNet
 
 
 class StickyFallback(msgspec.Struct, frozen=True):
-    """Spot while there is some; once there is none, on-demand to the end."""
+    """Use spot as long as it is available. After the first time without spot, use on-demand to the end."""
 
     def choose(self, situation: Situation) -> Choice:
         return ON_DEMAND if situation.running == ON_DEMAND else listed_first(situation) or ON_DEMAND
 
 
 class EagerFallback(msgspec.Struct, frozen=True):
-    """Spot whenever there is some, on-demand whenever there is none."""
+    """Use spot whenever it is available, and on-demand whenever it is not."""
 
     def choose(self, situation: Situation) -> Choice:
         return listed_first(situation) or ON_DEMAND
 
 
 class Greedy(msgspec.Struct, frozen=True):
-    """Spot or wait until R < C + 2d + g, then on-demand to the end (the first baseline of Wu et al., NSDI 2024)."""
+    """Use spot or wait until R < C + 2d + g, then on-demand to the end (the first baseline of Wu et al., NSDI 2024)."""
 
     def choose(self, situation: Situation) -> Choice:
         job = situation.job
@@ -42,11 +42,11 @@ class Greedy(msgspec.Struct, frozen=True):
 
 class UniformProgress(msgspec.Struct, frozen=True):
     """
-    Progress at least in proportion to time (Wu et al., NSDI 2024, "Can't be late").
+    Keep progress at least in proportion to time (Wu et al., NSDI 2024, "Can't be late").
 
-    On spot while it lasts; without it wait while progress >= t * C / R, else on-demand. Back to spot when it can be
-    had and progress is at least the line at t + `ahead` changeovers: 2 is the paper's hysteresis (as the rule that
-    gives its numbers), 0 goes back as soon as the line is met. Near the deadline as Greedy.
+    Stay on spot while it lasts. Without spot, wait while progress >= t * C / R, else use on-demand. Go back to spot
+    when it is available and progress is at least the line at t + `ahead` changeovers: 2 is the paper's hysteresis (as
+    the rule that gives its numbers), 0 goes back as soon as the line is met. Near the deadline, act like Greedy.
     """
 
     ahead: float = 2.0
@@ -75,4 +75,4 @@ COMPARED: dict[str, Strategy] = STRATEGIES | {
     "uniform_progress": SafetyNet(UniformProgress()),
     "uniform_progress_no_hysteresis": SafetyNet(UniformProgress(ahead=0.0)),
 }
-"""All strategies that a study may compare, and a simulated world may run: first those that a job may name."""
+"""All strategies that a study may compare and a simulated world may use. Those that a job may name come first."""

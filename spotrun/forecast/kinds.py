@@ -1,8 +1,9 @@
 """
-The forecast of a job with a choice of kinds: lifetimes that the policy itself decides, with all of them and with each.
+Forecasts a job with a choice of kinds: simulates lifetimes with all kinds, and with each kind alone, in which the real
+policy decides.
 
-In each lifetime every kind has a true speed of its own, drawn around its estimate: the published figure, wrong by up to
-a factor of three either way (`spotrun.policy.throughput`). The run has to find that out.
+In each lifetime every kind has its own true speed. It is drawn around the estimate, which is the published figure and
+may be wrong by up to a factor of three either way (`spotrun.policy.throughput`). The run has to measure it.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ from spotrun.spec.kinds import AnyOf, Kind, NamedType
 from spotrun.spec.model import RunSpec
 
 LIFETIMES_MAX = 100
-"""Maximum lifetimes: one that the policy decides takes a third of a second."""
+"""Maximum lifetimes. One lifetime that the policy decides takes a third of a second."""
 LOOK_MAX_S = 300.0
 CHUNK = 5
 ALL = "all types"
 
 
 class Way(msgspec.Struct, frozen=True):
-    """One row: the job with these offerings. A lifetime that trains longer than `given_up_s` is given up."""
+    """
+    A row of the forecast: the job with a set of offerings. A lifetime that trains for longer than `given_up_s` is given
+    up.
+    """
 
     strategy: str
     market: str
@@ -48,7 +52,10 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The common input of the lifetimes of all rows. `times` is the estimated speed of each kind, against the first."""
+    """
+    The common input for the lifetimes of all rows. `times` is the estimated speed of each kind, relative to the first
+    kind.
+    """
 
     ways: tuple[Way, ...]
     asked: Inputs
@@ -59,7 +66,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """The share of the lifetimes in which a kind did most of the work."""
+    """A kind, and the share of the lifetimes in which it did most of the work."""
 
     kind: str
     share: float
@@ -74,7 +81,9 @@ def forecast_of_kinds(
     source: Source,
     progressed: Callable[[int, int], None],
 ) -> tuple[list[Forecast], tuple[Share, ...]]:
-    """Return a row for each way, and which kinds will do the work; all ways meet the same markets and speeds."""
+    """
+    Return a row for each way, and the kinds that will probably do the work. All ways meet the same markets and speeds.
+    """
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     lives = range(min(lifetimes, LIFETIMES_MAX))
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -98,7 +107,7 @@ def forecast_of_kinds(
 
 
 def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source) -> list[list[LifeOutcome]]:
-    """Return, per way, the result of each of these lifetimes."""
+    """Return, for each way, the results of these lifetimes."""
     pools = _pools([each for way in choice.ways for each in way.offerings])
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     for own in (seed_of(seed, number) for number in lifetimes):
@@ -129,8 +138,8 @@ def _pools(offerings: Sequence[Offering]) -> SpotPools:
 
 def _work_s(choice: Choice, seed: int) -> dict[str, float]:
     """
-    Return the seconds of the work on each instance type in one lifetime; on the first kind the work as the job knows
-    it, within its doubt.
+    Return the seconds of the whole work on each instance type in one lifetime. On the first kind this is the job's own
+    estimate, varied within its doubt.
     """
     rng = np.random.default_rng((seed, 4))
     off = {kind: log(PUBLISHED_DOUBT) * float(rng.uniform(-1, 1)) for kind in choice.times}
@@ -161,7 +170,10 @@ def choice_of(
     strategy: str,
     checkpoint_bytes: int,
 ) -> Choice:
-    """Return the rows: the choice itself, each kind alone by the same rule, and on-demand alone."""
+    """
+    Return the input for a forecast with these rows: the whole choice, each kind alone with the same strategy, and
+    on-demand alone.
+    """
     kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]
     times = _believed(spec, offerings, created)
     slower = PUBLISHED_DOUBT**2
@@ -186,7 +198,7 @@ def _believed(spec: RunSpec, offerings: Sequence[Offering], created: RunCreated)
 
 
 def _alone(spec: RunSpec, kind: Kind, times: float) -> RunSpec:
-    """Return the same job with this kind only; its expected work is the estimate for that kind."""
+    """Return the same job with only this kind. Its expected work is the estimate for this kind."""
     named = AnyOf((kind,)) if isinstance(kind, NamedType) else kind
     resources = spec.resources.model_copy(update={"accelerators": named})
     expected = spec.policy.expected_work

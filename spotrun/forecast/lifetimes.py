@@ -1,5 +1,6 @@
 """
-The markets of simulated lifetimes: each has one of its own, generated, recorded, or as the local cloud makes them.
+Draws the markets of simulated lifetimes. Each lifetime has its own market: generated, recorded, or from the local
+cloud.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from spotrun.offering import CapacityType, Pool
 from spotrun.units import format_duration
 
 WARNED_MAX = 64
-"""Number of losses in one lifetime after which the notices repeat."""
+"""Number of losses in one lifetime after which the pattern of notices repeats."""
 STANDBY = Standby(NOTICE.total_seconds(), (True,))
 NOT_OFFERED = -1.0
 ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,10 +31,10 @@ ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 class SpotPools(msgspec.Struct, frozen=True):
     """
-    A choice of spot pools: their names, regions and prices (USD per hour), in the order of asking.
+    A choice of spot pools: their names, regions and prices (USD per hour), in the order in which they are requested.
 
-    An hour costs `sending` of the pool on top of the price, where that is not empty; and a start costs its toll, by
-    pool and for on-demand, where it costs anything besides its time.
+    `sending` has, for each pool, an hourly cost on top of the price; it may be empty. `tolls` has the cost of a start,
+    by pool and for on-demand, if a start costs money besides its time.
     """
 
     name: str
@@ -45,7 +46,10 @@ class SpotPools(msgspec.Struct, frozen=True):
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """Availability per tick and pool; and the price, per tick and pool where prices move, else one price a pool."""
+    """
+    The drawn market: availability per tick and pool; and prices, per tick and pool if they move, else one price per
+    pool.
+    """
 
     up: np.ndarray
     usd: np.ndarray
@@ -64,7 +68,7 @@ class Source(Protocol):
 
 
 class Generated(msgspec.Struct, frozen=True):
-    """Markets of this package's generator, at the prices of now."""
+    """Markets from this package's generator, at current prices."""
 
     @property
     def words(self) -> str:
@@ -76,9 +80,9 @@ class Generated(msgspec.Struct, frozen=True):
 
 class Replayed(msgspec.Struct, frozen=True):
     """
-    Capacity from the generator: prices carry no information about it. The prices of all pools are those of the same
-    moments of their history, from a random one on; after its end it starts again. A pool without a history keeps its
-    price of now.
+    Capacity comes from the generator, because prices carry no information about it. The prices of all pools are
+    replayed from the same random moment of their history; after its end, the history starts again. A pool without a
+    history keeps its current price.
     """
 
     histories: dict[str, tuple[PriceSegment, ...]]
@@ -115,10 +119,11 @@ class Replayed(msgspec.Struct, frozen=True):
 
 class Recorded(msgspec.Struct, frozen=True):
     """
-    Recorded windows from random moments on, one after another: zones for pools, at the same moments.
+    Recorded windows, each from a random moment on, one after another. Each pool uses a recorded zone, and all use the
+    same moments.
 
-    Where there are more pools than zones, those beyond have a zone's availability at other moments. A pool's price
-    moves from its price of now as its zone's did from its mean.
+    If there are more pools than zones, the further pools use a zone at other moments. The price of a pool moves around
+    its current price as the zone's price moved around its mean.
     """
 
     name: str
@@ -152,7 +157,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Local(msgspec.Struct, frozen=True):
-    """The generated market of the local cloud, under other seeds than the run's own. Its prices move."""
+    """The generated market of the local cloud, with other seeds than the run's own. Its prices move."""
 
     config: MarketConfig
 
@@ -182,7 +187,10 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 
 def standby_of(standby: Standby, seed: int) -> Standby:
-    """Return the same with its own notices for one lifetime: as many of its losses have one as on the local cloud."""
+    """
+    Return `standby` with the notices of one lifetime. The share of losses with a notice is the same as on the local
+    cloud.
+    """
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
     return msgspec.structs.replace(standby, warned=tuple(warned.tolist()))
@@ -190,9 +198,9 @@ def standby_of(standby: Standby, seed: int) -> Standby:
 
 class Lifetime(Sequence[Mapping[str, float]]):
     """
-    A market in the form that the simulator needs: the same object for as long as nothing changes.
+    A market in the form that the simulator needs: each tick returns the same object until something changes.
 
-    An entry is made on first use; most of the last ones are never used.
+    A tick's object is made on first use, because most of the last ticks are never used.
     """
 
     def __init__(self, market: SpotPools, drawn: Drawn) -> None:
@@ -222,7 +230,7 @@ class Lifetime(Sequence[Mapping[str, float]]):
 
 
 def draw(market: SpotPools, ticks: int, tick_s: float, seed: int, source: Source) -> Drawn:
-    """Return the market of one lifetime; one without pools needs no source."""
+    """Return the market of one lifetime. A market without pools needs no source."""
     if not market.pools:
         return Drawn(np.zeros((ticks, 0), dtype=bool), np.zeros(0))
     return source.draw(market, ticks, tick_s, seed)

@@ -1,9 +1,9 @@
 """
-One lifetime of a run, decided tick by tick by the policy that real runs use (`spotrun.policy.decide`).
+Simulates one lifetime of a run. The policy of real runs (`spotrun.policy.decide`) decides tick by tick.
 
-A choice of kinds is decided by measurements on the way, so its lifetimes need a ledger: each has a real one, in memory.
-This module plays the cloud and the agents: an instance is requested and is ready after a changeover, gets its notice
-and is lost, trains at the true speed of its kind, and makes a checkpoint now and then.
+A choice of kinds is decided by measurements during the run, so the policy needs a ledger: each lifetime has a real one,
+in memory. This module plays the cloud and the agents: an instance is ready a changeover after its request, trains at
+the true speed of its kind, makes checkpoints at intervals, gets its notice, and is lost.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 
 LOOKS_MAX = 30
-"""Maximum policy rounds that follow directly on one that wrote."""
+"""Maximum policy rounds that follow directly on a round that wrote an entry."""
 LAST_WORDS_S = 20.0
-"""Seconds before the loss at which an instance with a notice makes its last checkpoint."""
+"""Seconds before a loss at which an instance with a notice makes its last checkpoint."""
 RESTORE_SHARE = 0.1
-"""The share of a changeover from the takeover to the first new step."""
+"""The part of a changeover that passes between the takeover and the first new step, as a share."""
 IDLE_LOOK_S = 60.0
 """Maximum seconds between two policy rounds while nothing trains."""
 OFTEN, SELDOM_S = 4, 900.0
 """
-The first `OFTEN` checkpoints of an attempt are written as they are made, for they measure its pace; later ones at least
-`SELDOM_S` seconds apart.
+The first `OFTEN` checkpoints of an attempt are written when they are made, because they measure its pace. Later ones
+are written at least `SELDOM_S` seconds apart.
 """
 ROUNDING_S = 1e-6
 
 
 class Truth(msgspec.Struct, frozen=True):
     """
-    Facts that the run does not know: seconds of the whole work on each instance type, and of a changeover; and the
-    effects of the losses. No lifetime trains for longer than `given_up_s`.
+    Facts that the run does not know: the seconds of the whole work on each instance type, the seconds of a changeover,
+    and the effects of losses. No lifetime trains for longer than `given_up_s`.
     """
 
     work_s: Mapping[str, float]
@@ -65,7 +65,7 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 class LifeOutcome(msgspec.Struct, frozen=True):
-    """The outcome of a lifetime, and the share of the work that each instance type has done."""
+    """The outcome of a lifetime, and the share of the work that each instance type did."""
 
     outcome: Outcome
     shares: dict[str, float]
@@ -84,7 +84,7 @@ class _Machine(msgspec.Struct):
 
 
 class _Trainer(msgspec.Struct):
-    """The training on a machine: from `first` steps on, since `starts_s`, a step in `step_s`."""
+    """The training on a machine. It begins with step `first` at `starts_s`, and each step takes `step_s`."""
 
     machine: _Machine
     attempt: int
@@ -105,8 +105,8 @@ class _Trainer(msgspec.Struct):
 
 class LivedRun:
     """
-    A run of `spec` on these offerings; the market in `drawn` has a column for each spot pool in `pools`. At its end the
-    market starts again. The policy decides at least every `look_s` seconds.
+    A simulated run of `spec` on these offerings. The market in `drawn` has one column for each spot pool in `pools`;
+    after its end the market starts again. The policy decides at least every `look_s` seconds.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class LivedRun:
         self._losses = 0
 
     def live(self) -> LifeOutcome:
-        """Live until the run ends or is given up."""
+        """Simulate until the run ends or is given up."""
         self._look()
         while self._state.terminal is None and self._now_s < self._truth.given_up_s:
             self._now_s = max(self._now_s, min(self._next_s(), self._truth.given_up_s))
@@ -227,7 +227,7 @@ class LivedRun:
         return True
 
     def _losses_by(self, at_s: float) -> int:
-        """Return a number that belongs to this loss, whichever run meets it."""
+        """Return a number that identifies this loss, and is the same for all runs that meet it."""
         return round(at_s / self._tick_s)
 
     # -- what happens --------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class LivedRun:
         return min((moment for moment in moments if moment > self._now_s), default=self._now_s + self._look_s)
 
     def _happens(self) -> bool:
-        """Play all events that are due by now; return whether one happened that the policy should see at once."""
+        """Apply all events that are due by now. Return whether one of them needs a decision of the policy at once."""
         changed = [self._pass(machine) for machine in list(self._machines.values()) if machine.ended_s == inf]
         trains = self._train()
         return self._hand_over() or trains or any(changed)
@@ -284,7 +284,7 @@ class LivedRun:
             self._trainer = None
 
     def _train(self) -> bool:
-        """Play the training; return whether it has just begun or ended."""
+        """Advance the training. Return whether it has just begun or ended."""
         trainer, now_s = self._trainer, self._now_s
         if trainer is None:
             return False
@@ -319,14 +319,17 @@ class LivedRun:
         return due_s if trainer.started and trainer.step_at(due_s) > trainer.committed else inf
 
     def _stops_s(self, trainer: _Trainer) -> float:
-        """Return when the trainer hands over: at once if its attempt has to leave, or just before it is taken."""
+        """
+        Return when the trainer hands over: just before the machine is taken if there is a notice, at once if the
+        attempt has to leave, else never.
+        """
         attempt = self._state.attempts[trainer.attempt]
         if attempt.notice is not None:
             return max(self._now_s, trainer.machine.taken_s - LAST_WORDS_S)
         return self._now_s if attempt.leaving else inf
 
     def _commit(self, trainer: _Trainer, taken_s: float, *, final: bool = False) -> int | None:
-        """Commit the steps done by `taken_s`; return the number of the newest commit, None if there is none."""
+        """Commit the steps done by `taken_s`. Return the number of the newest commit; None before the first commit."""
         step, number = min(self._steps, trainer.step_at(taken_s)), self._state.next_number
         if step <= trainer.committed:
             newest = self._state.latest_commit()
@@ -355,7 +358,7 @@ class LivedRun:
         return number
 
     def _hand_over(self) -> bool:
-        """Hand over to the machine that is ready, once nothing trains."""
+        """Start an attempt on the machine that is ready, if no attempt trains."""
         state, launch = self._state, self._state.pending_launch
         if state.terminal is not None or state.current is not None or launch is None:
             return False
@@ -400,7 +403,7 @@ class LivedRun:
         return bool(self._drawn.up[self._row(at_s), column])
 
     def _taken_s(self, column: int) -> float:
-        """Return the start of the next tick in which the pool has no capacity; `inf` if there is none."""
+        """Return the start of the next tick in which the pool has no capacity; `inf` if there is no such tick."""
         from_now_on = np.roll(self._drawn.up[:, column], -self._row(self._now_s))
         away = (~from_now_on).nonzero()[0]
         return float((self._tick(self._now_s) + away[0]) * self._tick_s) if len(away) else inf
@@ -415,7 +418,7 @@ class LivedRun:
         return Decimal(f"{float(found):.6f}")
 
     def _segments(self, machine: _Machine) -> Sequence[PriceSegment]:
-        """Return the price segments of a machine, as its price moved."""
+        """Return the price segments of a machine, following the moves of its price."""
         found = list(machine.instance.prices)
         if machine.column is None or self._drawn.usd.ndim == 1:
             return found

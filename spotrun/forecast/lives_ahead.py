@@ -1,7 +1,7 @@
 """
-Forecasts the result of a job: many simulated lifetimes of it, decided by the strategies that production uses.
+Forecasts the result of a job from many simulated lifetimes, decided by the strategies that real runs use.
 
-A *lifetime* is the job in one market of its own.
+A *lifetime* is one run of the job in its own market.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import Job
 
 HORIZON = 2.0
-"""A lifetime is given up after this many times its span."""
+"""A lifetime is given up after this multiple of its span."""
 SPAN = 4.0
-"""Span of a job without a deadline, in times of its work."""
+"""The span of a job without a deadline, as a multiple of its work."""
 MOSTLY = 1.5
-"""Most lifetimes end within this many times their work. The same seed draws the same market, however long."""
+"""Most lifetimes end within this multiple of their work. A seed draws the same market for any length."""
 TICKS = 120
-"""Decisions in the planned time; a loss falls on one, so more of them add little information."""
+"""Number of decisions in the planned time. A loss falls on a decision, so more of them add little information."""
 TICK_MAX_S = 600.0
 GENERATED = Generated()
 CHUNK = 25
@@ -36,17 +36,17 @@ WORKERS = 2
 
 
 def tick_for(time_s: float) -> float:
-    """Return the seconds between two decisions of a lifetime that is planned to take `time_s`."""
+    """Return the seconds between two decisions in a lifetime that is planned to take `time_s`."""
     return min(TICK_MAX_S, time_s / TICKS)
 
 
 def span_s(job: Job) -> float:
-    """Return the seconds until the deadline, or a substitute without one."""
+    """Return the seconds until the deadline, or a substitute if there is no deadline."""
     return job.deadline_s if isfinite(job.deadline_s) else SPAN * (job.work_s + job.changeover_s)
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One row of a forecast. `rule` decides, unless a named strategy does."""
+    """A row of a forecast. `rule` decides; if it is None, the named strategy decides."""
 
     strategy: str
     market: SpotPools
@@ -55,10 +55,10 @@ class Question(msgspec.Struct, frozen=True):
 
 class Doubt(msgspec.Struct, frozen=True):
     """
-    The unknowns of the job itself: each lifetime has its own.
+    The uncertainty of the job itself; each lifetime draws its own values.
 
-    Its work is off by up to `work_share` either way. A changeover takes one of `changeovers_s`, or the job's own figure
-    if there are none, times or divided by up to `changeover_factor`.
+    The work is wrong by up to the share `work_share` either way. A changeover takes one of `changeovers_s`, or the
+    job's own figure if that is empty, multiplied or divided by up to `changeover_factor`.
     """
 
     work_share: float = 0.0
@@ -66,7 +66,7 @@ class Doubt(msgspec.Struct, frozen=True):
     changeover_factor: float = 1.0
 
     def job(self, job: Job, seed: int) -> Job:
-        """Return the job as it turns out in one lifetime."""
+        """Return the job with the values of one lifetime."""
         rng = np.random.default_rng((seed, 2))
         changeover_s = float(rng.choice(self.changeovers_s or (job.changeover_s,)))
         factor, share = self.changeover_factor ** rng.uniform(-1, 1), 1 + self.work_share * rng.uniform(-1, 1)
@@ -74,18 +74,18 @@ class Doubt(msgspec.Struct, frozen=True):
 
     def believed(self, job: Job) -> Job:
         """
-        Return the job that its strategy computes with: changeovers are a little longer than they really are, as in
-        production.
+        Return the job that its strategy calculates with. As in real runs, its changeovers are assumed to be a little
+        longer than they are.
         """
         return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 
 
 class Forecast(msgspec.Struct, frozen=True):
     """
-    The answer: over all lifetimes, in USD and seconds. A lifetime that never finished counts as endless.
+    The result over all lifetimes, in USD and seconds. A lifetime that never finished counts as infinitely long.
 
-    `budget_passed` and `missed` are probabilities, None without a budget or a deadline; `interruptions` and the seconds
-    of downtime are means.
+    `budget_passed` and `missed` are probabilities; None if the job has no budget or no deadline. `interruptions` and
+    the seconds of downtime are means.
     """
 
     strategy: str
@@ -108,8 +108,8 @@ class Forecast(msgspec.Struct, frozen=True):
 
 class Inputs(msgspec.Struct, frozen=True):
     """
-    The input of a forecast: its questions, the job as it is known before it runs, and how it is lived. Each lifetime
-    has notices of its own in place of those of `standby`.
+    The input of a forecast: its questions, the job as it is known before it runs, and the conditions of its lifetimes.
+    Each lifetime draws its own notices instead of those of `standby`.
     """
 
     questions: tuple[Question, ...]
@@ -131,8 +131,8 @@ def forecast(
     """
     Return one forecast per question, in their order.
 
-    All questions use the same markets, drawn once a lifetime for the widest of them: the pools of each market must be
-    among its pools. The same seed gives the same markets.
+    All questions use the same markets, which are drawn once per lifetime for the market with the most pools. It must
+    contain the pools of all other markets. The same seed gives the same markets.
     """
     outcomes: list[list[Outcome]] = [[] for _ in asked.questions]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -150,7 +150,7 @@ def _chunks(lifetimes: int) -> list[range]:
 
 
 def outcomes_of(asked: Inputs, lifetimes: range, seed: int, source: Source) -> list[list[Outcome]]:
-    """Return, per question, the outcome of each of these lifetimes."""
+    """Return, for each question, the outcome of each of these lifetimes."""
     questions, job, doubt = asked.questions, asked.job, asked.doubt
     widest = max((question.market for question in questions), key=lambda market: len(market.pools))
     columns = [[widest.pools.index(pool) for pool in question.market.pools] for question in questions]
@@ -178,18 +178,18 @@ def outcomes_of(asked: Inputs, lifetimes: range, seed: int, source: Source) -> l
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Return the seed of one lifetime: of its market, its doubts and its notices."""
+    """Return the seed of one lifetime, for its market, its uncertainties and its notices."""
     return seed * 1_000_003 + number
 
 
 def horizons(job: Job) -> tuple[int, int]:
-    """Return two numbers of ticks to draw of a market: the first is mostly enough, the second always."""
+    """Return two numbers of ticks to draw of a market. The first is usually enough, the second always."""
     whole_s, mostly_s = HORIZON * span_s(job), MOSTLY * (job.work_s + job.changeover_s)
     return ceil(min(whole_s, mostly_s) / job.tick_s), ceil(whole_s / job.tick_s)
 
 
 def summary(question: Question, outcomes: Sequence[Outcome], job: Job, budget_usd: float | None) -> Forecast:
-    """Return the outcomes of one question as figures."""
+    """Summarise the outcomes of one question."""
     costs = np.array([outcome.cost_usd for outcome in outcomes])
     ends = np.array([inf if outcome.finished_s is None else outcome.finished_s for outcome in outcomes])
     p5, p50, p95 = (float(cost) for cost in np.quantile(costs, [0.05, 0.5, 0.95]))

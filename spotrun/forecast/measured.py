@@ -1,4 +1,4 @@
-"""Measurements of earlier runs of a job for the next one: how long its training takes, and how long its starts."""
+"""Collects measurements from earlier runs of a job: the time of its training, and the time of its starts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from spotrun.run.state import RunState
 
 class RunMeasurements(msgspec.Struct, frozen=True):
     """
-    `work` is the training alone, with its `epochs`, in the newest completed run; None if there is none. `changeovers_s`
-    are the seconds of each start of all runs, as they were or would have been without a packed set-up; `boots_s` the
-    part of each that was not billed yet. `setups_s` are the seconds of set-ups that were packed, `unpacks_s` those of
-    unpacking one. `checkpoint_bytes` is the size of the newest checkpoint, 0 if there is none. `work_doubt` is the
-    share by which the work may be wrong. `by_bench`: changeovers are those of a bench.
+    Measurements of earlier runs. `work` is the time of training alone, with its `epochs`, in the newest completed run;
+    None if no run has completed. `changeovers_s` are the seconds of each start of all runs; a start that unpacked its
+    set-up counts as if it had run it. `boots_s` is the part of each start that was not billed yet. `setups_s` are the
+    seconds of set-ups that were packed, `unpacks_s` the seconds of unpacking one. `checkpoint_bytes` is the size of the
+    newest checkpoint, 0 before the first. `work_doubt` is the share by which the work may be wrong. `by_bench`: the
+    changeovers were measured by a bench.
     """
 
     work: timedelta | None = None
@@ -46,7 +47,7 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
     @property
     def later_start(self) -> float:
-        """The share of a changeover that a start takes if it unpacks its set-up."""
+        """The share of a changeover that a start takes if it unpacks a packed set-up."""
         if not self.setups_s or not self.changeovers_s:
             return 1.0
         whole_s = fmean(self.setups_s)
@@ -55,7 +56,7 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
 
 def measured(states: Iterable[RunState]) -> RunMeasurements:
-    """Return the measurements of one job's runs, newest first."""
+    """Collect the measurements of one job's runs, given newest first."""
     known = list(states)
     setups_s = tuple(seconds for state in known for seconds in _setups(state, "run"))
     whole_s = fmean(setups_s) if setups_s else None
@@ -74,12 +75,15 @@ def measured(states: Iterable[RunState]) -> RunMeasurements:
 
 
 def _size_bytes(event: CheckpointCommitted) -> int:
-    """Return the bytes of an image, or of the state of a command."""
+    """Return the bytes of a checkpoint's image or, for a command, of its state."""
     return event.size_bytes if event.has_image or event.files is None else event.files.size_bytes
 
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
-    """Yield the seconds of set-ups that were packed or unpacked, by `how`."""
+    """
+    Yield the seconds of set-ups with a stored archive: of packing runs if `how` is "run", of unpacking ones if it is
+    "unpacked".
+    """
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:
             yield attempt.setup.seconds
@@ -87,8 +91,8 @@ def _setups(state: RunState, how: str) -> Iterator[float]:
 
 def _whole_starts(state: RunState, setup_s: float | None) -> Iterator[float]:
     """
-    Yield the seconds of starts, with a set-up of `setup_s` in place of an unpacked one; unchanged if `setup_s` is not
-    known.
+    Yield the seconds of starts. A start that unpacked its set-up counts with `setup_s` in place of the unpacking, if
+    that is known.
     """
     for number, seconds in measured_starts(state).items():
         setup = state.attempts[number].setup

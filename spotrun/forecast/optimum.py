@@ -1,4 +1,4 @@
-"""The cost of a job with the whole market known beforehand: an exact bound for every strategy."""
+"""Computes the cost of a job if the whole market were known beforehand: an exact bound for every strategy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from spotrun.strategies.port import ON_DEMAND, Job
 
 def optimum(job: Job, market: Ticks, deadlines_s: list[float], first: int = 0) -> list[float]:
     """
-    Return the least cost in USD for each deadline, by dynamic programming over (tick, place, slack used).
+    Return the minimum cost in USD for each deadline, from dynamic programming over (tick, place, slack used).
 
-    Slack used, u, is all time that made no progress: waits of one tick and changeovers. Both are whole numbers of
-    q = gcd(tick, changeover, work) seconds, so the grid is exact. A start that is lost or stopped before its changeover
-    is over made no progress: the same wait for nothing is cheaper, so starts are taken whole. Cost[place][u] moves by
+    The used slack, u, is all time without progress: waits of one tick and changeovers. Both are whole numbers of q =
+    gcd(tick, changeover, work) seconds, so the grid is exact. A start that is lost or stopped during its changeover
+    makes no progress, and waiting for the same time costs nothing. So only complete starts are considered.
+    Cost[place][u] moves by
 
         run on     (t, u) -> (t + 1, u)              for the tick's price
         wait       (t, u) -> (t + 1, u + g)          for nothing

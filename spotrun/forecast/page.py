@@ -1,4 +1,4 @@
-"""`spotrun plan JOB.yaml --html FILE`: the forecast as one file that loads nothing from anywhere."""
+"""The page of `spotrun plan JOB.yaml --html FILE`: the forecast as one file that loads no other files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAUSES = (("restore", "starts", "changeover_s"), ("rework", "done twice", "rewor
 
 
 def forecast_page(plan: Plan, name: str) -> str:
-    """Return the forecast of the job `name`."""
+    """Return the page with the forecast of the job `name`."""
     title = f"{name}: {heading(plan)}"
     body = element(
         "main",
@@ -47,7 +47,7 @@ def _named(forecast: Forecast) -> str:
 
 
 def _ranges(forecasts: tuple[Forecast, ...]) -> Markup:
-    """A line for each forecast from P5 to P95 of the cost, with P50 marked, all on one scale from zero."""
+    """Draw a line for each forecast from P5 to P95 of the cost, with P50 marked. All lines have one scale from zero."""
     most = max(each.cost_p95_usd for each in forecasts) or 1.0
     rows = []
     for each in forecasts:
@@ -64,7 +64,7 @@ def _ranges(forecasts: tuple[Forecast, ...]) -> Markup:
 
 
 def _downtime(forecasts: tuple[Forecast, ...]) -> Markup:
-    """Return a bar for each forecast with the mean downtime by cause."""
+    """Draw a bar for each forecast with the mean downtime by cause."""
     whole = max(sum(_seconds(each)) for each in forecasts) or 1.0
     rows = []
     for each in forecasts:

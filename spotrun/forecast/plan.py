@@ -1,4 +1,4 @@
-"""The forecast of one specification: its questions, its markets, and its assumptions."""
+"""Forecasts one specification: defines the questions, the markets, and the assumptions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ ANYWHERE = SpotPools("any", (), (), ())
 
 
 class Repeats(msgspec.Struct, frozen=True):
-    """Mean repetition of a command that keeps nothing; the rework is None if it hardly ever comes through."""
+    """
+    The mean rework of a command that keeps nothing, if a loss comes every `loss_every_s`. `expected_rework_s` is None
+    if the command hardly ever completes.
+    """
 
     loss_every_s: float
     expected_rework_s: float | None
@@ -44,10 +47,11 @@ class Repeats(msgspec.Struct, frozen=True):
 
 class Plan(msgspec.Struct, frozen=True):
     """
-    Everything that is known before any money is spent. `assumed` names the assumptions in one line.
+    The forecast of a job, made before any money is spent. `assumed` states the assumptions in one line.
 
-    `time_left` is None for a run without a deadline. `repeats` is of a command that names no state, and of which no
-    earlier run had a checkpoint. `expects` has the kinds of a choice that do most of the work, the most likely first.
+    `time_left` is None for a run without a deadline. `repeats` is set for a command that names no state, if no earlier
+    run of it had a checkpoint. `expects` lists the kinds of a choice that will do most of the work, the most likely
+    first.
     """
 
     work: timedelta
@@ -65,8 +69,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 class Sent(msgspec.Struct, frozen=True):
     """
-    Traffic between an instance and the bucket: a checkpoint of that size at each start and each `interval_s`. Of `size`
-    instances that train together one sends it.
+    Traffic between an instance and the bucket: a checkpoint of `checkpoint_bytes` at each start, and one per
+    `interval_s`. Of `size` instances that train together, only one sends it.
     """
 
     created: RunCreated | None = None
@@ -83,7 +87,7 @@ class Sent(msgspec.Struct, frozen=True):
         return self.price_usd_per_hour(offering) + self.to(offering).usd_per_hour
 
     def price_usd_per_hour(self, offering: Offering) -> float:
-        """Dollars an hour of all instances that train together."""
+        """Return the dollars per hour of all instances that train together."""
         return self.size * float(offering.price_usd_per_hour)
 
 
@@ -106,13 +110,14 @@ def plan(
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> Plan:
     """
-    Forecast `spec` on the `offerings` that suit it, cheapest first; to be done in `time_left`, where that is given.
+    Forecast `spec` on the `offerings` that suit it, given cheapest first. It must be done within `time_left`, unless
+    that is None.
 
-    `measured` tells what changeovers took in earlier runs, `source` where the markets come from. `considered` is passed
-    on as it is. `created` knows where the bucket is; without it nothing crosses regions.
+    `measured` has the changeovers of earlier runs, and `source` draws the markets. `considered` is passed on unchanged.
+    `created` has the region of the bucket; without it, no traffic counts as crossing regions.
 
     Raises:
-        SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
+        SpecInvalid: no on-demand offering suits the job, so a deadline cannot be promised.
     """
     made_of = asked(spec, offerings, work, time_left, measured, created)
     budget = spec.budget.max_usd
@@ -134,7 +139,10 @@ def plan(
 
 
 def learns(spec: RunSpec) -> bool:
-    """Return whether a forecast is of all kinds of a choice, as a run would try them; of a gang it is of one kind."""
+    """
+    Return whether a forecast covers all kinds of a choice, as a run would try them. The forecast of a gang covers one
+    kind.
+    """
     return spec.resources.is_choice and spec.num_nodes == 1
 
 
@@ -173,10 +181,10 @@ def asked(
     created: RunCreated | None = None,
 ) -> Inputs:
     """
-    Return the input of the simulation for `plan`, row by row.
+    Return the input for the simulations of `plan`.
 
     Raises:
-        SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
+        SpecInvalid: no on-demand offering suits the job, so a deadline cannot be promised.
     """
     sent = Sent(created, measured.checkpoint_bytes, _rework(spec).total_seconds(), spec.num_nodes)
     return Inputs(
@@ -219,7 +227,8 @@ def job_for(
 
 def _rework(spec: RunSpec) -> timedelta:
     """
-    Return the most that one loss without notice undoes; "every N steps" is not known as a time before it is measured.
+    Return the maximum training time that one loss without notice undoes. For "every N steps", the automatic interval is
+    assumed, because the time of N steps is unknown before it is measured.
     """
     every = spec.checkpoint.every
     interval = every if isinstance(every, timedelta) else auto_interval(assumptions.STALL)
@@ -234,12 +243,15 @@ def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: RunMeasurem
 
 
 def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
-    """Return whether any instance can unpack the set-up of another one: one with another accelerator cannot."""
+    """Return whether any instance could unpack the set-up of another. An instance with another accelerator cannot."""
     return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
 
 
 def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list[Question]:
-    """Return the run's own rule in its first zone, its region and everywhere; and the two bills to compare it with."""
+    """
+    Return the questions: the run's own rule in its first zone, in its first region and everywhere, and the two bills to
+    compare it with.
+    """
     spot = [found for found in offerings if found.capacity_type is CapacityType.SPOT]
     dear = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     toll_usd = sent.to(min(dear, key=sent.usd_per_hour)).start_usd if dear else 0.0
@@ -261,7 +273,10 @@ def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list
 
 
 def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
-    """Return the rule that decides without a deadline; None with one, where its strategy decides."""
+    """
+    Return the rule that decides in a job without a deadline; None if the job has a deadline, because its strategy
+    decides then.
+    """
     if spec.policy.deadline is not None:
         return None
     return patience(spec) if falls_back else Patient(inf, None)

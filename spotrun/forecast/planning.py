@@ -1,4 +1,4 @@
-"""Forecasts a job for `spotrun plan`, from its market and its earlier runs."""
+"""Prepares the forecast of `spotrun plan` for a job, from its market and its earlier runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from spotrun.spec.varied_arguments import unvaried
 from spotrun.store.opening import open_store
 
 RUNS_MAX = 10
-"""Maximum runs of the name that are read, the newest first."""
+"""Maximum earlier runs of the job's name that are read, the newest first."""
 
 
 class Planned(NamedTuple):
@@ -49,7 +49,7 @@ class Planned(NamedTuple):
     measured: RunMeasurements
     source: Source
     notes: Sequence[str] = ()
-    """Notes on the figures that a bench has given, or would have given for a job with other arguments."""
+    """Notes on figures that come from a bench, or that a bench has only for the job with other arguments."""
 
 
 def planned(
@@ -69,8 +69,8 @@ def planned(
     Return the forecast of the job at `spec_path` under `overrides`, from the runs and benches in `store`.
 
     Raises:
-        SpecInvalid: the job cannot be forecast so, no offering suits, or none is within max_price now.
-        CloudError: nothing is offered there.
+        SpecInvalid: the job cannot be forecast, no offering suits it, or none is within max_price now.
+        CloudError: the cloud offers nothing in the places that the job names.
     """
     spec = load_spec(spec_path, dict(overrides), store or default_store(), arguments)
     known, notes = _with_bench(_measured(spec, store), spec, spec_path, store)
@@ -115,7 +115,7 @@ def _measured(spec: RunSpec, store: str | None) -> RunMeasurements:
     Return the measurements of the newest runs of this name.
 
     Raises:
-        StoreError: the store cannot be read, and the specification does not say how long the work is.
+        StoreError: the store cannot be read, and the specification does not have the length of the work.
     """
     folder = store or spec.checkpoint.uri
     if absent(folder):
@@ -135,10 +135,10 @@ def _with_bench(
 ) -> tuple[RunMeasurements, list[str]]:
     """
     Return the measurements of runs, completed by those of `spotrun bench` on the first kind of the job; and notes on
-    the latter.
+    the figures of the bench.
 
     Raises:
-        StoreError: the store cannot be read, and nothing else says how long the work is.
+        StoreError: the store cannot be read, and the length of the work is not known from elsewhere.
     """
     folder, needs_work = store or spec.checkpoint.uri, not (spec.policy.expected_work or known.work)
     if absent(folder) or not spec.resources.kinds or not (needs_work or not known.changeovers_s):
@@ -169,14 +169,17 @@ def _with_bench(
 
 def _start_s(found: Benched, measured_s: float, spec: RunSpec) -> float:
     """
-    Return a start in the run time of the job: a bench waits for no boot that is simulated, and a second of it is a
-    second.
+    Return the seconds of a start in the run time of the job. In a bench, no simulated boot is waited for, and a second
+    of run time is a real second.
     """
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
 
 def _said_of_another(found: Benched, spec_path: Path) -> str:
-    """Say which bench does not count for the job as it is, and what to type for a job that it counts for."""
+    """
+    Return a note on a bench of the job with other arguments: its date, and the command that forecasts the job with
+    these arguments.
+    """
     said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise or 'other arguments'}"
     if found.command:
         return f"{said}: it counts for a job with train: {{run: {found.command!r}}}"
@@ -184,7 +187,12 @@ def _said_of_another(found: Benched, spec_path: Path) -> str:
 
 
 def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str, price_history: bool) -> Source:
-    """Raises: \n    SpecInvalid: the flags name two markets, or an unknown one."""
+    """
+    Return the source of the markets.
+
+    Raises:
+        SpecInvalid: the flags name two markets, or an unknown one.
+    """
     if traces is not None and price_history:
         raise SpecInvalid("--traces has prices of its own", hint="leave out --price-history")
     known_word("--published-as", published_as, AVAILABLE)

@@ -1,4 +1,6 @@
-"""A forecast as tables, a picture of its costs, and JSON, where dollars and seconds are rounded and "never" is null."""
+"""
+Shows a forecast as tables, as a picture of its costs, and as JSON. In JSON, figures are rounded and "never" is null.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ TIMES = ("P50", "P95", "late", "lost", "start", "redo", "wait")
 
 
 def heading(plan: Plan) -> str:
-    """Return the job that the forecast is for."""
+    """Return a heading that describes the job."""
     due = "" if plan.time_left is None else f", to be done in {short_duration(plan.time_left)}"
     return f"{short_duration(plan.work)} of work{due}"
 
@@ -49,7 +51,7 @@ def cost_cells(plan: Plan, row: Forecast) -> list[str]:
 
 
 def time_columns(plan: Plan) -> list[str]:
-    """Return the names in `TIMES`; without a deadline, no run can be late."""
+    """Return the column names in `TIMES`. Without a deadline the column "late" is left out."""
     return [name for name in TIMES if name != "late" or plan.time_left is not None]
 
 
@@ -85,14 +87,14 @@ def lasting(seconds: float) -> str:
 
 
 def chance(share: float | None) -> str:
-    """Return a share in percent; a small chance is never shown as zero."""
+    """Format a share in percent. A small chance is never shown as zero."""
     return "<1%" if share is not None and 0 < share < 0.005 else percent(share)
 
 
 def cost_picture(plan: Plan, width: int | None = None) -> str:
     """
-    Draw a line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero; none wider than
-    `width`. If a name leaves too little room next to it, the line is below its name.
+    Draw a line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero. No line is wider
+    than `width`. If the names leave too little room, each line is drawn below its name.
     """
     most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
     names = [plain(f"{row.strategy}, {row.market}") for row in plan.forecasts]
@@ -118,7 +120,9 @@ def _bar(row: Forecast, most: float, width: int) -> str:
 
 
 def expects(plan: Plan) -> str | None:
-    """Say which type of a choice the run will probably train on; None for a job without a choice."""
+    """
+    Return a sentence about the types of a choice on which the run will probably train; None for a job without a choice.
+    """
     if not plan.expects:
         return None
     first, *others = (f"{each.kind} in {chance(each.share)}" for each in plan.expects)
@@ -152,7 +156,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def figures_of(row: msgspec.Struct) -> dict[str, Any]:
-    """Return the fields, rounded; an endless one is None."""
+    """Return the fields of a row, rounded. An infinite value becomes None."""
     facts: dict[str, Any] = msgspec.to_builtins(row)
     return {
         name: (round(value, 4) if isfinite(value) else None) if isinstance(value, float) else value
@@ -161,7 +165,7 @@ def figures_of(row: msgspec.Struct) -> dict[str, Any]:
 
 
 def show(plan: Plan, *, known: bool) -> None:
-    """Print all of it. `known`: the job itself says how long the work takes."""
+    """Print the whole forecast. `known`: the job itself states how long the work takes."""
     print_figures(cost_table(plan))
     print()
     print_figures(time_table(plan))

@@ -1,4 +1,6 @@
-"""Strategies × recorded markets × job lengths × deadlines × changeovers: the cost of each, and how often it is late."""
+"""
+Studies strategies × recorded markets × job lengths × deadlines × changeovers: their costs, and how often a job is late.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,13 @@ from spotrun.forecast.traces import Windows, read_any
 from spotrun.strategies.port import Job
 
 OPTIMUM = "optimum"
-"""The name of the cost with hindsight, next to the strategies."""
+"""The name of the minimum cost with hindsight, listed next to the strategies."""
 WORKERS = 2
 ENDINGS = (".npz", ".json", ".csv", ".txt")
 
 
 class Case(msgspec.Struct, frozen=True, order=True):
-    """One job, in one choice of zones: each zone of a record by itself, or all of them."""
+    """One job with one set of zones: each zone of a record by itself, or all zones together."""
 
     zones: str
     work_s: float
@@ -39,8 +41,8 @@ class Case(msgspec.Struct, frozen=True, order=True):
 
 class SimulatedJob(msgspec.Struct, frozen=True):
     """
-    One job from one moment of a record on. `share` is its cost, divided by the on-demand-only bill. The optimum has no
-    count of losses: several optima may have the same cost.
+    One simulated job, started at one moment of a record. `share` is its cost, divided by the bill on on-demand alone.
+    For the optimum `losses` is None, because several optima may have the same cost.
     """
 
     case: Case
@@ -51,7 +53,7 @@ class SimulatedJob(msgspec.Struct, frozen=True):
 
 
 class StrategyResult(msgspec.Struct, frozen=True):
-    """All trials of one strategy in one case."""
+    """The summary of all trials of one strategy in one case."""
 
     strategy: str
     case: Case
@@ -63,8 +65,8 @@ class StrategyResult(msgspec.Struct, frozen=True):
 
 class Options(msgspec.Struct, frozen=True):
     """
-    The scope of a study. Records without prices have spot at 1 / `price_ratio` of on-demand. Of every record each
-    `every`th window is taken, and in it jobs that start at `starts` moments.
+    The scope of a study. In records without prices, spot costs 1 / `price_ratio` of on-demand. Of every record each
+    `every`th window is used, and in each window jobs start at `starts` moments.
     """
 
     strategies: tuple[str, ...]
@@ -80,7 +82,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class RecordFacts(msgspec.Struct, frozen=True):
-    """A record, how it was read, and how many trials it had room for."""
+    """A record, how its numbers were read, and the number of trials that it had room for."""
 
     name: str
     zones: int
@@ -92,7 +94,7 @@ class RecordFacts(msgspec.Struct, frozen=True):
 
 
 class Study(msgspec.Struct, frozen=True):
-    """`digest` is the sha256 of every trial: the same records and options give the same one."""
+    """A finished study. `digest` is the sha256 of every trial: the same records and options give the same digest."""
 
     records: tuple[RecordFacts, ...]
     rows: tuple[StrategyResult, ...]
@@ -101,10 +103,10 @@ class Study(msgspec.Struct, frozen=True):
 
 def records_in(folder: Path) -> list[Path]:
     """
-    Return the files that may be records, below a folder, or the one file.
+    Return the files below a folder that may be records, or `folder` itself if it is a file.
 
     Raises:
-        SpotrunError: there is none.
+        SpotrunError: there is no such file.
     """
     found = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.suffix in ENDINGS)
     kept = [path for path in found if not path.name.lower().startswith(("license", "notice", "readme"))]
@@ -120,7 +122,7 @@ def study(
     Simulate every strategy in every case on every record.
 
     Raises:
-        SpotrunError: a file is no record, or no record is as long as a deadline.
+        SpotrunError: a file is not a record, or all records are shorter than the deadlines.
     """
     records = [(path, read(path, options)) for path in paths]
     pieces = [(path, window) for path, record in records for window in range(0, len(record.up), options.every)]
@@ -176,7 +178,10 @@ def _trial(case: Case, strategy: str, job: Job, market: Ticks, first: int) -> Si
 
 
 def jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int]]:
-    """Jobs that on-demand could finish in time, at moments that leave room for their deadline in the record."""
+    """
+    Yield the jobs that on-demand could finish in time, each with start moments that leave room for its deadline in the
+    record.
+    """
     for work_s, deadline_s, changeover_s in product(options.works_s, options.deadlines_s, options.changeovers_s):
         room = ticks - ceil(deadline_s / tick_s)
         if deadline_s < work_s + changeover_s or room < 0:

@@ -1,5 +1,5 @@
 """
-One job in one recorded market, tick by tick.
+Simulates one job in one recorded market, tick by tick.
 
 Decisions fall on tick starts and see the coming tick's availability; a loss falls on a tick boundary. Every start pays
 a changeover in time and at the new instance's price, stopping is free, progress is kept, and billing is by the second.
@@ -18,7 +18,9 @@ SECONDS_PER_HOUR = 3600.0
 ROUNDING_S = 1e-6
 
 Ticks = Sequence[Mapping[str, float]]
-"""Per tick the zones that have spot, with their price in USD per hour; the same object again while nothing changes."""
+"""
+For each tick, the zones that have spot, with their price in USD per hour. While nothing changes, it is the same object.
+"""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -44,14 +46,16 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Standby(msgspec.Struct, frozen=True):
     """
-    Replacements that start before they are needed, as the runner's do: next to an instance that still trains.
+    The rules for replacements that start before they are needed, as in the runner: next to an instance that still
+    trains.
 
-    `warned` says, in turns, which losses have a notice. The replacement for such a loss has had `notice_s` of its
-    changeover when the old instance goes, at its own price; nothing is done twice, and spot counts as missing since the
-    notice. The new place is paid for next to the old one until its changeover is over, and may be lost before. While
-    something trains, the strategy requests spot once in `ask_every_s`. The first `unbilled_s` of every start cost
-    nothing: clouds bill from the end of the boot. Once a start has come to training, later ones take the share
-    `later_start` of a changeover: they unpack its set-up.
+    `warned` defines which losses have a notice; it is used in turn and repeats. The replacement for a loss with a
+    notice has already spent `notice_s` of its changeover when the old instance goes, and these are billed at its own
+    price. No work is done twice then, and spot counts as missing since the notice. Until its changeover is over, the
+    new place is billed in addition to the old one, and may itself be lost. While an instance trains, the strategy
+    requests spot once in `ask_every_s`. The first `unbilled_s` of every start are free, because clouds bill from the
+    end of the boot. Once a first start has led to training, later starts take the share `later_start` of a changeover,
+    because they unpack its set-up.
     """
 
     notice_s: float
@@ -74,10 +78,11 @@ def simulate(
     tolls: Mapping[str, float] = NO_TOLLS,
 ) -> Outcome:
     """
-    Run `job` from tick `first` of `market` on, as `strategy` chooses. A loss undoes `rework_s` at most.
+    Simulate `job` from tick `first` of `market` on, at the places that `strategy` chooses. A loss undoes at most
+    `rework_s`.
 
-    Without a `standby` every start pays its whole changeover. `believed` is the job as the strategy sees it, if that
-    is more careful than the truth. A start somewhere costs its toll in USD.
+    Without a `standby` every start pays its whole changeover. `believed` is the job that the strategy calculates with,
+    if that is more careful than the truth. `tolls` has the cost of a start, in USD, by place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -105,11 +110,11 @@ def simulate(
 
 class _Life:
     """
-    One job on its way: where it runs, for how long it has, and its results so far.
+    The state of a simulated job: the place where it runs, since when, and its results so far.
 
-    `coming` is the place that is made ready next to the running one, for `coming_s` more; `ahead_s` the part of its
-    changeover that a replacement has had, in the tick of a loss; `free_s` and `coming_free_s` the seconds that are not
-    billed yet.
+    `coming` is the place that is prepared next to the running one, for `coming_s` more. `ahead_s` is the part of its
+    changeover that a replacement has already spent in the tick of a loss. `free_s` and `coming_free_s` are the seconds
+    that are not billed yet.
     """
 
     __slots__ = (
@@ -141,7 +146,7 @@ class _Life:
         self.progress = {True: 0.0, False: 0.0}
 
     def see(self, spot: Mapping[str, float]) -> None:
-        """Take in the losses of the market since the last tick, and the replacements that became ready in it."""
+        """Apply the losses since the last tick, and the replacements that have become ready."""
         self.ahead_s = 0.0
         if self.coming is not None and self.coming != ON_DEMAND and self.coming not in spot:
             self.coming = None
@@ -164,8 +169,8 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
-        Return the spot offers that a strategy sees, and the seconds it has been at its place. While it runs, it seldom
-        requests spot.
+        Return the spot offers that the strategy sees, and the seconds since which the job is at its place. While the
+        job runs, the strategy requests spot only at intervals.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:
@@ -181,7 +186,7 @@ class _Life:
         return spot, min(since_s, asked_for_s)
 
     def go(self, place: str | None, spot: Mapping[str, float]) -> None:
-        """Start `place`, next to the running one where that is possible; or stop."""
+        """Start at `place`, next to the running place if possible; or stop if `place` is None."""
         self.starts += place is not None
         self.usd += 0.0 if place is None else self.tolls.get(place, 0.0)
         settled, start_s = self.changeover_s <= 0, self._start_s()
@@ -199,7 +204,9 @@ class _Life:
             self._settle(place, start_s - ready_s)
 
     def _start_s(self) -> float:
-        """Return the seconds of a start now: a changeover, shorter if an earlier one has packed its set-up."""
+        """
+        Return the seconds that a start takes now: a changeover, or less if an earlier start has packed its set-up.
+        """
         if self.standby is None or not any(self.progress.values()):
             return self.job.changeover_s
         return self.standby.later_start * self.job.changeover_s
@@ -209,7 +216,7 @@ class _Life:
         self.since_s = self.elapsed_s + changeover_s
 
     def pass_tick(self, spot: Mapping[str, float]) -> float | None:
-        """Pay for a tick and make its progress; return the moment at which the job is done, None if it is not."""
+        """Pay for a tick and make its progress. Return the moment at which the job is done; None if it is not done."""
         running = self.running
         assert running is not None
         if self.changeover_s <= 0 and self.work_s > self.job.tick_s and self.coming is None and self.free_s <= 0:
@@ -233,7 +240,9 @@ class _Life:
         return self.elapsed_s + busy_s if self.work_s <= ROUNDING_S and self.changeover_s <= 0 else None
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
-        """Do the same as `pass_tick` for a tick that only trains, from one end to the other: most ticks are so."""
+        """
+        Do the same as `pass_tick`, but faster, for a tick in which only training happens. Most ticks are like this.
+        """
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR
         self.work_s -= tick_s
@@ -250,5 +259,5 @@ class _Life:
 
 
 def on_demand_bill(job: Job) -> float:
-    """Return the cost of the job on demand only, its one changeover included, in USD."""
+    """Return the cost of the job on on-demand alone, in USD, with its one changeover."""
     return job.on_demand_usd_per_hour * (job.work_s + job.changeover_s) / SECONDS_PER_HOUR

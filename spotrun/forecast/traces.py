@@ -1,5 +1,5 @@
 """
-Recorded spot markets. Publishers differ in the number that means available, so each reader names its polarity:
+Reads recorded spot markets. Publishers use different numbers for "available", so each format has its own polarity:
 
     skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: how many instances are
                there, or 1 = available; available while at least `nodes` are there
@@ -28,7 +28,7 @@ from spotrun.units import count_of
 Row = TypeVar("Row")
 AVAILABLE = {"skypilot": 1, "adrs": 0}
 COUNT_TICK_S = 60.0
-"""Seconds between the moments at which records that say when a count changed are read."""
+"""Seconds between two samples of a record that lists the moments at which a count changed."""
 
 
 class Windows(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Windows(msgspec.Struct, frozen=True):
     polarity: str
 
     def ticks(self, window: int, zones: tuple[int, ...]) -> list[dict[str, float]]:
-        """Per tick the zones that have spot, with their price, as the simulator takes it."""
+        """Return, for each tick, the zones that have spot, with their prices, in the form that the simulator needs."""
         columns = list(zones)
         up, price = self.up[window][:, columns].tolist(), self.price[window][:, columns].tolist()
         names = [self.zones[zone] for zone in zones]
@@ -53,7 +53,7 @@ class Windows(msgspec.Struct, frozen=True):
 
 
 def read_windows(path: Path) -> Windows:
-    """Read the npz of aligned windows, 1 = available."""
+    """Read an npz file of aligned windows, in which 1 means available."""
     if not path.is_file():
         raise SpotrunError(
             f"no market windows at {path}", hint="name the folder that holds the .npz file with --traces"
@@ -68,10 +68,10 @@ def read_windows(path: Path) -> Windows:
 
 def read_json(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read one zone's record as one window at a constant price. `published_as`, skypilot or adrs, sets the polarity.
+    Read the record of one zone as one window at a constant price. `published_as`, skypilot or adrs, sets the polarity.
 
     Raises:
-        ValueError: it holds something else than numbers of instances, or counts where `published_as` has none.
+        ValueError: the data are not numbers of instances, or are counts in a format that has only 0 and 1.
     """
     held = json.loads(path.read_text())
     seen, gap_s = np.asarray(held["data"]), float(held["metadata"]["gap_seconds"])
@@ -93,7 +93,10 @@ def _at_least(nodes: int) -> str:
 
 
 def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """Read a group of instances that join and leave, as one zone that is up while at least `nodes` are there."""
+    """
+    Read the events of instances that join and leave a group, as one zone that is up while at least `nodes` are in the
+    group.
+    """
 
     def change(at_ms: str, what: str, node: str) -> tuple[float, int]:
         if what not in ("add", "remove"):
@@ -108,7 +111,7 @@ def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
 
 
 def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """Read the number of running instances of a group, as one zone that is up while at least `nodes` run."""
+    """Read the numbers of running instances of a group, as one zone that is up while at least `nodes` run."""
 
     def moment(day: str, at: str, count: str) -> tuple[datetime, int]:
         return datetime.fromisoformat(f"{day.strip()} {at.strip()}"), int(count)
@@ -122,10 +125,10 @@ def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
 
 def _rows(path: Path, read: Callable[[str, str, str], Row]) -> list[Row]:
     """
-    Return the lines of three columns, each as `read` reads it.
+    Read the lines of a file with three columns, each with `read`.
 
     Raises:
-        ValueError: one cannot be read, or there is none.
+        ValueError: a line cannot be read, or the file is empty.
     """
     found = []
     with path.open(newline="") as lines:
@@ -151,10 +154,10 @@ def _counted(path: Path, seen: list[tuple[float, int]], nodes: int, price_usd_pe
 
 def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read a record in any of the formats above, by the ending of its name.
+    Read a record in any of the formats above. The ending of its name decides which one.
 
     Raises:
-        SpotrunError: it is no such record.
+        SpotrunError: the file cannot be read, or is not such a record.
     """
     try:
         match path.suffix:

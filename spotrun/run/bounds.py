@@ -1,9 +1,9 @@
 """
-Bounds for everything that is read from a store, and the decoder that applies them: any writer there may write any
-figure.
+Bounds for everything that is read from a store, and the decoder that applies them. Any program with write access can
+store any figure there.
 
-Within these bounds every sum, product and moment of an account can be computed. A field states its own bound by its
-type (`Count`, `Seconds`); moments, dollar amounts and whole numbers are bounded in every field.
+Within these bounds, every sum, product and moment of an account can be computed. The type of a field states its bound
+(`Count`, `Seconds`); moments, dollar amounts and whole numbers are bounded in every field.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import msgspec
 from spotrun.offering import require_amount
 
 NUMBER_MAX = 2**53
-"""A float represents each whole number up to this one: 9 petabytes, or a step in each microsecond of 285 years."""
+"""A float can represent each whole number up to this one: 9 petabytes, or a step in each microsecond of 285 years."""
 SECONDS_MAX = 10 * 366 * 86_400
-"""Maximum seconds of a duration: ten years. A job lasts no longer (`LONGEST` in spotrun/units.py)."""
+"""Maximum seconds of a duration: ten years. No job lasts longer (`LONGEST` in spotrun/units.py)."""
 EARLIEST, TOO_LATE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2201, 1, 1, tzinfo=UTC)
 """Accepted moments are in the years 2020 to 2200: from EARLIEST on, before TOO_LATE."""
 NESTED_MAX = 64
 """
-Maximum levels of nesting. The decoder itself stops at about a thousand, and code that walks such a value later stops
-before that.
+Maximum levels of nesting. The decoder itself fails only at about a thousand levels, but code that walks the value later
+fails earlier.
 """
 SMALL_BYTES = 64 * 1024
 """Maximum bytes of a status object or an entry. No spotrun writes a larger one, so a larger one is not read."""
@@ -54,7 +54,7 @@ _BUILDING = Lock()
 
 
 class OutOfBounds(ValueError):
-    """The stored value is none that a spotrun writes there."""
+    """The stored value is not one that spotrun would have written."""
 
 
 def decode(data: bytes | bytearray, kind: type[T]) -> T:
@@ -73,12 +73,12 @@ def decode(data: bytes | bytearray, kind: type[T]) -> T:
 
 
 def prepare(kind: Any) -> None:
-    """Build the decoder of a module's own types during its import, which no two threads run at once."""
+    """Build the decoder of a module's own types during its import, which never runs in two threads at once."""
     _decoder(kind)
 
 
 def amount_of(value: object) -> Decimal | None:
-    """Return the amount that a text or a number states; None if it states none."""
+    """Return the amount that a text or a number states; None if it is not an amount of dollars."""
     try:
         amount = Decimal(str(value))
         require_amount(amount)

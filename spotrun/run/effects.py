@@ -39,7 +39,10 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
-    """Return the state with `changes` to one instance. Its launch stops pending once none of its members is awaited."""
+    """
+    Return the state with `changes` to one instance. When the launch no longer waits for any of its members, it stops
+    pending.
+    """
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))
     return state if launch.pending else _no_longer_pending(state, launch.number)
@@ -147,7 +150,7 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
-    """Correct the cost of the launch, but not the moment at which its attempt stopped: its agent reported that."""
+    """Correct the cost of the launch. The moment at which its attempt stopped stays: the agent reported that."""
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
     state = replace(state, launches=state.launches.changed(after))
@@ -157,7 +160,10 @@ def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> Run
 
 
 def _cause_of_loss(member: Member, event: ev.InstanceGone) -> Cause:
-    """Return why an instance was lost. The cloud's record of who ended it counts (failures.md P27, R15)."""
+    """
+    Return the cause for which an instance was lost. The cloud's record of who ended the instance decides (failures.md
+    P27, R15).
+    """
     if member.condemned is not None:
         return member.condemned.cause
     return Cause.INTERRUPTED if event.ended_by is EndedBy.CLOUD else Cause.EXTERNAL
@@ -199,7 +205,7 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
 
 
 def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
-    """Return when the attempt's machine began to run our code; for a gang, when the last of its machines did."""
+    """Return when the attempt's machine began to run our code; for a gang, the time of its last machine."""
     members = [] if event.gang is UNSET else map(state.member, event.gang.names)
     return max((member.ready.booted_at for member in members if member.ready is not None), default=event.booted_at)
 
@@ -247,8 +253,8 @@ def _cut_off(commits: PVector[Commit], chosen: int) -> PVector[Commit]:
 
 def _epochs_until(epochs: PVector[Epoch], step: int) -> PVector[Epoch]:
     """
-    Return the epochs that end at or before a step. Once an epoch has reached no further than the step, those before it
-    need no check.
+    Return the epochs that end at or before `step`. The search goes backwards and ends at an epoch whose `step_reached`
+    is at most `step`: no epoch before it ends later.
     """
     undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
     kept = epochs[: len(epochs) - len(undecided)]
@@ -301,7 +307,7 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
 
 
 def _comes_later(event: ev.NoticeSeen, known: ev.NoticeSeen | None) -> bool:
-    """Return whether a notice for another member of the gang, with no later deadline, is already known."""
+    """Return whether the known notice stays: it is for another member of the gang, and its deadline is not later."""
     if known is None or known.member == event.member or known.deadline_at is None:
         return False
     return event.deadline_at is None or event.deadline_at >= known.deadline_at
@@ -324,8 +330,8 @@ def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> 
 
 def _newest_not_cut_off(commits: PVector[Commit]) -> Commit | None:
     """
-    Return the newest commit that is not cut off. A resume cuts off all commits after the one that it chose, so the
-    commits that are left precede all that were cut off by then.
+    Return the newest commit that is not cut off. A resume cuts off all commits after the chosen one. So the commits
+    that are still valid precede all that were cut off by then.
     """
     return next((commit for commit in reversed(commits) if not commit.cut_off), None)
 

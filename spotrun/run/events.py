@@ -29,7 +29,7 @@ LEDGER_VERSION = 3
 """The version of runs on one instance. Their entries have no field that concerns gangs."""
 GANG_LEDGER_VERSION = 4
 OLD_LEDGER_VERSION = 2
-"""The version of runs without a key: any writer in their folder may write as their runner (protocol 31)."""
+"""The version of runs without a key: anyone who can write to their folder can write as their runner (protocol 31)."""
 READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION)
 
 
@@ -41,7 +41,7 @@ def version_for(instances: int) -> int:
 ENTRY_SIZE_MAX = SMALL_BYTES
 """Maximum bytes of an entry. Larger content belongs in an object of its own."""
 HOURS_PER_VOLUME_MONTH = 30 * 24
-"""Hours in the month by which a volume is priced, as in the examples of https://aws.amazon.com/ebs/pricing/."""
+"""Hours of the month in the price of a volume, as in the examples of https://aws.amazon.com/ebs/pricing/."""
 
 
 class Cause(StrEnum):
@@ -63,7 +63,10 @@ class Cause(StrEnum):
 
 
 class EpochsEnd(StrEnum):
-    """The moment at which the account of an epoch ends (protocol 26). Runs of earlier versions keep their figures."""
+    """
+    The moment at which the account of an epoch ends (protocol 26). The default is the one of earlier versions, so that
+    the figures of their runs stay the same.
+    """
 
     FINISHED = "finished"
     DURABLE = "durable"
@@ -71,10 +74,10 @@ class EpochsEnd(StrEnum):
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type", forbid_unknown_fields=True):
     """
-    The base of all events; the JSON field `type` holds the class name.
+    The base of all events. The JSON field `type` holds the class name.
 
-    A field that is `UNSET` is not written. In a run on one instance each field that concerns gangs is `UNSET`, so a
-    spotrun without gangs can read its entries.
+    A field whose value is `UNSET` is not written. In a run on one instance each field that concerns gangs is `UNSET`,
+    so a spotrun without gangs can read its entries.
     """
 
 
@@ -83,25 +86,25 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type
 
 BENCH = "bench"
 SWEEP = "sweep "
-"""The values of `RunCreated.part_of`: a bench, or a sweep, whose name follows the prefix."""
+"""The values of `RunCreated.part_of`: `BENCH`, or the prefix `SWEEP` and the name of the sweep."""
 
 
 class RunCreated(Event, frozen=True, kw_only=True):
     """
-    Entry 0: what the user wants, and what may be spent on it. No later entry raises that limit.
+    Entry 0: the job, and the limit on its cost. No later entry raises that limit.
 
     `clock_epoch` and `time_scale` fix run time for every process of the run. `workdir_sha256` names the work folder,
-    uploaded before. `start_sha256` names the Lightning checkpoint that training begins from, uploaded before too; None
-    to begin from scratch. `storage` are the prices of the object store used in the account. `deadline_at` is the moment
-    by which the run is to be completed, in run time; None without a deadline. `interruption_bands` are the cloud's own
-    figures for how often it takes spot instances of a type in a region (`us-east-1/g5.xlarge`): "5-10%" of them in a
-    month. `epochs_end` is where the account of an epoch ends. `script_sha256` is that of the script alone and
-    identifies bills of the same work; "" for a command, and in a run of an earlier version. `spotrun` is the version
-    that created the run, "" before this field existed. `revision` is the commit of the work folder; None outside of
-    git. `public_key` is the Ed25519 key, in hex, that checks the signatures of the run's owner (protocol 31); "" in a
-    run of an earlier version. `benched` are the seconds of a step by kind of instances, if `spotrun bench` has measured
-    them for this job. `part_of` is the command that made the run for a purpose of its own, and alone can continue it:
-    `BENCH`, or `SWEEP` and a name.
+    which was uploaded before. `start_sha256` names the Lightning checkpoint that training begins from, which was
+    uploaded too; None to begin from scratch. `storage` are the prices of the object store. `deadline_at` is the moment
+    by which the run must be completed, in run time; None if the job has no deadline. `interruption_bands` are the
+    cloud's own figures: the share of spot instances of a type in a region (`us-east-1/g5.xlarge`) that it interrupts in
+    a month, such as "5-10%". `epochs_end` is the moment at which the account of an epoch ends. `script_sha256` is the
+    digest of the script alone, and identifies bills of the same work; "" for a command, and in a run of an earlier
+    version. `spotrun` is the version that created the run, "" before this field existed. `revision` is the commit of
+    the work folder; None outside of git. `public_key` is the Ed25519 key, in hex, that checks the signatures of the
+    run's owner (protocol 31); "" in a run of an earlier version. `benched` has the seconds of a step for each kind of
+    instance, if `spotrun bench` has measured this job. `part_of` names the command that created the run for its own
+    purpose, and that alone can continue it: `BENCH`, or `SWEEP` and a name.
     """
 
     uid: str
@@ -133,32 +136,32 @@ class RunCreated(Event, frozen=True, kw_only=True):
         require_amount(self.budget_usd)
 
     def job(self, section: str) -> dict[str, Any]:
-        """Return a section of the job; {} if it is no mapping. The fold does not check that the job is valid."""
+        """Return a section of the job; {} if it is not a mapping. The fold does not check that the job is valid."""
         found = self.spec.get(section)
         return found if isinstance(found, dict) else {}
 
     @property
     def is_bench(self) -> bool:
-        """True if the run only measures: nothing of it is kept, and nothing continues it."""
+        """True if the run only measures: its results are not kept, and it is never continued."""
         return self.part_of == BENCH
 
     @property
     def sweep(self) -> str:
-        """The name of the sweep that this run is a trial of; "" if it is none."""
+        """The name of the sweep that this run is a trial of; "" if it belongs to no sweep."""
         return self.part_of.removeprefix(SWEEP) if self.part_of and self.part_of.startswith(SWEEP) else ""
 
     @property
     def size(self) -> int:
-        """The number of instances that the job requests; 1 if its `num_nodes` is no whole number."""
+        """The number of instances that the job requests; 1 if its `num_nodes` is not a whole number."""
         found = self.spec.get("num_nodes")
         return found if isinstance(found, int) else 1
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The commit of a git repository that a folder is at.
+    The git commit that a folder has checked out.
 
-    `changed`: files of the folder differ from it, or are not in it; None if that is unknown.
+    `changed`: files of the folder differ from the commit, or are not part of it; None if that is unknown.
     """
 
     commit: str
@@ -179,12 +182,13 @@ class Passage(msgspec.Struct, frozen=True):
 
 class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The prices of an object store. `source` says where the figures were read, and when.
+    The prices of an object store. `source` names the origin of the figures and the day.
 
-    `region` is where the bucket is, "" for a folder or if it is unknown: then no traffic counts as crossing regions.
-    The sending region is billed: `egress_usd_per_gb` for traffic from one region to another, or the figure in
-    `egress_elsewhere` for the region that it leaves. If the price depends on both ends, `between` has the prices: by
-    the region of an instance, or by the first word of its name, such as `europe`.
+    `region` is the bucket's region. It is "" for a folder or if the region is unknown: then no traffic counts as
+    crossing regions. The sending region is billed. A GB from one region to another costs the figure that
+    `egress_elsewhere` has for the sending region, else `egress_usd_per_gb`. If the price depends on both ends,
+    `between` has the prices. Its keys are the regions of instances, or the first word of a region's name, such as
+    `europe`.
     """
 
     usd_per_gb_month: Decimal
@@ -209,8 +213,8 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
 
     def charges(self, region: str) -> bool:
         """
-        Return whether traffic with an instance in `region` is billed. A bucket in several regions pays for its copies
-        of written data.
+        Return whether traffic with an instance in `region` is billed. In a bucket with several regions, copying written
+        data between them is billed.
         """
         return bool(self.read_usd_per_gb(region) or self.write_usd_per_gb(region))
 
@@ -239,9 +243,9 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
 
     Instances are billed per second, for at least `minimum_s`. Spot capacity that the cloud takes back within
     `free_if_interrupted_within_s` of its start costs nothing, except for its disk of `volume_gib` and its public
-    address: those are billed whether the cloud or the user ended it. On some clouds a disk outlives a machine that has
-    switched itself off: the prices of such an instance end with 0, and its disk is billed until its own end. `source`
-    says where the rule was read, and when.
+    address, which are billed whether the cloud or the user ended it. On some clouds a disk outlives a machine that has
+    switched itself off. The prices of such an instance end with 0, and its disk is billed until the disk ends too.
+    `source` names the origin of the rule and the day.
     """
 
     minimum_s: Seconds
@@ -269,8 +273,8 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
 
     def attached_to(self, capacity_type: CapacityType) -> BillingRule:
         """
-        Return the rule with the address price of a capacity type. An owned machine is charged by the second, without a
-        minimum, a disk or an address.
+        Return the rule with the address price of a capacity type. The user's own machine is charged by the second, and
+        has no minimum, disk or address.
         """
         if capacity_type is CapacityType.OWN:
             alone = replace(self, minimum_s=0, volume_gib=0, address_usd_per_hour=Decimal(0))
@@ -297,9 +301,10 @@ class PruneRequested(Event, frozen=True, kw_only=True):
 
 class EndCorrected(Event, frozen=True, kw_only=True):
     """
-    The cloud's bill gives the end of an instance that no runner observed. It replaces the bound in `InstanceGone`.
+    The cloud's bill gives the end of an instance that no runner observed. This end replaces the bound in
+    `InstanceGone`.
 
-    `evidence` names the bill. `member` as in `LaunchRecorded`.
+    `evidence` names the bill. `member` is defined in `LaunchRecorded`.
     """
 
     launch: Count
@@ -314,13 +319,14 @@ class EndCorrected(Event, frozen=True, kw_only=True):
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
     """
-    The runner will request one instance, with exactly this request, until `not_after`; later it may only look it up. In
-    the run of a gang it requests `count` of them, all or none.
+    The runner will request one instance, with exactly this request, until `not_after`. After that it may only look the
+    instance up. In the run of a gang it requests `count` instances, all or none.
 
-    Each instance reserves `time_to_live_s` at `price_ceiling_usd_per_hour`, and all together `egress_usd` for traffic
-    between regions meanwhile. `standby_for` names the attempt that it will replace. `on_demand_usd_per_hour` is the
-    price of the same type on demand there: the bill that spot is compared with. `for_gang` is the attempt whose gap
-    these members fill, None if they are a gang of their own.
+    Each instance reserves `time_to_live_s` at `price_ceiling_usd_per_hour`. All together reserve `egress_usd` for
+    traffic between regions meanwhile. `standby_for` is the attempt that the instance will replace.
+    `on_demand_usd_per_hour` is the price of the same type on demand in the same place, with which the bill of spot is
+    compared. `for_gang` is the attempt whose missing members these instances replace; None if they form a gang of their
+    own.
     """
 
     offering: Offering
@@ -346,7 +352,9 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
 
     @property
     def beside(self) -> int | None:
-        """The attempt that its instances are to replace, or whose gap they fill; None if there is none."""
+        """
+        The attempt that the instances replace, or whose missing members they replace; None if they replace nothing.
+        """
         return self.standby_for if self.for_gang is UNSET else self.for_gang
 
 
@@ -354,8 +362,9 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
     """
     The instance of a launch exists, and from `billed_from` on its meter runs.
 
-    `unguarded` is why nothing in the cloud would end it if its own timer did not (protocol 11); None: something would.
-    `member` is its index in the launch, counted from 0; an event that names none concerns the launch's only instance.
+    `unguarded` is the reason why the cloud has no guard that would end the instance if its own timer failed (protocol
+    11); None if it has a guard. `member` is the index of the instance in its launch, counted from 0; an event without
+    `member` concerns the launch's only instance.
     """
 
     launch: Count
@@ -379,7 +388,8 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
     """
     Irrevocably: no attempt will start from this launch, and every runner terminates its instance.
 
-    `refused`: the cloud refused the request, so there is no instance. Without its answer there may be an unknown one.
+    `refused`: the cloud refused the request, so no instance exists. If the cloud never answered, an unknown one may
+    exist.
     """
 
     launch: Count
@@ -406,7 +416,8 @@ class InstanceCondemned(Event, frozen=True, kw_only=True):
 
 class MemberReleased(Event, frozen=True, kw_only=True):
     """
-    Irrevocably: this member of a gang is not needed, and its instance is to be terminated. The member is not at fault.
+    Irrevocably: this member of a gang is not needed, and any runner is to terminate its instance. The member is not at
+    fault.
     """
 
     launch: Count
@@ -416,12 +427,12 @@ class MemberReleased(Event, frozen=True, kw_only=True):
 
 class InstanceGone(Event, frozen=True, kw_only=True):
     """
-    The instance of a launch has ended, on positive evidence, with everything its bill needs.
+    The instance of a launch has ended, according to positive `evidence`. The event has everything that the bill needs.
 
     `ended_at` is the cloud's time if it has a record. `last_step_seen` is the newest step in the agent's heartbeat,
     from which the lost steps are computed; None if no heartbeat was readable. If no runner observed the end,
-    `bounded_by` says which bound `ended_at` is; "" if the cloud reported its time. `stopped_at` is the agent's last
-    sign of life, if the end is assumed to be later than that: nothing trained in between.
+    `bounded_by` says which bound `ended_at` is; "" if the cloud reported the time. `stopped_at` is the agent's last
+    sign of life, if the assumed end is later than that: nothing trained in between.
     """
 
     launch: Count
@@ -438,7 +449,7 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 
 
 class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
-    """By the measured speed, the run will complete only at `expected_at`, even on demand. Written once."""
+    """At the measured speed, the run will complete only at `expected_at`, even on demand. Written once."""
 
     deadline_at: Moment
     expected_at: Moment
@@ -447,8 +458,8 @@ class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
 
 class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
-    The share of the budget at which to warn is spent. At the pace so far the rest will be spent at `passes_at`, in
-    `epoch`; None if that cannot be foreseen. Written once.
+    The run has spent the share of its budget at which to warn. At the pace so far the rest will be spent at
+    `passes_at`, in `epoch`; None if that cannot be foreseen. Written once.
     """
 
     spent_usd: Decimal
@@ -476,7 +487,7 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
     The agent on a launch's instance takes over the run. `booted_at` is when its machine began to run our code; `setup`
     is None if the set-up has failed.
 
-    `gang` are the members that train, if the run has more than one instance; the other fields are those of its lead.
+    `gang` are the members that train, if the run has more than one instance; the other fields describe the gang's lead.
     """
 
     launch: Count
@@ -494,8 +505,8 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
     """
     The set-up of an instance, and its `seconds`; fetching the work folder is part of it.
 
-    `how`: the command was "run"; or its result on an earlier instance was "unpacked"; or there is "none".
-    `packed_bytes` is the size of the archive that was unpacked, or packed for the next instance.
+    `how` is "run" if the command ran, "unpacked" if its result on an earlier instance was unpacked, or "none" if the
+    job has no command. `packed_bytes` is the size of the archive that was unpacked, or packed for the next instance.
     """
 
     seconds: Seconds
@@ -510,12 +521,12 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
 
 class MemberReady(Event, frozen=True, kw_only=True):
     """
-    This member of a launch has nothing left of an earlier attempt, and may be named in the next one.
+    This member of a launch has nothing left of an earlier attempt, and may join the next one.
 
-    The other members reach it at `address`, and can test that at the port `door`; None if it has none. `accelerators`
-    is their number. `after` is the entry that ended the newest attempt, None if none has ended: after a later end this
-    event no longer counts. `holds` is the newest commit whose image the member still has in memory. `setup` is None if
-    it failed, or if an earlier event has it.
+    The other members reach it at `address`. They can test the connection at the port `door`; None if the member opened
+    no such port. `accelerators` is their number. `after` is the entry that ended the newest attempt; None if no attempt
+    has ended. When a later attempt ends, this event no longer counts. `holds` is the newest commit whose image the
+    member still has in memory. `setup` is None if the set-up failed, or if an earlier event has it.
     """
 
     launch: Count
@@ -532,11 +543,11 @@ class MemberReady(Event, frozen=True, kw_only=True):
 
 class ResumedFrom(Event, frozen=True, kw_only=True):
     """
-    A trainer of this attempt begins at `commit`, or at zero if that is None; later commits are cut off.
+    A trainer of this attempt begins from `commit`, or from scratch if that is None; later commits are cut off.
 
     `incarnation` counts the trainers of the attempt from 0. `skipped` names newer commits that could not be read back,
-    or with which a command failed again. `in_place`: a command continues with its files as the previous trainer left
-    them on this instance, after that commit. `meet` is where the trainers of a gang find each other.
+    or with which a command failed again. `in_place`: a command continues with the files that the previous trainer left
+    on this instance after that commit. `meet` is the place where the trainers of a gang find each other.
     """
 
     attempt: Count
@@ -553,8 +564,9 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
     """
     The first new step of a trainer is done: the time before was restore, the time after is training.
 
-    `began_at` is the start of a command that reports no steps; None for a training that has done its first one. An
-    `unprotected` command runs Python and keeps no state, and no training in it has found its agent in a minute or more.
+    `began_at` is the start of a command that reports no steps; None for a training that has done its first step.
+    `unprotected`: the command runs Python and keeps no state, and for a minute or more no training in it has found the
+    agent.
     """
 
     attempt: Count
@@ -566,8 +578,8 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
 
 class NoticeSeen(Event, frozen=True, kw_only=True):
     """
-    The cloud announced that it will take the instance (`termination`), or that it might (`rebalance`). In a gang it is
-    the instance of `member`; any member of the attempt may write this.
+    The cloud announced that it will take the instance (`termination`), or that it might (`rebalance`). In a gang,
+    `member` is the member whose instance it is, and any member of the attempt may write this event.
     """
 
     attempt: Count
@@ -586,7 +598,7 @@ class NoticesUnseen(Event, frozen=True, kw_only=True):
 
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The files of the work folder at the boundary of a checkpoint: the list at `key` names each by its content.
+    The files of the work folder at the boundary of a checkpoint: the list at `key` names each file by its content.
 
     The list has `files` of `size_bytes` in all; `left_out` more are not in it. `sent_bytes` in `objects` were new,
     including the list. All stored files of the run now take `stored_bytes`.
@@ -609,13 +621,13 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     `taken_at` is when training stood still for it, `stall_s` the total stall since the previous commit. `durable_s`
     passed from the snapshot to this entry. A `suspect` one holds NaN or Inf, and no training resumes from it. `final`
     says that no step follows it in this attempt. `borrows` are the prefixes of commits whose objects it needs too;
-    `sent_bytes` of its `size_bytes` are its own; if that is None, all are. `files` is None if no files belong to it, as
-    in a run of an earlier version. `fit` counts the calls of fit() from 1; epochs and steps count on over them.
+    `sent_bytes` of its `size_bytes` are its own; None means all of them. `files` is None if no files belong to it, for
+    example in a run of an earlier version. `fit` counts the calls of fit() from 1; epochs and steps count on over them.
 
     The checkpoint of a command's state folder has files only: no image, step 0 and no epoch.
 
-    For a gang, `shards` are the descriptions in the manifests of the ranks' parts, in the order of their ranks, and
-    `layout` says which ranks have one. `manifest_blake3` is then that of rank 0, and sizes and objects are totals.
+    For a gang, `shards` describe the parts that the ranks stored, in the order of the ranks, and `layout` defines which
+    ranks store a part. `manifest_blake3` is then the digest of rank 0's manifest, and sizes and objects are totals.
     """
 
     attempt: Count
@@ -659,7 +671,9 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
 
 class CheckpointFailed(Event, frozen=True, kw_only=True):
-    """A snapshot did not become durable (promise I8). `size_bytes` is its size if the store took no writes, else 0."""
+    """
+    A snapshot did not become durable (promise I8). `size_bytes` is its size if the store accepted no writes, else 0.
+    """
 
     attempt: Count
     step: Count
@@ -671,7 +685,7 @@ class CheckpointRetired(Event, frozen=True, kw_only=True):
     """
     Irrevocably: no trainer resumes from this commit, so its objects may be deleted.
 
-    `attempt` is None when a runner retires it after the run's end.
+    `attempt` is None if a runner retires the commit after the run's end.
     """
 
     attempt: Count | None
@@ -689,7 +703,7 @@ class StateNotCarried(Event, frozen=True, kw_only=True):
     """
     State that no checkpoint holds has changed since fit() began: a resumed training may continue differently.
 
-    `step` is that of the snapshot that showed it. Each place is named once in a run.
+    `step` is the step of the snapshot in which the change was found. Each place is reported once in a run.
     """
 
     attempt: Count
@@ -699,13 +713,13 @@ class StateNotCarried(Event, frozen=True, kw_only=True):
 
 class OutputsStored(Event, frozen=True, kw_only=True):
     """
-    Files that the script has written are stored, and the list at `key` names each by its content. The stored bytes were
-    compared before this was written.
+    Files that the script has written are stored, and the list at `key` names each file by its content. The stored bytes
+    were compared before this was written.
 
-    `commit` is the newest checkpoint at the time when the agent scanned the files (`looked_at`), None if there was
-    none; `step` is the trainer's step at that time. The list has `files` of `size_bytes` in all, and names the reason
-    for each that was `left_out`. `sent_bytes` in `objects` were new, including the list. All stored files of the run
-    now take `stored_bytes`. A `final` one has all files that the trainer left at its end.
+    `commit` is the newest checkpoint at the time when the agent scanned the files (`looked_at`), None before the first
+    checkpoint; `step` is the trainer's step at that time. The list has `files` of `size_bytes` in all, and names the
+    reason for each that was `left_out`. `sent_bytes` in `objects` were new, including the list. All stored files of the
+    run now take `stored_bytes`. A `final` event has all files that the trainer left at its end.
     """
 
     attempt: Count
@@ -725,8 +739,8 @@ class OutputsStored(Event, frozen=True, kw_only=True):
 
 class EpochCompleted(Event, frozen=True, kw_only=True):
     """
-    An epoch's last step and its validation are done, since `ended_at`. Provisional until a commit at or past `step`
-    survives (protocol 24).
+    The last step of an epoch was done and its validation had ended at `ended_at`. The event is provisional until a
+    commit at or past `step` survives (protocol 24).
     """
 
     attempt: Count
@@ -760,7 +774,8 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
     """
     The attempt is over without a handover. `last_step` is the last step that its trainer did.
 
-    `missing` are the members of a gang that could not be reached. If the lead is one of them, another member writes it.
+    `missing` are the members of a gang that could not be reached. If the lead is missing, another member writes this
+    event.
     """
 
     attempt: Count
@@ -831,7 +846,7 @@ _FIELDS_OF_GANGS = {
 
 
 def speaks_of_gangs(event: Event) -> bool:
-    """Return whether the event concerns gangs: a spotrun without gangs could not read it."""
+    """Return whether the event concerns gangs, so that a spotrun without gangs could not read it."""
     for name in _FIELDS_OF_GANGS[type(event)]:
         if getattr(event, name) is not UNSET:
             return True
@@ -842,8 +857,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
     One numbered object of the ledger.
 
-    `run` is the uid of the run, `nonce` lets a writer recognise its own entry, `at` is its writer's clock in run time:
-    entries are ordered by `number`, never by `at`. A signature is part of the object, and not of this.
+    `run` is the uid of the run, `nonce` lets a writer recognise its own entry, `at` is the writer's clock in run time.
+    Entries are ordered by `number`, never by `at`. A signature is part of the stored object, but not of this struct.
     """
 
     number: Count
@@ -865,10 +880,11 @@ _SEAL_SIZE = len(_SEAL) + 64 + len(_AFTER_SEAL)
 
 def encode_entry(entry: Entry, sign: Sign | None = None) -> bytes:
     """
-    Return the object of an entry: its JSON, with the sha256 of that JSON as a first field. `sign` signs it before.
+    Return the object of an entry: its JSON, with the sha256 of that JSON as a first field. `sign` signs the JSON before
+    that.
 
-    Without the sha256 a flipped bit could change a price or a step unnoticed. Or it could make an accepted entry void
-    for new readers, while readers that saw it intact still count it.
+    Without the sha256 a flipped bit could change a price or a step unnoticed. It could also make an accepted entry void
+    for new readers, while readers that saw the intact entry still count it.
     """
     body = entry_json(entry)
     return seal(body if sign is None else signed(body, sign(body)))
@@ -895,7 +911,7 @@ def signed(body: bytes, signature: str) -> bytes:
 
 
 def parted(data: bytes) -> tuple[str, bytes]:
-    """Return the signature in the object of an entry, "" if it has none, and the JSON that was signed."""
+    """Split the object of an entry into its signature, "" if it is not signed, and the JSON that was signed."""
     body = unsealed(data) or b""
     if not body.startswith(_SIGNATURE):
         return "", body
@@ -910,11 +926,11 @@ def entry_json(entry: Entry) -> bytes:
 
 def decode_entry(data: bytes) -> Entry | None:
     """
-    Decode the object of an entry; None if a writer sealed something malformed: such an entry is void, not an error.
+    Decode the object of an entry; None if a writer sealed something malformed. A malformed entry is void, not an error.
 
     Raises:
-        LedgerDamaged: these are not the bytes that a writer sealed. No spotrun ever writes such an object, so it is not
-            a writer's mistake that all readers skip, but an accepted entry that no reader can decode any more.
+        LedgerDamaged: the bytes do not match their own checksum. No writer stores such an object, so this is not a
+            mistake that all readers skip: it is an accepted entry that can no longer be decoded.
     """
     if not is_whole(data):
         raise LedgerDamaged("an entry does not match its own checksum", hint=RESTORE)
@@ -928,12 +944,12 @@ RESTORE = "restore the entry from a backup or an object version; no writer may a
 
 
 def is_whole(data: bytes) -> bool:
-    """Return whether these are the bytes that a writer sealed, an entry or not."""
+    """Return whether the object matches its own checksum, whether or not it is an entry."""
     return unsealed(data) is not None
 
 
 def unsealed(data: bytes) -> bytes | None:
-    """Return the JSON object that was sealed; None if these are not the bytes of a seal."""
+    """Return the JSON object inside a seal; None if `data` does not match its checksum."""
     body = b"{" + data[_SEAL_SIZE:]
     return body if data.startswith(_seal_of(body)) else None
 

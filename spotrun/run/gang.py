@@ -15,7 +15,8 @@ from spotrun.run.bounds import Count
 
 MEMBERS_MAX = 16
 """
-Maximum members of a gang: all write at once that they are ready, and those that lose the race for a number must retry.
+Maximum members of a gang. All members write at the same time that they are ready, and each one that loses the race for
+an entry number has to retry.
 """
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -33,13 +34,14 @@ class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbi
     @property
     def place(self) -> str:
         """
-        The name under which the member's log and status are stored. Member 0 uses the name that a lone instance has.
+        The name under which the member's log and status are stored. Member 0 uses the name that the only instance of a
+        launch would have.
         """
         return str(self) if self.member else str(self.launch)
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's place in an attempt. Its processes have the ranks from `rank` on."""
+    """A member's place in an attempt. Its processes have consecutive ranks, from `rank` on."""
 
     name: MemberName
     rank: Count
@@ -63,7 +65,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """The address at the lead at which the trainers of one incarnation find each other."""
+    """The address and port at the lead where the trainers of one incarnation find each other."""
 
     address: str
     port: Port
@@ -80,9 +82,9 @@ class Layout(StrEnum):
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The description in the manifest of one rank's part of a checkpoint: its origin and its size.
+    One rank's part of a checkpoint, as its manifest describes it.
 
-    `snapshot` is its number among those of its incarnation, `blake3` the digest of that manifest.
+    `snapshot` is the number of the snapshot in its incarnation, `blake3` the digest of the manifest.
     """
 
     rank: Count

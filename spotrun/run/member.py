@@ -15,7 +15,7 @@ from spotrun.run.billing import Meter, switched_off_at
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
-    An instance that a launch requested. The launch of a run on one instance has one of them.
+    One instance that a launch requested. In a run on one instance each launch has one member.
 
     `ready` is its newest report that an attempt may name it, and `ready_at` is the time of that report; it was first
     ready at `ready_since`. `set_up_at` is when it reported its `setup`.
@@ -38,12 +38,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def billed_from(self) -> datetime | None:
-        """The moment its meter began, by the last record; None if it never did."""
+        """The moment its meter began, according to the last record; None if the meter never ran."""
         return next((fact.billed_from for fact in self._facts if fact.billed_from is not None), None)
 
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
-        """The prices that it was charged, by the last record that has any: the record of an end may have none."""
+        """
+        The prices that it was charged, according to the last record with prices. The record of an end may lack them.
+        """
         return next((fact.prices for fact in self._facts if fact.prices), ())
 
     @property
@@ -53,8 +55,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def still_from(self) -> datetime | None:
         """
-        The moment since which nothing ran on its machine; None if it is not gone. Its disk may have outlived the
-        machine and been billed.
+        The moment since which nothing ran on its machine; None if the instance is not gone. Its disk may have been
+        billed for longer.
         """
         if self.gone is None:
             return None
@@ -69,6 +71,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return Meter(rule, self.prices, self.billed_from, gone.ended_at, ended_by)
 
     def with_end(self, ended_at: datetime) -> Member:
-        """Return the member with another end of its instance, which is gone."""
+        """Return the member with another time for the end of its instance, which must be gone."""
         assert self.gone is not None
         return replace(self, gone=replace(self.gone, ended_at=ended_at))

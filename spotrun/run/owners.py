@@ -1,8 +1,8 @@
 """
 The events that only the owner of a run may write: the command line and the runners (protocol 31).
 
-Their entries are signed, because they decide which instances are rented and ended, and the training code of the run may
-write in the same folder. An agent's reports about its own attempt affect only that attempt, and are not signed.
+Their entries are signed, because they decide which instances are rented and ended, and because the training code of the
+run can write to the same folder. An agent's reports about its own attempt affect only that attempt, and are not signed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_of_owner(event: ev.AnyEvent) -> bool:
 
 
 def about_forged(count: int, found_by: str) -> str:
-    """Return a warning about entries that only the owner may write and that are not signed; "" if there are none."""
+    """Return a warning about entries that need the owner's signature and lack it; "" if there are none."""
     if not count:
         return ""
     what = "1 entry of the ledger is forged and counts" if count == 1 else f"{count} entries are forged and count"

@@ -14,7 +14,9 @@ from spotrun.run.refusal import Refusal, require
 from spotrun.run.state import Attempt, Launch, RunState, reservation_usd
 
 LIFE_MAX_S = 31 * 86_400
-"""Maximum seconds of a time-to-live. It has to be positive: a negative one would reserve less than nothing."""
+"""
+Maximum seconds of a time-to-live. A time-to-live has to be positive: a negative one would reserve less than nothing.
+"""
 
 
 def check_run(state: RunState, entry: Entry) -> None:
@@ -29,7 +31,7 @@ def check(state: RunState, event: ev.Event) -> None:
     Check the preconditions of an event, including those for gangs in the run of a gang.
 
     Raises:
-        Refusal: the event breaks one; the message says which.
+        Refusal: the event breaks a precondition; the message names it.
     """
     CHECKS[type(event)](state, event)
     if state.of_gangs and type(event) in GANG_CHECKS:
@@ -41,7 +43,7 @@ def check_first(entry: Entry) -> ev.RunCreated:
     Return the event of entry 0.
 
     Raises:
-        Refusal: entry 0 creates no run that this version reads.
+        Refusal: entry 0 does not create a run, or not one that this version can read.
     """
     if not isinstance(entry.event, ev.RunCreated):
         raise Refusal("entry 0 creates no run")

@@ -16,10 +16,10 @@ from msgspec import Meta, Struct, json
 
 class PriceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    Prices in `unit` as they were at `source` on the day, in the month or in the year `as_of`.
+    Prices in `unit`, as published at `source` on the day, in the month or in the year `as_of`.
 
-    `prices` are by what is bought, and `spot` has the spot prices of those rows that have one. The table holds in
-    `regions`; if there are none, its rows name regions, or its prices are the same everywhere.
+    The keys of `prices` name the goods. `spot` has the spot prices of the rows that have one. The table is valid in
+    `regions`. If `regions` is empty, the rows name regions themselves, or the prices are the same everywhere.
     """
 
     what: Annotated[str, Meta(min_length=1)]
@@ -45,6 +45,6 @@ def price_tables(package: str, file: str) -> tuple[PriceTable, ...]:
 
 
 def price_table(package: str, file: str, what: str) -> PriceTable:
-    """Return the table of `what` in a file of different tables."""
+    """Return the table named `what` in a file of several tables."""
     (found,) = (table for table in price_tables(package, file) if table.what == what)
     return found

@@ -6,22 +6,22 @@ import re
 from collections.abc import Iterator, Sequence
 
 REASON_MAX = 1000
-"""Maximum characters of a reason. Hardly any exception's line is longer; a longer one is cut between two words."""
+"""Maximum length of a reason, in characters. A longer one, which is rare, is cut between two words."""
 BRIEF_MAX = 120
-"""Maximum characters of a reason that is shown in full elsewhere."""
+"""Maximum length, in characters, of a reason that is shown in full elsewhere."""
 DETAIL_MAX = 4096
-"""Maximum characters of a detail that are read. No spotrun writes a longer one."""
+"""Maximum length, in characters, of the part of a detail that is read. No spotrun writes a longer detail."""
 LOOKED_AT = 20
-"""The number of last lines in which the reason is sought if there is no traceback."""
+"""Number of last lines that are searched for a reason if there is no traceback."""
 FOLLOWING_MAX = 200
-"""Maximum lines after the traceback that ends a program: a long message, and the last lines of a logger."""
+"""Maximum lines after the traceback that ends a program: room for a long message and the last lines of a logger."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _TRACEBACK = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
 _IN_GROUP = "  | "
 _SURVIVED = ("Exception ignored in", "Exception in thread", "Error in atexit", "--- Logging error ---")
-"""Python goes on after a traceback that follows one of these."""
+"""After a traceback that follows one of these texts, the Python program continues."""
 _ONLY_TELLS = re.compile(r"(?:\S+\.)?ChildFailedError\b")
 """torchrun reports with this error that a process failed; that process's own traceback has the reason."""
 _FATAL = (re.compile(r"\s+what\(\):\s*(\S.*)"), re.compile(r"(.*\bAssertion .*failed.*)"), re.compile(r"(Fatal .*)"))
@@ -31,18 +31,18 @@ _LOST_A_PEER = re.compile(
     r"|client socket has failed|ncclRemoteError|ncclSystemError|NCCL communicator was aborted",
     re.IGNORECASE,
 )
-"""Messages of gloo, of the store of torch.distributed and of NCCL on the ranks that survive."""
+"""Messages of gloo, of the store of torch.distributed and of NCCL on the surviving ranks when another rank is lost."""
 _ON_MEMBER = re.compile(r"\(on (\d+\.\d+)[;)]")
 _ERROR = re.compile(r"(?:\S+: )*(?:\S*(?i:error|fatal):|Fatal |E: )")
 
 
 def reason_in(output: str, *, killed: bool = False) -> str:
     """
-    Return the reason in the last lines of a failed program's output, as one line; "" if they have none.
+    Return the reason for a program's failure from the last lines of its output, as one line; "" if they give no reason.
 
     It is the exception that ended a Python program: its type, and the first line of its message. For another program it
-    is the last line that looks like an error, else the last line. A program that was `killed` by a signal gives a
-    reason only if it aborted itself; otherwise its last lines are about something else.
+    is the last line that looks like an error, else the last line. If a signal `killed` the program, the lines give a
+    reason only if the program aborted itself; otherwise they are about something else.
     """
     lines = [_readable(line) for line in output.split("\n")]
     lines = [line for line in lines if line.strip() and not line.startswith("[spotrun] ")]
@@ -52,12 +52,12 @@ def reason_in(output: str, *, killed: bool = False) -> str:
 
 
 def lost_a_peer(reason: str) -> bool:
-    """Return whether a rank failed because another one had gone: then that other rank has the reason."""
+    """Return whether a rank failed because it lost another rank: the other rank's output has the reason then."""
     return _LOST_A_PEER.search(reason) is not None
 
 
 def member_in(detail: str) -> str:
-    """Return the member of a gang that a detail names, such as 1.1; "" if it names none."""
+    """Return the member of a gang that a detail names, such as 1.1; "" if it does not name a member."""
     named = _ON_MEMBER.search(detail)
     return "" if named is None else named[1]
 
@@ -75,8 +75,8 @@ def in_one_line(detail: str) -> str:
 
 def in_brief(detail: str, *known: str) -> str:
     """
-    Return the first words of a detail that is shown in full elsewhere, without its advice. Each phrase `known` from the
-    surrounding sentence becomes "it".
+    Return the first words of a detail that is shown in full elsewhere, without its advice. Each phrase in `known`,
+    which the surrounding sentence already has, becomes "it".
     """
     words = in_one_line(detail).partition("; try: ")[0]
     for each in known:
@@ -93,12 +93,12 @@ def shortened(text: str, limit: int = REASON_MAX) -> str:
 
 
 def _readable(line: str) -> str:
-    """Return a line without colours and rank prefix, and of a progress bar only what it showed last."""
+    """Return a line without colours and the rank prefix. Of a progress bar, keep only its last state."""
     return _RANK.sub("", _COLOUR.sub("", line).rstrip().rpartition("\r")[2])
 
 
 def _exception(lines: Sequence[str]) -> str:
-    """Return the exception that ended the program, from its last traceback; "" if there is none."""
+    """Return the exception that ended the program, from the last traceback; "" if there is no traceback."""
     found = [*_exceptions(lines)]
     own = [text for text in found if not _ONLY_TELLS.match(text)]
     return (own or found or [""])[-1]
@@ -117,7 +117,7 @@ def _exceptions(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _fatal(lines: Sequence[str]) -> str:
-    """Return the last message of a program that aborted, by the most precise pattern; "" if there is none."""
+    """Return the last message of a program that aborted, found with the most precise pattern; "" if no line matches."""
     found = ([match[1] for line in lines if (match := pattern.match(line))] for pattern in _FATAL)
     return next((matches[-1].strip() for matches in found if matches), "")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Refusal(Exception):
-    """The reason why an entry is void; for entry 0, why it creates no run."""
+    """The reason why an entry is void; for entry 0, the reason why it does not create a run."""
 
 
 def require(condition: bool, reason: str) -> None:

@@ -25,8 +25,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """
     The instances that one entry requested, and their records.
 
-    A run on one instance has one instance in each launch, and the launch's properties are those of that instance. In a
-    gang, `attempt` is the newest attempt that names one of them.
+    A run on one instance has one instance in each launch, and the properties of the launch describe that instance. In a
+    gang, `attempt` is the newest attempt with a member from this launch.
     """
 
     number: int
@@ -39,17 +39,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recorded(self) -> ev.LaunchRecorded | None:
-        """The record of its first instance that exists; None if none does."""
+        """The record of the launch's first existing instance; None if no instance exists."""
         return next((member.recorded for member in self.members if member.recorded is not None), None)
 
     @property
     def condemned(self) -> ev.InstanceCondemned | None:
-        """The reason why all of its instances have to end; None unless all of them are condemned."""
+        """The reason why all instances of the launch have to end; None unless all of them are condemned."""
         return self.members[0].condemned if all(member.condemned for member in self.members) else None
 
     @property
     def gone(self) -> ev.InstanceGone | None:
-        """The last end of its instances; None until all of them are gone."""
+        """The last end of the launch's instances; None until all of them are gone."""
         ends = [member.gone for member in self.members if member.gone is not None]
         return max(ends, key=lambda end: end.ended_at) if len(ends) == len(self.members) else None
 
@@ -64,37 +64,43 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pending(self) -> bool:
         """
-        True if it was requested, is neither closed nor gone, and has not taken over the run. A member of a gang is not
-        awaited once it is ready or released.
+        True if the launch is neither closed nor gone, and has not taken over the run. A gang's launch stops pending
+        when each member is ready, released or gone.
         """
         return self.open and self.attempt is None and any(map(_is_awaited, self.members))
 
     @property
     def came_up(self) -> bool:
-        """True if an instance of it was ready to train, or has trained."""
+        """True if an instance of the launch was ready to train, or has trained."""
         return self.attempt is not None or any(member.ready is not None for member in self.members)
 
     @property
     def may_be_closed(self) -> bool:
-        """True if it can be given up as a whole (protocol 12, 46)."""
+        """True if the launch can be given up as a whole (protocol 12, 46)."""
         return self.open and not self.came_up
 
     @property
     def taken_before_it_ran(self) -> bool:
         """
-        True if the cloud accepted it and then had no capacity: its instances ended before their meters began.
+        True if the cloud accepted the launch and then had no capacity: its instances ended before their meters began.
         """
         return self._ended_before_it_ran(EndedBy.CLOUD)
 
     @property
     def over_quota(self) -> bool:
-        """True if a quota left no room for it. Some clouds report that at once, some only when they start it."""
+        """
+        True if a quota left no room for the launch. Some clouds report that at once, others only when they start the
+        instance.
+        """
         asked = self.closed is not None and self.closed.cause is Cause.QUOTA
         return asked or self._ended_before_it_ran(EndedBy.QUOTA)
 
     @property
     def failed_to_start(self) -> bool:
-        """The cloud had accepted it and could not start it: a fault ended its instances before their meters began."""
+        """
+        True if the cloud accepted the launch and could not start it: a fault ended its instances before their meters
+        began.
+        """
         return self.closed is None and self._ended_before_it_ran(EndedBy.FAULT)
 
     def _ended_before_it_ran(self, by: EndedBy) -> bool:
@@ -103,7 +109,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> bool:
-        """True if nothing of it is left, and nothing will be found later: its bill is final."""
+        """True if the launch has no instance left and none can be found later, so its bill is final."""
         return self.gone is not None or self._refused
 
     @property
@@ -112,54 +118,58 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def billed_from(self) -> datetime | None:
-        """The moment its first meter began, by the last record; None if none ever did."""
+        """
+        The moment when the first meter of the launch began, according to the last records; None if no meter ever began.
+        """
         return min((each.billed_from for each in self.members if each.billed_from is not None), default=None)
 
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
-        """The prices that an instance of it was charged, by the last record; () if there are none."""
+        """
+        The prices that an instance of the launch was charged, according to the last record; () if no record has prices.
+        """
         return next((member.prices for member in self.members if member.prices), ())
 
     @property
     def newest_price_usd_per_hour(self) -> Decimal:
-        """The last of its prices; while there is none, the price at which it was requested."""
+        """The last of the prices; before the first record, the price at which the instance was requested."""
         return self.prices[-1].usd_per_hour if self.prices else self.intent.offering.price_usd_per_hour
 
     def meters(self, rule: ev.BillingRule) -> list[Meter]:
-        """Return the bill of each of its instances."""
+        """Return the bill of each instance of the launch."""
         return [self.meter(rule, index) for index in range(len(self.members))]
 
     def meter(self, rule: ev.BillingRule, index: int = 0) -> Meter:
-        """Return the bill of one of its instances."""
+        """Return the bill of one instance of the launch."""
         return self.members[index].meter(rule, self.intent.offering.capacity_type)
 
     def cost_until(self, moment: datetime, rule: ev.BillingRule) -> Decimal:
-        """Return the dollars that its instances have accrued by `moment`."""
+        """Return the dollars that the instances of the launch have accrued by `moment`."""
         return sum((meter.cost_until(moment) for meter in self.meters(rule)), ZERO)
 
     def with_member(self, index: int, **changes: Any) -> Launch:
-        """Return the launch with `changes` to one of its instances."""
+        """Return the launch with `changes` to one instance."""
         changed = replace(self.members[index], **changes)
         return replace(self, members=(*self.members[:index], changed, *self.members[index + 1 :]))
 
     def with_end(self, ended_at: datetime, index: int = 0) -> Launch:
-        """Return the launch with another end of an instance, which is gone."""
+        """Return the launch with another end for an instance, which must be gone."""
         return self.with_member(index, gone=self.members[index].with_end(ended_at).gone)
 
     @property
     def latest_end(self) -> datetime | None:
-        """The end of its time-to-live, counted from the start of its bill; None if its meter never ran."""
+        """The end of the time-to-live, counted from the start of the bill; None if the meter never ran."""
         return self.latest_end_of(0)
 
     def latest_end_of(self, index: int) -> datetime | None:
-        """Return `latest_end` for one of its instances."""
+        """Return `latest_end` for one instance of the launch."""
         began = self.members[index].billed_from
         return None if began is None else began + timedelta(seconds=self.intent.time_to_live_s)
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """
-        Return the most that this launch may cost: nothing if the cloud refused it, else the final bill of each instance
-        that is gone, and the whole time-to-live of the others.
+        Return the most that this launch may cost: nothing if the cloud refused it. Otherwise it is the final bill of
+        each instance that is gone, and the whole time-to-live of the others.
         """
         if self._refused:
             return ZERO
@@ -178,9 +188,10 @@ def _is_awaited(member: Member) -> bool:
 
 class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One trainer process of an attempt. `started_at` is when its first step was done. A command that reports no steps
-    `began_at` that moment, and `in_place` says that it continued with the files of the previous one. Until its first
-    step a trainer may be `unprotected`: it runs Python, and no training in it has found its agent.
+    One trainer process of an attempt. `started_at` is when its first step was done. A command that reports no steps has
+    the start of the command in `began_at` instead. `in_place`: the command continued with the files of the previous
+    trainer. A trainer may be `unprotected` until its first step: it runs Python, and no training in it has found the
+    agent.
     """
 
     incarnation: int
@@ -197,12 +208,12 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WORTH_ANOTHER_TRY = frozenset({Cause.INTERRUPTED, Cause.STOPPED, Cause.REPLACED, Cause.STORE_FULL})
-"""Causes outside of the training: after an attempt that its agent ended for one of them, another one follows."""
+"""Causes that lie outside of the training. If an agent ends its attempt for one of them, another attempt follows."""
 
 
 class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The end of an attempt: training stopped at `stopped_at`, and the ledger had that at `known_at`.
+    The end of an attempt: training stopped at `stopped_at`, and the ledger recorded that at `known_at`.
 
     `gave_up`: another try would not help. `missing` are the members of a gang that could not be reached.
     """
@@ -218,8 +229,8 @@ class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One stretch of training on one instance, or on those of a `gang`: then `launch`, `instance_id` and `setup` are those
-    of its lead, and `booted_at` is when the last of its members had booted.
+    One stretch of training on one instance, or on the instances of a `gang`. For a gang, `launch`, `instance_id` and
+    `setup` describe the lead, and `booted_at` is when the last member had booted.
     """
 
     number: int
@@ -242,7 +253,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[MemberName, ...]:
-        """The members that train in it, in the order of their ranks."""
+        """The members that train in the attempt, in the order of their ranks."""
         return (MemberName(self.launch, 0),) if self.gang is None else self.gang.names
 
     @property
@@ -257,8 +268,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     def lets_go(self, name: MemberName) -> bool:
         """
-        Return whether a member has no place in the next attempt: all members, if a runner requested a drain, else the
-        one that the cloud takes. The others of a gang are members of the next attempt.
+        Return whether a member is left out of the next attempt. If a runner requested a drain, all members are;
+        otherwise only the member that the cloud takes. The other members of the gang take part in the next attempt.
         """
         if self.gang is None or self.drain is not None:
             return True
@@ -283,9 +294,10 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """
-    An accepted checkpoint. `cut_off`: training resumed from an older one, so this is no longer the run's history.
+    An accepted checkpoint. `cut_off`: training resumed from an older one, so this one is no longer part of the run's
+    history.
 
-    `step_reached` is the furthest step of this commit and of those before it that were not cut off by then.
+    `step_reached` is the largest step of this commit and of all earlier commits that were not cut off by then.
     """
 
     number: int
@@ -301,7 +313,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outputs(self) -> Outputs | None:
-        """Its files, as if an entry of their own had stored them; None if it has none."""
+        """The files of the commit, as if an entry of their own had stored them; None if the commit has no files."""
         files, event = self.event.files, self.event
         if files is None:
             return None
@@ -324,8 +336,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A completed epoch on the history that survives so far. `step_reached` is the furthest step of this epoch and of
-    those before it.
+    A completed epoch on the history that has survived so far. `step_reached` is the largest step of this epoch and of
+    all earlier ones.
     """
 
     number: int
@@ -346,7 +358,7 @@ class Terminal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """The time from an end to the request that reopened the run. It belongs to no account."""
+    """The time from the run's end to the request that reopened it. It counts in no account."""
 
     since: datetime
     until: datetime
@@ -360,7 +372,7 @@ class Prune(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotCarried(msgspec.Struct, frozen=True):
-    """State that no checkpoint holds, and that has changed by `step`. Entry `number` reports it."""
+    """State that no checkpoint holds and that had changed by `step`. Entry `number` reports it."""
 
     number: int
     place: str
@@ -376,12 +388,12 @@ class Void(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The fold of a run's entries; entry 0 has created the run. `next_number` is where the next entry goes.
+    The state of a run, folded from its entries. `next_number` is the number that the next entry gets.
 
-    `opened_at` is when the run was created or last resumed. `pending` is the launch that waits for its attempt.
-    `last_end` is the entry that ended the newest attempt.
-    `unsettled` are the launches whose bill may still grow, and `settled_usd` is the cost of the others. `borrowers`
-    has, by prefix, the numbers of the commits that borrow from it; the last of them is not retired.
+    `opened_at` is when the run was created or last resumed. `pending` is the launch that has not begun an attempt yet.
+    `last_end` is the entry that ended the newest attempt. `unsettled` are the launches whose bill may still grow, and
+    `settled_usd` is the cost of the others. `borrowers` maps the prefix of a commit to the numbers of the commits that
+    borrow from it; the last of them is not retired.
     """
 
     next_number: int = 1
@@ -423,8 +435,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_commit(self, attempt: int) -> bool:
         """
-        Return whether a commit of that attempt counts. In a gang, an ended attempt may commit until another begins: its
-        lead may have outlived it, and its snapshot has steps that no later attempt has (protocol 43).
+        Return whether a commit of that attempt counts. In a gang, an ended attempt may commit until another begins: the
+        lead may still run after its attempt's end, and its snapshot has steps that would otherwise be lost (protocol
+        43).
         """
         if self.terminal is not None:
             return False
@@ -437,7 +450,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.pending is None else self.launches[self.pending]
 
     def ordinals(self) -> dict[int, int]:
-        """Return the number that users see for each attempt: 1, 2, 3 in the order of their starts."""
+        """
+        Return the ordinal that users see for each attempt, by its entry number: 1, 2, 3 in the order of their starts.
+        """
         return {number: ordinal for ordinal, number in enumerate(self.attempts, 1)}
 
     def launch_of(self, attempt: Attempt) -> Launch:
@@ -462,8 +477,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_wanted(self, name: MemberName) -> bool:
         """
-        Return whether an instance may train, or go on: its launch is not closed, and it is not condemned, released or
-        gone.
+        Return whether an instance may train or continue: its launch is not closed, and the instance is not condemned,
+        released or gone.
         """
         return self.launches[name.launch].closed is None and self.member(name).wanted
 
@@ -475,11 +490,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return (name for launch in self.launches.values() for name in launch.names)
 
     def told(self, name: MemberName) -> int | UnsetType:
-        """Return how an event names this member within its launch: UNSET in a run on one instance."""
+        """Return the value of `member` with which an event names this instance: UNSET in a run on one instance."""
         return name.member if self.of_gangs else UNSET
 
     def attempt_of(self, name: MemberName) -> Attempt | None:
-        """Return the newest attempt that names this member; None if none does."""
+        """Return the newest attempt that names this member; None if it was in no attempt."""
         launch = self.launches[name.launch]
         if launch.attempt is None:
             return None
@@ -488,7 +503,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return next(named, None) if self.of_gangs else self.attempts[launch.attempt]
 
     def has_to_leave(self, name: MemberName) -> bool:
-        """Return whether the member's newest attempt has let it go, or is about to."""
+        """Return whether the member's newest attempt has let the member go, or is about to."""
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
 
@@ -497,14 +512,15 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return [self.member(name) for name in attempt.names]
 
     def still_from(self, attempt: Attempt) -> datetime | None:
-        """Return when the first of its machines that are gone stopped running; None if none is gone."""
+        """Return when the first lost machine of the attempt stopped running; None if no machine is gone."""
         ends = (member.still_from for member in self.members_of(attempt))
         return min((end for end in ends if end is not None), default=None)
 
     def ended_by_hand(self, event: ev.InstanceGone) -> bool:
         """
-        Return whether someone other than spotrun ended this instance in the cloud; this is the state before that event.
-        Clouds name the user also for instances that spotrun ends, or its guard after the time-to-live.
+        Return whether another program or person than spotrun ended this instance in the cloud. Call this on the state
+        before `event`. Clouds also name the user when spotrun ends an instance, or when its guard does after the
+        time-to-live.
         """
         launch, name = self.launches[event.launch], ev.name_of(event)
         asked = launch.closed is not None or not self.member(name).wanted or self.stop_requested
@@ -514,12 +530,15 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unguarded(self) -> list[ev.LaunchRecorded]:
-        """The instances that nothing in their cloud would end if their own timers did not (protocol 11)."""
+        """The instances whose cloud has no guard that would end them if their own timers failed (protocol 11)."""
         found = [member.recorded for member in self.members() if member.gone is None]
         return [recorded for recorded in found if recorded is not None and recorded.unguarded]
 
     def setups(self) -> list[KnownSetUp]:
-        """Return the set-up of each instance, the earliest first. A gang's members report it, else the attempt does."""
+        """
+        Return the set-up of each instance, the earliest first. In a gang each member reports its set-up; otherwise the
+        attempt does.
+        """
         if self.of_gangs:
             return sorted(self._setups_of_members(), key=lambda one: one.at)
         attempts = self.attempts.values()
@@ -533,7 +552,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def packed(self) -> list[KnownSetUp]:
-        """The set-ups that were stored for later instances: the first of each kind of accelerator."""
+        """The set-ups that were stored for later instances: the first one for each kind of accelerator."""
         first: dict[str, KnownSetUp] = {}
         for one in self.setups():
             if one.setup.how == "run" and one.setup.packed_bytes:
@@ -558,12 +577,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_weights(self) -> bool:
-        """True if the newest checkpoint is of a training. That of a command has files only."""
+        """True if the newest checkpoint is that of a training. The checkpoint of a command has files only."""
         newest = self.latest_commit()
         return newest is not None and newest.event.has_image
 
     def ends_before(self, commit: Commit) -> list[Commit]:
-        """Return the last checkpoint of each fit() that had ended before that of `commit` began, the earliest first."""
+        """Return the last checkpoint of each fit() before the fit() of `commit`, the earliest first."""
         before = (each for each in self.commits if each.event.fit < commit.event.fit)
         last = {each.event.fit: each for each in before if not each.cut_off and each.retired_at is None}
         return [last[fit] for fit in sorted(last)]
@@ -573,7 +592,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return None if at is None else self.commits[at]
 
     def commit_at(self, prefix: str) -> Commit | None:
-        """Return the newest commit whose objects lie below a prefix; None if there is none."""
+        """Return the newest commit with this prefix; None if no commit has it."""
         return next((commit for commit in reversed(self.commits) if commit.event.prefix == prefix), None)
 
     def is_retired(self, number: int) -> bool:
@@ -582,8 +601,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def outputs_of(self, number: int) -> Outputs | None:
         """
-        Return the files of a checkpoint: its own, else the last that the agent scanned before a newer checkpoint; None
-        if there are none.
+        Return the files of a checkpoint; None if it has none. They are its own files, or else the last files that the
+        agent scanned before a newer checkpoint.
         """
         commit = self.commit(number)
         if commit is not None and commit.outputs is not None:
@@ -593,9 +612,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def newest_outputs(self) -> Outputs | None:
         """
-        Return the newest stored files; None if there are none. Files scanned before a checkpoint with files are never
-        the newest again, even if that checkpoint is cut off or retired: their objects may be gone. The checkpoint of a
-        command has only its state, which a scan of the work folder has too.
+        Return the newest stored files; None if there are none. Files that were scanned before a checkpoint with files
+        never become the newest again, even if that checkpoint is cut off or retired, because their objects may be gone.
+        The checkpoint of a command has only its state, which a scan of the work folder includes.
         """
         looked = self.outputs[-1] if self.outputs else None
         for commit in reversed(self.commits):
@@ -606,7 +625,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return looked or self._newest_state()
 
     def _newest_state(self) -> Outputs | None:
-        """Return the files of a command's newest state; used if the agent has scanned no other files."""
+        """Return the files of a command's newest state checkpoint; used if the agent has scanned no other files."""
         return next((each.outputs for each in self.usable_commits() if not each.event.has_image), None)
 
     @property
@@ -632,13 +651,15 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return sum(commit is not None and commit > one.number for commit in begun)
 
     def reserved_usd(self) -> Decimal:
-        """Return the dollars spent on what is gone, plus the whole reservation of what is not (protocol 11)."""
+        """
+        Return the dollars spent on instances that are gone, plus the whole reservations of all others (protocol 11).
+        """
         rule = self.created.billing
         return sum((self.launches[number].reserved_usd(rule) for number in self.unsettled), self.settled_usd)
 
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
-    """Return the most that this launch can cost: the lives of its instances, and the traffic between regions."""
+    """Return the most that this launch can cost: its instances' time-to-live, and the traffic between regions."""
     return life_usd(intent, rule) * intent.instances + intent.egress_usd
 
 

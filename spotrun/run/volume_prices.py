@@ -1,9 +1,9 @@
 """
 The prices of an instance's disk and public address, as dated list prices by region: volume_prices.json.
 
-gp3 of EC2 is with the included speed only. In each region it is four fifths of gp2, which is how the table was checked.
-hyperdisk-balanced of Compute Engine is cheaper than pd-balanced: $0.08 in us-central1. A public IPv4 address has cost
-the same everywhere since February 2024, and half on Google's spot.
+EC2 gp3 is priced with the included speed only. In each region it costs four fifths of gp2, which is how the table was
+checked. Compute Engine's hyperdisk-balanced is cheaper than pd-balanced: $0.08 in us-central1. A public IPv4 address
+has cost the same everywhere since February 2024, and half on Google's spot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spotrun.run.price_tables import PriceTable, price_table
 GOOGLES_MONTH_HOURS = 730
 """Google's divisor from a price per month to a price per hour."""
 ANY_REGION = "any region"
-"""The row of an address."""
+"""The row of an address, whose price is the same in all regions."""
 
 
 def list_prices(what: Literal["gp3", "pd-balanced", "address of EC2", "address of Compute Engine"]) -> PriceTable:
@@ -25,7 +25,7 @@ def list_prices(what: Literal["gp3", "pd-balanced", "address of EC2", "address o
 
 
 class VolumePrice(NamedTuple):
-    """`where` says whose price it is."""
+    """The price of a volume. `where` names the region whose price it is."""
 
     usd_per_gib_month: Decimal
     where: str
@@ -33,8 +33,8 @@ class VolumePrice(NamedTuple):
 
 def volume_price(table: Mapping[str, Decimal], regions: Collection[str]) -> VolumePrice:
     """
-    Return the price in the dearest of these regions, so that a budget holds in each of them. A region that the table
-    lacks costs as much as the dearest in the table.
+    Return the price in the most expensive of `regions`, so that a budget holds in each of them. A region that the table
+    lacks counts as the most expensive in the table.
     """
     unknown = sorted(set(regions) - table.keys())
     dearest = max(table if unknown else regions, key=table.__getitem__)

@@ -1,5 +1,5 @@
 """
-The arguments of a script: how a job gives one, and the names that the script itself uses.
+Matches the arguments that a job gives with the names that its script uses.
 
 A user who names `batch_size` may mean `--batch-size` or `--batch_size` or, before an equals sign, `batch_size` or
 `data.batch_size`, as in Hydra.
@@ -26,7 +26,7 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
 
 
 def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
-    """Return the arguments with another value for that name; None if they do not have it."""
+    """Return `args` with `value` for the argument called `name`; None if `args` lack it."""
     found, done, index = list[str](), False, 0
     while index < len(args):
         flag, given, _ = args[index].partition("=")
@@ -44,7 +44,7 @@ def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | No
 
 
 def _names(flag: str, name: str, *, given: bool) -> bool:
-    """Return whether a word of the arguments is that parameter: --lr, -b, or lr and +lr before an equals sign."""
+    """Return whether a word of the arguments names this parameter: --lr, -b, or lr and +lr before an equals sign."""
     dashes = len(flag) - len(flag.lstrip("-"))
     return (dashes > 0 or given) and plain(flag.lstrip("-+")) == plain(name)
 
@@ -59,7 +59,7 @@ def plain(name: str) -> str:
 
 
 def as_number(value: str) -> str:
-    """Return the number as one plain text, the same for 1e-3 and 0.001; any other text as it is."""
+    """Return a number in one notation, the same for 1e-3 and 0.001; return any other text unchanged."""
     try:
         return repr(float(value))
     except ValueError:
@@ -68,8 +68,8 @@ def as_number(value: str) -> str:
 
 class DefinedNames(NamedTuple):
     """
-    Names that Python files define: flags like "--lr" in add_argument; parameters and fields, which some libraries turn
-    into flags. `is_open`: the script's arguments come from one of these libraries, or from a class that is elsewhere.
+    Names that Python files define. `flags` are texts like "--lr". `words` are parameters and fields, which some
+    libraries turn into flags. `is_open`: the files mention a library that creates further arguments.
     """
 
     flags: frozenset[str]
@@ -91,7 +91,9 @@ class DefinedNames(NamedTuple):
         return cls(frozenset(flags), frozenset(words), is_open)
 
     def flag_for(self, name: str) -> str | None:
-        """Return the longest way to write the flag."""
+        """
+        Return the longest flag that is spelled like `name`, apart from dashes; None if the files define no such flag.
+        """
         return max((flag for flag in self.flags if plain(flag.lstrip("-")) == plain(name)), key=len, default=None)
 
 
@@ -113,8 +115,8 @@ def _texts(workdir: Path) -> Iterator[str]:
 
 class Script:
     """
-    The names that the script of a job defines `itself`, and those of the other files in its folder; none of both for a
-    command. A file is read on first use, and once.
+    The names that the script of a job defines itself, and the names in all Python files of the work folder. For a
+    command the former are empty. Files are read on first use, and once.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -138,5 +140,5 @@ class Script:
         return DefinedNames.of(_texts(self._workdir))
 
     def flag_for(self, name: str) -> str | None:
-        """Return how an argument of that name is written on the command line; None if no file names it."""
+        """Return the spelling of an argument `name` on the command line; None if no file has it."""
         return self.itself.flag_for(name) or self.beside.flag_for(name)

@@ -1,9 +1,9 @@
 """
 The clouds that a job can name, and the rules of a specification for each.
 
-A cloud is one object, described by `spotrun.clouds.cloud.Cloud`. It is found by its name: ours is `CLOUD` in
-`spotrun.clouds.NAME.cloud`, and others are entry points of the group `spotrun.clouds`. So a program that reads a job
-imports the cloud that it names, and no other.
+A cloud is one object, described by `spotrun.clouds.cloud.Cloud`, and is found by its name. A built-in cloud is `CLOUD`
+in `spotrun.clouds.NAME.cloud`; others are entry points of the group `spotrun.clouds`. So a program that reads a job
+imports only the cloud of that job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _Spec = TypeVar("_Spec", contravariant=True)
 
 
 class CloudRules(Protocol[_Spec]):
-    """The rules of a cloud: values that a job may have there, and what to expect before anything was rented."""
+    """
+    The rules of a cloud: the values that a job may have there, and the delays to expect before the first instance.
+    """
 
     name: str
     here: bool
@@ -39,25 +41,25 @@ class CloudRules(Protocol[_Spec]):
     simulated: bool
     """True if no user is ever billed for its prices."""
     shares_folders: bool = False
-    """Instances see the folders of this machine although they are other ones."""
+    """Instances see the folders of this machine, although they are other machines."""
     notice: timedelta
-    """The time between a notice and its interruption, when the cloud gives notice."""
+    """The time between a notice and the interruption that it announces."""
     members_max: int = 1
     """Maximum instances that train together."""
     instead_of_envs: str
-    """The place for a secret that stands among `envs`."""
+    """Advice on where to put a secret that was found in `envs`."""
 
     @abstractmethod
     def refusals(self, spec: _Spec) -> Iterator[Unreadable]:
-        """Yield what a job on this cloud must not contain; `at` is the key."""
+        """Yield a problem for each part of the job that this cloud does not allow; `at` is the key."""
 
     @abstractmethod
     def secret(self, name: str) -> Reference:
-        """Return the place of a secret if the job gives only its name."""
+        """Return the place from which a secret is read if the job gives only the secret's name."""
 
     @abstractmethod
     def boot(self, spec: _Spec) -> timedelta:
-        """Return how long a launched instance usually takes to boot, until one was measured."""
+        """Return the usual boot time of an instance, used until one was measured."""
 
     @abstractmethod
     def interrupts(self, spec: _Spec) -> bool:
@@ -71,8 +73,10 @@ class CloudRules(Protocol[_Spec]):
 @cache
 def find_cloud(name: str) -> Any:
     """
+    Return the cloud with this name.
+
     Raises:
-        SpecInvalid: there is none of that name, or what brings it from outside is broken.
+        SpecInvalid: no cloud has this name, or the package that defines it is broken.
     """
     if name in BUILT_IN:
         return import_module(f"{GROUP}.{name}.cloud").CLOUD
@@ -91,7 +95,7 @@ def find_cloud(name: str) -> Any:
 
 
 def _brought(entry: EntryPoint) -> Any:
-    """Return the cloud of an entry point, if it is one."""
+    """Load the cloud of an entry point. Raise SpecInvalid if the object is not a usable cloud."""
     try:
         cloud = entry.load()
     except (Exception, SystemExit) as error:
@@ -117,14 +121,14 @@ def _package(entry: EntryPoint) -> str:
 
 
 def known_clouds() -> tuple[str, ...]:
-    """Return the names of all clouds that are installed, ours first."""
+    """Return the names of all installed clouds, the built-in ones first."""
     return (*BUILT_IN, *sorted({entry.name for entry in entry_points(group=GROUP)} - {*BUILT_IN}))
 
 
 def _read(value: object, info: ValidationInfo) -> str:
     """
-    Read a cloud's name. A run may have begun where more clouds are installed than here; its events can be read all the
-    same.
+    Read the name of a cloud. In a stored run any name is accepted, because the run may come from a machine with more
+    clouds, and its events can be read anyway.
     """
     if value in BUILT_IN or (info.context == STORED and isinstance(value, str)):
         return str(value)

@@ -1,5 +1,5 @@
 """
-A condition compares figures of a report with numbers: `usd_per_epoch > 0.42 or interruptions >= 5`.
+Parses a condition, which compares figures of a report with numbers: `usd_per_epoch > 0.42 or interruptions >= 5`.
 
     condition  = all { "or" all }
     all        = comparison { "and" comparison }
@@ -48,7 +48,7 @@ _ADVICE = f"write it like {EXAMPLE}"
 
 @dataclass(frozen=True)
 class Comparison:
-    """One figure against one number. A number written in percent is kept as a share: 40% as 0.4."""
+    """One figure compared with one number. A number in percent is stored as a share: 40% as 0.4."""
 
     figure: str
     operator: str
@@ -56,7 +56,10 @@ class Comparison:
     in_percent: bool = False
 
     def holds(self, found: Figures) -> bool:
-        """Return True also if the run does not have the figure: a limit on something that never came is a failure."""
+        """
+        Return whether the comparison holds. It also holds if the run lacks the figure: a limit on a missing figure is a
+        failure.
+        """
         value = found[self.figure]
         return value is None or _OPERATORS[self.operator](value, self.number)
 
@@ -71,19 +74,21 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Condition:
-    """Holds if, for one of the alternatives, all comparisons hold."""
+    """A condition. It holds if all comparisons of one alternative hold."""
 
     alternatives: tuple[tuple[Comparison, ...], ...]
 
     def met_by(self, found: Figures) -> tuple[Comparison, ...]:
-        """Return the comparisons of the first alternative that holds; empty if none does."""
+        """Return the comparisons of the first alternative that holds; () if none of them holds."""
         return next((one for one in self.alternatives if all(each.holds(found) for each in one)), ())
 
 
 def parse(text: str) -> Condition:
     """
+    Parse the text of a condition.
+
     Raises:
-        Unreadable: the message names the place in the text.
+        Unreadable: the text is not a condition; the message names the place of the error.
     """
     return _Reader(text).condition()
 

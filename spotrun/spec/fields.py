@@ -1,5 +1,5 @@
 """
-Each kind of value in a spec as a named type: how pydantic reads it, writes it, and describes it to editors.
+Named types for the values of a spec. A type defines how pydantic reads a value, writes it, and describes it to editors.
 
 The reading itself is in `spotrun.spec.values` and `spotrun.units`.
 """
@@ -32,7 +32,7 @@ def _deadline_text(value: timedelta | time | datetime) -> Any:
 
 
 def duration_text(value: Any) -> Any:
-    """Return a duration in seconds (`600s`); anything else as its text, and None as None."""
+    """Format a duration in seconds (`600s`). Return anything else as text, and None as None."""
     return duration_in_seconds(value) if isinstance(value, timedelta) else value if value is None else str(value)
 
 
@@ -85,7 +85,7 @@ CloudName = Annotated[
     PlainValidator(matching(values.CLOUD_NAME_PATTERN, "use letters, digits, dots and dashes")),
     _pattern(values.CLOUD_NAME_PATTERN),
 ]
-"""A cloud's own name for something: an instance type, a region, a zone, an image."""
+"""The name that a cloud gives to an instance type, a region, a zone or an image."""
 ContainerImage = Annotated[
     str, PlainValidator(read_image), _pattern(image.PATTERN, "docker:pytorch/pytorch:2.9.0-cuda12.8-cudnn9-runtime")
 ]
@@ -151,7 +151,7 @@ SecretNames = Annotated[
         },
     ),
 ]
-"""Variables, each with the place of its value; "" where the place follows from the name."""
+"""Variables, each with the place of its value; "" if the place follows from the variable's name."""
 
 # --- times and amounts --------------------------------------------------------------------------------------
 

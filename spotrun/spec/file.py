@@ -1,6 +1,6 @@
 """
 Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line. A Python
-script stands for a file that names only the script.
+script counts as a job file that names only this script.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ _FLAGS = {
 
 @dataclass(frozen=True)
 class PlacedProblem:
-    """A problem, and where the user finds it: a line and column of the file, or a flag, which is then its key."""
+    """
+    A problem, and the place where the user can find it: a line and column of the file, or a flag. `key` is the flag
+    then.
+    """
 
     file: str | None
     key: str
@@ -92,14 +95,14 @@ def load_spec(
     arguments: Sequence[str] = (),
 ) -> RunSpec:
     """
-    Return the resolved spec of a job file, or of a Python script as if a job file next to it named only that script. It
-    has all defaults, and absolute paths for `workdir`, `checkpoint.uri` and `aws.advisor`, which a file gives relative
-    to its own folder.
+    Return the resolved spec of a job file. A Python script counts as a job file next to it that names only the script.
+    The spec has all defaults. `workdir`, `checkpoint.uri` and `aws.advisor`, which a file gives relative to its own
+    folder, are absolute paths.
 
-    `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot",
-    "envs.LR": "0.1"}; None means that the flag was not given. They are checked like the file, and problems name
-    them by their flag (`--max-price`, `--spot`, `--env LR`). `default_store` is `checkpoint.uri` if neither gives one.
-    `arguments`, if there are any, replace those of the script.
+    `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot", "envs.LR":
+    "0.1"}; None means that the flag was not given. They are checked like the file, and problems name the flag
+    (`--max-price`, `--spot`, `--env LR`). `default_store` is `checkpoint.uri` if neither the file nor a flag gives one.
+    `arguments`, if there are any, replace the arguments of the script.
 
     Raises:
         SpecFileInvalid: lists every problem with its key, line and suggestion; nothing was started.
@@ -110,7 +113,7 @@ def load_spec(
 
 def check_job(path: Path, text: str) -> None:
     """
-    Check whether `text` would be a job if it were the file at `path`.
+    Check `text` as if it were the job file at `path`.
 
     Raises:
         SpecFileInvalid: lists every problem.
@@ -142,7 +145,7 @@ def _resolved(
 def resolve(
     draft: Draft, overrides: Mapping[str, object], default_store: str, arguments: Sequence[str]
 ) -> RunSpec | None:
-    """Return the job of a draft, which is changed; None if the draft has problems then."""
+    """Return the job of a draft; None if the draft has problems. The draft is changed."""
     if not draft.hopeless():
         _leave_out_own_keys(draft)
         _take_places(draft)
@@ -165,7 +168,9 @@ def resolve(
 
 @contextlib.contextmanager
 def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
-    """An error inside that is about a key of the job gets the key's line in the file at `path`, or its flag."""
+    """
+    Add the place in the file at `path`, or the flag, to an error from the `with` block that concerns a key of the job.
+    """
     try:
         yield
     except SpotrunError as error:
@@ -185,19 +190,19 @@ def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterato
 
 @dataclass
 class Draft:
-    """A spec in the making: the content of the file, and the problems found so far."""
+    """A spec that is being built: the content of the file, and the problems found so far."""
 
     path: Path
     document: Document
     problems: list[tuple[Position | None, Problem]] = field(init=False)
     spelled: dict[Key, Key] = field(default_factory=dict)
-    """The key that the user wrote, by the key that it became."""
+    """Maps a key to the key that the user wrote for it."""
     taken: dict[Key, str] = field(default_factory=dict)
-    """The result for a key of SkyPilot's."""
+    """Maps a SkyPilot key to the text on how it was translated."""
     ours: dict[str, Any] = field(default_factory=dict)
-    """The file in our words, once `resolve` has begun."""
+    """The file after its translation to spotrun's keys, once `resolve` has begun."""
     of_sky: bool = False
-    """The file has words that only SkyPilot has."""
+    """True if the file has keys that only SkyPilot has."""
     flags: dict[Key, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -208,7 +213,7 @@ class Draft:
         return self.document.data
 
     def hopeless(self) -> bool:
-        """Return True if the text could not be read to its end, so that its data are not what the user wrote."""
+        """Return True if the text could not be read to its end, so that the data are not what the user wrote."""
         return bool(self.problems) and not self.data
 
     def section(self, name: str) -> dict[str, Any] | None:
@@ -220,12 +225,12 @@ class Draft:
         self.problems.append((at, Problem(key, message, suggestion)))
 
     def add_found(self, problem: Problem) -> None:
-        """Add a problem of the models, unless it only follows from a value that could not be read."""
+        """Add a problem that the models found, unless it is only a consequence of a value that could not be read."""
         if not self.document.follows(problem):
             self.problems.append((None, problem))
 
     def forget(self, key: Key) -> None:
-        """Drop the problems of the file's value at `key`, which counts for nothing."""
+        """Drop the problems of the file's value at `key`, because that value is not used."""
         dropped = {unreadable for unreadable in self.document.unreadable if unreadable[: len(key)] == key}
         self.problems = [(at, problem) for at, problem in self.problems if problem.key[: len(key)] != key]
         self.document.unreadable -= dropped
@@ -243,7 +248,10 @@ class Draft:
         return in_file(self.path, self.document, at, Problem(key, problem.message, problem.suggestion))
 
     def _as_spelled(self, key: Key) -> Key:
-        """Map a key twice, as the result of a shorthand may have been a part of another one."""
+        """
+        Map a key of the model to the key that the user wrote. This takes two steps, because the result of a shorthand
+        may itself be part of another shorthand's result.
+        """
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
             key = key if above is None else self.spelled[above] + key[len(above) :]
@@ -252,7 +260,8 @@ class Draft:
 
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
     """
-    Return the problem `at` its place; where that is not known, on the line of its key, or of the nearest key above it.
+    Return a problem with its place. If `at` is None, the place is the line of the problem's key, or of the nearest key
+    above it.
     """
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)
@@ -271,14 +280,16 @@ SCRIPT = ".py"
 _NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --to script {}` makes one of it")
 _SHELL = ("is a shell script, not a job", 'write "run: bash {}" into a JOB.yaml, and name that')
 _NO_JOBS = {".ipynb": _NOTEBOOK, ".sh": _SHELL, ".bash": _SHELL}
-"""Files that people name instead of a job, by suffix: what each is, and what to do."""
+"""Files that users name instead of a job, by suffix, with what each file is and what to do instead."""
 _NAME_A_JOB = "name a JOB.yaml or a Python script; `spotrun init SCRIPT` writes a JOB.yaml for one"
 
 
 def require_script(path: Path) -> None:
     """
+    Require a Python script at `path`.
+
     Raises:
-        SpecFileInvalid: there is no Python script at `path`.
+        SpecFileInvalid: `path` is not a Python script.
     """
     require_file(path)
     if path.suffix != SCRIPT:
@@ -288,8 +299,10 @@ def require_script(path: Path) -> None:
 
 def require_file(path: Path, hint: str = _NAME_A_JOB) -> None:
     """
+    Require a regular file at `path`.
+
     Raises:
-        SpecFileInvalid: there is no regular file at `path`; `hint` says what to name.
+        SpecFileInvalid: there is no regular file at `path`; `hint` says what to name instead.
     """
     try:
         kind = os.stat(path).st_mode
@@ -304,7 +317,7 @@ def require_file(path: Path, hint: str = _NAME_A_JOB) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Read the file's text. Each reason why it cannot be read is a problem of its own."""
+    """Read the file's text. Each reason for which this can fail has its own message."""
     try:
         with open(path, "rb") as file:
             content = file.read(BYTES_MAX + 1)
@@ -340,7 +353,10 @@ def _files_like(path: Path) -> str | None:
 
 
 def _leave_out_own_keys(draft: Draft) -> None:
-    """Keys that start with `x-` are the user's own, such as a place for YAML anchors. Variables have any name."""
+    """
+    Remove the user's own keys, which start with `x-`: a place for YAML anchors, for example. Names of variables are
+    kept.
+    """
 
     def leave_out(value: object, at: Key) -> None:
         if isinstance(value, dict) and at not in (("envs",), ("secrets",)):
@@ -357,7 +373,7 @@ def _leave_out_own_keys(draft: Draft) -> None:
 
 
 def _take_sky(draft: Draft) -> None:
-    """SkyPilot's keys become ours."""
+    """Translate SkyPilot's keys to spotrun's."""
     found = translate(draft.data, draft.document.unreadable)
     for key in found.cleared:
         draft.forget(key)
@@ -368,7 +384,7 @@ def _take_sky(draft: Draft) -> None:
 
 
 def _take_run(draft: Draft) -> None:
-    """`run:` at the top becomes train.run. `train` may have keys that go with a command next to it."""
+    """Move `run:` at the top to train.run. The section `train` may have the keys that belong to a command."""
     if "run" in draft.data:
         command, train = draft.data.pop("run"), draft.data.setdefault("train", {})
         if not isinstance(train, dict) or set(train) - {"state"}:
@@ -383,7 +399,10 @@ def _take_run(draft: Draft) -> None:
 
 
 def _take_places(draft: Draft) -> None:
-    """A machine of one's own and a cloud become resources.home next to the keys of the cloud's entry."""
+    """
+    Replace a choice between the user's own machine and a cloud: the cloud's keys move up, and the machine is
+    resources.home.
+    """
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
     if not isinstance(resources, dict):
         return
@@ -409,7 +428,7 @@ def _take_places(draft: Draft) -> None:
 
 
 def _take_use_spot(draft: Draft) -> None:
-    """SkyPilot's `use_spot` becomes resources.spot_policy."""
+    """Translate SkyPilot's `use_spot` to resources.spot_policy."""
     resources = draft.section("resources")
     if resources is None or "use_spot" not in resources:
         return
@@ -427,7 +446,7 @@ def _take_use_spot(draft: Draft) -> None:
 
 
 def _take_outputs(draft: Draft) -> None:
-    """A list of patterns becomes outputs.files."""
+    """Move a list of patterns in `outputs` to outputs.files."""
     if isinstance(draft.data.get("outputs"), list):
         draft.data["outputs"] = {"files": draft.data["outputs"]}
         draft.spelled[("outputs", "files")] = ("outputs",)
@@ -437,8 +456,8 @@ def _take_outputs(draft: Draft) -> None:
 
 def _spell_choice(draft: Draft) -> None:
     """
-    Each kind of a choice is known by its place in `any_of`, also where SkyPilot's forms are written. One is
-    `{T4:1, V100:1}` or `{T4, V100}`, which YAML reads as names without values.
+    Map each kind of a choice to its key in `any_of`, also if it is written in one of SkyPilot's forms: `{T4:1, V100:1}`
+    and `{T4, V100}`, which YAML reads as names without values.
     """
     resources, key = draft.data.get("resources"), ("resources", "accelerators")
     value = resources.get("accelerators") if isinstance(resources, dict) else None
@@ -452,7 +471,7 @@ def _spell_choice(draft: Draft) -> None:
 
 
 def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
-    """Arguments of the command line replace the script's own."""
+    """Replace the script's own arguments with the arguments of the command line."""
     train = draft.data.get("train")
     if not arguments or not isinstance(train, dict):
         return
@@ -465,7 +484,7 @@ def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
 
 
 def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
-    """Replace the file's value by each flag's; the file's value is then neither used nor checked."""
+    """Replace values of the file with those of the flags. A replaced value is neither used nor checked."""
     for path, value in overrides.items():
         if value is None:
             continue
@@ -480,7 +499,7 @@ def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
 
 
 def flag_of(path: str, value: object) -> str:
-    """Return the override as the user wrote it: `--spot` for the policy spot, `--env LR`, `--max-price`."""
+    """Return the flag that the user wrote for an override: `--spot` for the policy spot, `--env LR`, `--max-price`."""
     if path == "resources.spot_policy":
         return f"--{shown(value)}"
     if path.startswith("envs."):
@@ -492,7 +511,9 @@ def flag_of(path: str, value: object) -> str:
 
 
 def resolve_paths(draft: Draft, default_store: str) -> None:
-    """Fill in the name and the paths that depend on where the file is, and check what needs the file system."""
+    """
+    Fill in the name and the paths that depend on the place of the file, and check the values that need the file system.
+    """
     draft.data.setdefault("name", name_from(draft.path.stem))
     folder = _expanded(draft, ("workdir",), draft.data.get("workdir", "."))
     if folder is not None:
@@ -514,7 +535,7 @@ def resolve_paths(draft: Draft, default_store: str) -> None:
 
 
 def _name_this_machine(draft: Draft) -> None:
-    """A machine of one's own is this one, unless the job names another."""
+    """Set the host of the user's own machine to this machine, unless the job names another."""
     resources, hardware = draft.data.get("resources"), draft.data.get("hardware")
     home = resources.get(HOME) if isinstance(resources, dict) else None
     machine = hardware.get(home) if isinstance(hardware, dict) and isinstance(home, str) else None
@@ -523,7 +544,7 @@ def _name_this_machine(draft: Draft) -> None:
 
 
 def _expanded(draft: Draft, key: Key, value: object) -> Path | None:
-    """Return the absolute path that the user means; None if the models will say what is wrong with it."""
+    """Return the absolute path that the user means; None if the value is unusable, which the models report."""
     try:
         text = os.path.expanduser(clean_text(value))
     except Unreadable:
@@ -580,7 +601,7 @@ def _check_state(draft: Draft, workdir: Path, index: int, value: object) -> None
 
 
 def _count_of_files(folder: Path, most: int) -> int:
-    """Count the files below a folder; at most one more than `most` is counted."""
+    """Count the files below a folder. Stop when there are more than `most`."""
     found = 0
     for _, _, names in os.walk(folder):
         found += len(names)
@@ -604,7 +625,10 @@ def _check_script(draft: Draft, workdir: Path, value: object) -> None:
 
 
 def _check_module(draft: Draft, workdir: Path, value: object) -> None:
-    """A package that is not in the work folder may be installed, or come by `setup`."""
+    """
+    Check the module of a job. A package that is missing in the work folder is accepted: it may be installed, or `setup`
+    installs it.
+    """
     try:
         name = read_module(value)
     except Unreadable:

@@ -1,8 +1,8 @@
 """
-The name of a container image, as `resources.image_id` has it: `docker:HOST/REPO/NAME:TAG@sha256:…`.
+Parses the name of a container image in `resources.image_id`: `docker:HOST/REPO/NAME:TAG@sha256:…`.
 
-Its parts have the grammar of registries (https://github.com/distribution/reference). A tag may point elsewhere
-tomorrow, so a run has a digest: the launch looks it up, and writes it behind the tag.
+The parts follow the grammar of registries (https://github.com/distribution/reference). A tag may refer to another image
+tomorrow. So the launch looks up the digest and writes it behind the tag, and the run uses the digest.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from spotrun.units import Unreadable, shown
 
 PREFIX = "docker:"
 USERNAME, PASSWORD, SERVER = (f"SKYPILOT_DOCKER_{name}" for name in ("USERNAME", "PASSWORD", "SERVER"))
-"""The variables that name the user who may pull from a private registry. Their names are SkyPilot's."""
+"""The variables with the login for a private registry. SkyPilot uses the same names."""
 CREDENTIALS = (USERNAME, PASSWORD, SERVER)
 HUB = "docker.io"
-"""The host of an image whose name has no host."""
+"""The host of an image whose name does not begin with a host."""
 _OFFICIAL = "library"
-"""The owner of images on that host whose names have no owner."""
+"""The owner of images on Docker Hub whose names have no owner."""
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _PATH = rf"{_COMPONENT}(?:/{_COMPONENT})*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -34,7 +34,10 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class Image(NamedTuple):
-    """`host` is the one that the name begins with, or that of Docker Hub. At least one of `tag` and `digest` is set."""
+    """
+    The parts of an image's name. `host` is the host that the name begins with, or Docker Hub. At least one of `tag` and
+    `digest` is set.
+    """
 
     host: str
     path: str
@@ -60,13 +63,13 @@ class Image(NamedTuple):
         return self._replace(digest=digest)
 
     def __str__(self) -> str:
-        """Return the image as `resources.image_id` has it."""
+        """Return the image in the notation of `resources.image_id`."""
         tag, digest = self.tag and f":{self.tag}", self.digest and f"@{self.digest}"
         return f"{PREFIX}{self.name}{tag}{digest}"
 
 
 def read_image(value: object) -> str:
-    """Read the text of an image that can be read by `image_of`. Raises Unreadable."""
+    """Return the name of an image if `image_of` can parse it. Raises Unreadable."""
     if not isinstance(value, str) or not value.strip():
         raise Unreadable("must be the name of a container image", f"write {LIKE}")
     text = value.strip()
@@ -76,10 +79,10 @@ def read_image(value: object) -> str:
 
 def image_of(text: str, server: str = "") -> Image:
     """
-    Return the image of that text. A name without a host is on `server`, if there is one.
+    Parse the name of an image. An image whose name has no host is on `server`, if that is given.
 
     Raises:
-        Unreadable: it names none.
+        Unreadable: `text` is not the name of a container image.
     """
     if not text.startswith(PREFIX):
         machine = "of Docker; a machine image is aws.image_id or gcp.image"
@@ -107,14 +110,16 @@ def image_of(text: str, server: str = "") -> Image:
 
 
 def _split(named: str) -> tuple[str, str]:
-    """Return the host, which has a dot, a port or the name localhost, and the rest."""
+    """
+    Split a name into its host and the rest. A host has a dot or a port, or is localhost; "" if the name has no host.
+    """
     first, slash, rest = named.partition("/")
     is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
     return (first, rest) if is_host else ("", named)
 
 
 def refused_login(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Unreadable | None:
-    """Return why the job's values cannot log in to the registry; None if they are not wrong."""
+    """Return the reason why the job's values cannot log in to the registry; None if no fault is found."""
     if PASSWORD in envs:
         reason = "is a password, and envs are written into the ledger"
         return Unreadable(reason, f"write secrets: [{PASSWORD}]", at=("envs", PASSWORD))

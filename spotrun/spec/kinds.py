@@ -29,7 +29,7 @@ Kind = Accelerators | NamedType
 
 @dataclass(frozen=True)
 class AnyOf:
-    """A choice: an instance of any of these kinds may train, and the first is what the others are compared with."""
+    """A choice: an instance of any of these kinds may train. The others are compared with the first."""
 
     kinds: tuple[Kind, ...]
 
@@ -39,8 +39,8 @@ class AnyOf:
 
 def read_kinds(value: object) -> Accelerators | AnyOf:
     """
-    Read one kind, or a choice: `{any_of: […]}`, and what SkyPilot writes for it, a list or a mapping of several
-    names. A choice of one kind of accelerators is that kind.
+    Read one kind, or a choice of kinds. A choice is `{any_of: […]}` or one of SkyPilot's forms: a list, or a mapping of
+    several names. A choice of only one kind of accelerators is that kind.
     """
     if isinstance(value, AnyOf):
         return value
@@ -61,11 +61,11 @@ def read_kinds(value: object) -> Accelerators | AnyOf:
 
 
 Entries = list[tuple[tuple[str | int, ...], object]]
-"""Each with its key below that of the choice."""
+"""The kinds of a choice, each with its key below the key of the choice."""
 
 
 def entries_of(value: object) -> Entries | None:
-    """Return the kinds of a choice as they were written; None if only one kind is."""
+    """Return the kinds of a choice as they were written; None if `value` is a single kind."""
     match value:
         case {"any_of": chosen, **others}:
             if others:
@@ -81,7 +81,7 @@ def entries_of(value: object) -> Entries | None:
 
 
 def _of_mapping(value: dict[object, object]) -> Iterator[tuple[tuple[str | int, ...], object]]:
-    """Yield the kinds of `{V100: 1, T4: 2}`; and `{V100:1, T4:2}`, which YAML reads as names without values."""
+    """Yield the kinds of `{V100: 1, T4: 2}`, and of `{V100:1, T4:2}`, which YAML reads as names without values."""
     for name, count in value.items():
         yield (str(name),), name if count is None else {name: count}
 

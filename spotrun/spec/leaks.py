@@ -1,8 +1,8 @@
 """
 Refuses secrets in `envs` of a job: all readers of the ledger could read them forever.
 
-A value counts as a secret by its shape, whatever its name. It also counts by its name, unless the value is a short
-word, a number or a path.
+A value whose shape is that of a credential counts as a secret, whatever its name. A value with a name like PASSWORD
+counts too, unless it is a short word, a number or a path.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from spotrun.spec.problems import Problem
 
 NAMED = re.compile(r"(?:^|_)(?:DSN|WEBHOOK)$", re.IGNORECASE)
 KEY = re.compile(r"(?:^|_)KEY$", re.IGNORECASE)
-"""May be the key of a mapping (`SORT_KEY: timestamp`), so only a long value with digits counts as a secret."""
+"""
+The end of names that may also be the key of a mapping (`SORT_KEY: timestamp`), so only a long value with digits counts
+as a secret.
+"""
 SECRET_MIN, KEY_MIN = 8, 16
-"""Characters."""
+"""Minimum lengths, in characters, of a value that counts as a secret because of its name."""
 MESSAGE = "looks like a secret, and envs are written into the ledger as they are"
 
 
 def plain_secrets(envs: Mapping[str, str], instead: str) -> Iterator[Problem]:
-    """Yield a problem for each variable that holds a secret, with the advice `instead`. No problem quotes a value."""
+    """
+    Yield a problem for each variable that holds a secret, with the advice `instead`. The problems never quote a value.
+    """
     for name, value in envs.items():
         if _is_secret(name, value):
             yield Problem(("envs", name), MESSAGE, instead)

@@ -1,5 +1,5 @@
 """
-The words of a scripted market: triggers say *when* something happens on the local cloud, actions say *what*.
+The steps of a scripted market. A trigger defines when a step happens on the local cloud, an action what happens.
 
 Triggers count progress of the training, not wall time, so that a demo or a test interrupts at the same point on fast
 and slow machines. `parse_trigger(str(trigger)) == trigger`.
@@ -25,10 +25,10 @@ _AFTER = re.compile(r"after (.+)")
 
 
 class Action(StrEnum):
-    """An effect of a step on the market."""
+    """The effect of a step on the market."""
 
     INTERRUPT = "interrupt"
-    """The cloud takes the spot instance; others are available."""
+    """The cloud takes the spot instance; other spot instances are still available."""
     NO_SPOT = "no-spot"
     """The cloud takes the spot instance, and offers no spot anywhere until a later step `spot-returns`."""
     REBALANCE = "rebalance"
@@ -39,9 +39,7 @@ class Action(StrEnum):
 
     @property
     def meets_one(self) -> bool:
-        """
-        True if it happens to the instance that trains, or to members of its gang, rather than to the whole market.
-        """
+        """True if the action affects the instance that trains, or members of its gang, rather than the whole market."""
         return self in (Action.INTERRUPT, Action.REBALANCE, Action.CUT_OFF)
 
     @property
@@ -74,7 +72,7 @@ class UploadAt:
 @dataclass(frozen=True)
 class After:
     """
-    Triggers when `duration` of run time has passed since the previous step; for the first step, since the run began.
+    Triggers when `duration` of run time has passed since the previous step; the first step counts from the run's start.
     """
 
     duration: timedelta
@@ -88,10 +86,10 @@ Trigger = EpochAt | UploadAt | After
 
 def parse_trigger(text: object) -> Trigger:
     """
-    `epoch N at P%` (epochs counted from 1), `upload at P%`, `after DURATION`.
+    Parse `epoch N at P%` (epochs count from 1), `upload at P%` or `after DURATION`.
 
     Raises:
-        Unreadable: the text is none of these; the suggestion shows the forms.
+        Unreadable: the text is not one of these; the suggestion shows the forms.
     """
     if isinstance(text, EpochAt | UploadAt | After):
         return text

@@ -1,9 +1,9 @@
 """
-RunSpec: the user's wish, resolved and immutable.
+Defines RunSpec: a job with all of its values resolved. It is immutable.
 
-`spotrun.spec.file.load_spec` makes one from YAML and flags; `RunSpec.from_dict(spec.to_dict())` carries it through
-the run's folder. The models hold one spelling of each wish: `load_spec` has already replaced the shorthands of the
-file (`run:` at the top, `use_spot`). Nothing here touches the file system.
+`spotrun.spec.file.load_spec` makes one from YAML and flags; `RunSpec.from_dict(spec.to_dict())` stores it in the run's
+folder and reads it back. The models have one spelling for each setting: `load_spec` has already replaced the shorthands
+of the file (`run:` at the top, `use_spot`). Nothing here touches the file system.
 
 The descriptions are shown by editors and in the reference of job files.
 """
@@ -49,12 +49,12 @@ DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-
 
 WAIT_MAX = timedelta(minutes=10)
 """
-Maximum time that a launch may be requested for (protocol 8). A job that waits longer in a queue is in no runner's plan.
+Maximum time for which a launch may be requested (protocol 8). No runner plans for a job that waits longer in a queue.
 """
 MAX_TIME_LEAST = timedelta(minutes=10)
-"""Minimum `max_time`: a shorter life does not pay for the start of an instance."""
+"""Minimum `max_time`: in a shorter life the start of an instance does not pay off."""
 STATE_DIR = "spotrun-state"
-"""The name of a folder in the work folder."""
+"""The name of a folder that spotrun makes in the work folder."""
 _EVERY = ("checkpoint", "every")
 
 
@@ -98,18 +98,18 @@ class TrainSpec(Model):
 
     @property
     def state_dir(self) -> str:
-        """The folder that $SPOTRUN_STATE_DIR names: the first of the job's own, else one that we make."""
+        """The folder that $SPOTRUN_STATE_DIR names: the first folder in `state`, else a folder that spotrun makes."""
         named = (path for path in self.state if path.endswith("/") and not path.startswith("!"))
         return next((path.rstrip("/") for path in named), STATE_DIR)
 
     @property
     def no_state(self) -> tuple[str, ...]:
-        """Patterns of files at these paths that are not state."""
+        """Patterns of files that are not state although they lie below a path of `state`."""
         return tuple(path.removeprefix("!") for path in self.state if path.startswith("!"))
 
     @property
     def state_paths(self) -> tuple[str, ...]:
-        """All that is state, $SPOTRUN_STATE_DIR included; none of these lies in another."""
+        """The paths of all state, including $SPOTRUN_STATE_DIR. None of them lies inside another."""
         paths = sorted({path.rstrip("/") for path in (*self.state, self.state_dir) if not path.startswith("!")})
         return tuple(path for path in paths if not any(path.startswith(f"{other}/") for other in paths))
 
@@ -124,7 +124,7 @@ class TrainSpec(Model):
         return self.script or self.module or "command"
 
     def source(self, workdir: Path) -> str | None:
-        """Return the file of `workdir` that is run; None for a command, and for a module that is installed."""
+        """Return the file of `workdir` that is run; None for a command or an installed module."""
         if self.module is None:
             return self.script
         return next((path for path in files_of_module(self.module) if (workdir / path).is_file()), None)
@@ -185,7 +185,7 @@ class ResourcesSpec(Model):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds that `accelerators` names, in its order; none if any will do."""
+        """The kinds that `accelerators` names, in its order; () if any kind will do."""
         if isinstance(self.accelerators, AnyOf):
             return self.accelerators.kinds
         return () if self.accelerators is None else (self.accelerators,)
@@ -363,7 +363,9 @@ class ReportSpec(Model):
 
     @property
     def baseline_type(self) -> str | None:
-        """The instance type that savings are measured against; None if it is the one that trained."""
+        """
+        The instance type that savings are measured against; None if savings are measured against the type that trained.
+        """
         return self.baseline if is_instance_type(self.baseline) else None
 
 
@@ -709,34 +711,37 @@ class RunSpec(Model):
 
     @property
     def cloud(self) -> CloudRules[RunSpec]:
-        """The rules of a job on its cloud, and what to expect there."""
+        """The rules for a job on this cloud, and the delays to expect there."""
         found: CloudRules[RunSpec] = find_cloud(self.resources.cloud)
         return found
 
     @property
     def boot(self) -> timedelta:
-        """The time from a launch to a booted instance, as far as it is known before the first one."""
+        """The expected time from a launch to a booted instance, before any was measured."""
         return self.cloud.boot(self)
 
     @property
     def home(self) -> HardwareSpec | None:
-        """The machine of the user's own that trains when it is free; None if only the cloud does."""
+        """The user's own machine, which trains when it is free; None if the job uses only the cloud."""
         return None if self.resources.home is None else self.hardware[self.resources.home]
 
     @property
     def secret_references(self) -> dict[str, Reference]:
-        """The place of each secret's value, by the name of its variable."""
+        """The place of each secret's value, by the name of the secret's variable."""
         return {name: resolved(text, self.cloud.secret(name)) for name, text in self.secrets.items()}
 
     @property
     def webhook_references(self) -> dict[str, Reference]:
-        """Return the place of each webhook's address, by its variable, for a runner without the user's environment."""
+        """
+        Return the place of each webhook's address, by the name of its variable, for a runner that lacks the user's
+        environment.
+        """
         known, named = self.secret_references, [each.variable for each in self.notify]
         return {name: known.get(name) or self.cloud.secret(name) for name in named if name is not None}
 
     @property
     def image(self) -> Image | None:
-        """The container image, if there is one."""
+        """The container image; None if the job names none."""
         text = self.resources.image_id
         return None if text is None else image_of(text, self.envs.get(SERVER, ""))
 
@@ -837,7 +842,7 @@ class RunSpec(Model):
         return self
 
     def _longest(self) -> timedelta | None:
-        """Return the most time that a launch from now on has until its deadline; None if there is no deadline."""
+        """Return the maximum time from a launch now until the deadline; None if the job has no deadline."""
         deadline = self.policy.deadline
         if isinstance(deadline, datetime):
             return deadline.astimezone(UTC) - datetime.now(UTC)
@@ -851,10 +856,10 @@ class RunSpec(Model):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
         """
-        Exactly the spec that `to_dict` was called on.
+        Return the spec that `to_dict` was called on.
 
         Raises:
-            SpecInvalid: it was written by hand or by a newer spotrun; every problem is listed.
+            SpecInvalid: `data` was written by hand or by a newer spotrun; every problem is listed.
         """
         try:
             return cls.model_validate(dict(data), context=STORED)
@@ -863,7 +868,7 @@ class RunSpec(Model):
 
     @property
     def spec_sha256(self) -> str:
-        """The same for two specs exactly when they are equal."""
+        """The digest of the spec. Two specs are equal exactly when their digests are."""
         return sha256_of(self.to_dict())
 
 

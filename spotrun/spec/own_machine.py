@@ -1,4 +1,4 @@
-"""A machine of one's own: its cost, and the price of an hour that follows from it."""
+"""The cost of a machine that the user owns, and the resulting price of an hour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spotrun.units import Unreadable, shown
 LARGEST = Decimal(10) ** 15
 ABOVE_ZERO = "write a number above 0"
 FIGURES = "{purchase_usd: 6500, months: 30, days_per_month: 10}"
-"""The minimum that has to be known of a machine, as a user would write it."""
+"""The values that a machine needs at least, as a user would write them."""
 PLACES = Decimal("1e-6")
 """An hourly price is rounded to this many dollars."""
 _NUMBER = re.compile(r"\$?(\d[\d,_]{0,30}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?)([kKMG%]?)", re.ASCII)
@@ -28,7 +28,7 @@ _TIMES = {
 
 
 def this_host() -> str:
-    """Return the name of this machine, as `host` has it."""
+    """Return the name of this machine, in the form that the key `host` allows."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).strip(".-") or "localhost"
 
 
@@ -49,7 +49,9 @@ def read_positive(value: object) -> Decimal:
 
 
 def _number_in(value: object) -> str:
-    """Return how to write the number. YAML reads `1e9` and quoted values as text, and knows neither `1M` nor `$3`."""
+    """
+    Return advice on how to write the number. YAML reads `1e9` and quoted values as text, and rejects `1M` and `$3`.
+    """
     match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         return "write it like 3 or 0.5"
@@ -98,19 +100,21 @@ class Machine(Model):
 
     @property
     def fixed_usd_per_month(self) -> Decimal:
-        """Dollars a month that are paid whether it computes or not."""
+        """Dollars a month that are due whether the machine computes or not."""
         return (self.purchase_usd + self.maintenance_usd) / self.months
 
     @property
     def power_usd_per_hour(self) -> Decimal:
-        """Dollars an hour while it computes. A machine that does not compute is switched off."""
+        """Dollars an hour for power while the machine computes. Otherwise it is switched off."""
         return (self.watts or Decimal(0)) / 1000 * (self.usd_per_kwh or Decimal(0))
 
     def usd_per_hour(self, days_per_month: Decimal | None = None) -> Decimal:
         """
-        fixed dollars a month / (days a month * hours a day) + kW * dollars a kWh
+        Return the price of an hour of computing:
 
-        `days_per_month` are those of the machine if none are given.
+            fixed dollars a month / (days a month * hours a day) + kW * dollars a kWh
+
+        `days_per_month` overrides the machine's own value.
         """
         hours = (days_per_month or self.days_per_month) * self.hours_per_day
         return self.fixed_usd_per_month / hours + self.power_usd_per_hour
@@ -137,12 +141,12 @@ class HardwareSpec(Machine):
 
     @property
     def price_usd_per_hour(self) -> Decimal:
-        """Dollars an hour of use: the machine wears out and draws power."""
+        """Dollars for an hour of use, for wear and power."""
         return self.usd_per_hour().quantize(PLACES)
 
     @property
     def price_in_words(self) -> str:
-        """The parts that the price of an hour comes from."""
+        """The text that explains the price of an hour by its parts."""
         return ", ".join(self._parts())
 
     def _parts(self) -> Iterator[str]:

@@ -21,15 +21,17 @@ from spotrun.units import Unreadable, shown
 
 LENGTH_MAX = 500
 PATHS_MAX = 1 << 14
-"""Maximum paths whose result is cached, as a folder is scanned again and again."""
+"""Maximum paths whose result is cached. The cache helps because a folder is scanned again and again."""
 _OPEN = re.compile(r"\[(?!!?\]?[^\]]*\])")
-"""A bracket that fnmatch would treat as special although no bracket closes it."""
+"""A bracket without a closing bracket. fnmatch would treat it as special in some cases."""
 
 
 def read_pattern(value: object) -> str:
     """
+    Read a pattern of files in the work folder.
+
     Raises:
-        Unreadable: it is no pattern of files in a folder.
+        Unreadable: `value` is not such a pattern.
     """
     if not isinstance(value, str) or not value.strip():
         raise Unreadable("must be the pattern of a file", 'write it like best.ckpt or "*.csv"')
@@ -47,8 +49,8 @@ def read_pattern(value: object) -> str:
 
 def chooser(patterns: Sequence[str]) -> Callable[[str], bool]:
     """
-    Return a function that says whether a path, relative to the folder and with slashes, is chosen. Without patterns it
-    chooses none.
+    Return a function that decides whether a path is chosen. Paths are relative to the folder and use slashes. Without
+    patterns, no path is chosen.
     """
     rules = [(not pattern.startswith("!"), _fits(pattern.removeprefix("!"))) for pattern in patterns]
     otherwise = bool(rules) and not rules[0][0]
@@ -60,7 +62,7 @@ def chooser(patterns: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _fits(pattern: str) -> Callable[[str], bool]:
-    """Return a test for one pattern. A name with brackets in it also fits itself."""
+    """Return a test for one pattern. A pattern with brackets also matches the file with exactly this name."""
     plain = pattern.removeprefix("./")
     parts = [part for part in plain.split("/") if part not in ("", ".")]
     inside = plain.endswith("/") or parts[-1:] == ["**"]
@@ -77,8 +79,8 @@ def _fits(pattern: str) -> Callable[[str], bool]:
 
 def _lead(parts: Sequence[str], names: Sequence[str], left: int) -> bool:
     """
-    Return whether the pattern fits the first names of a path and leaves at least `left` more: a folder includes all
-    below it.
+    Return whether the pattern matches the beginning of a path and leaves at least `left` more names: a matching folder
+    includes everything below it.
     """
     if not parts:
         return len(names) >= left

@@ -1,10 +1,10 @@
 """
-A choice of places in a job: a machine of one's own, and a cloud for the rest.
+Reads a choice of places in a job: the user's own machine, and a cloud for when that is not free.
 
     any_of: [{cloud: local, hardware: box}, {cloud: aws, region: us-east-1}]
 
-It becomes the keys of the cloud's entry, with the machine as `home`. The order has no meaning: the machine is tried
-first.
+The choice is replaced by the keys of the cloud's entry, with the machine as `home`. The order has no meaning: the
+machine always comes first.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ class Places(NamedTuple):
 
 def has_machine(choice: object) -> bool:
     """
-    Return whether one entry is a machine of one's own. If not, the choice is between places and kinds of one cloud.
+    Return whether an entry is the user's own machine. If not, the list is a choice between places and kinds of one
+    cloud.
     """
     return isinstance(choice, list) and any(isinstance(entry, dict) and HARDWARE in entry for entry in choice)
 
 
 def read_places(resources: Mapping[str, Any]) -> Places:
     """
+    Read a choice between the user's own machine and a cloud.
+
     Raises:
-        Unreadable: `any_of` is no choice between one machine of one's own and one cloud; `at` is the key in it.
+        Unreadable: `any_of` is not a choice between one machine of the user and one cloud; `at` is the key below
+            `any_of`.
     """
     entries = [*_entries(resources[ANY_OF])]
     machines = [(at, entry) for at, entry in entries if HARDWARE in entry]

@@ -1,4 +1,4 @@
-"""Problems of a spec: each has its key, and says what to write instead."""
+"""Describes the problems of a spec: the key of each, and what to write instead."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ELSEWHERE = {
     "checkpoint_s3_uri": "checkpoint.uri",
     "event_callback": "notify",
 }
-"""The words of other tools (SkyPilot, dstack, SageMaker), and our keys."""
+"""Keys of other tools (SkyPilot, dstack, SageMaker), and the spotrun keys with the same meaning."""
 _ALWAYS = "spotrun always recovers from an interruption", "remove it; retry.max_restarts is for a script that fails"
 _SERVES = "spotrun trains, and serves nothing to others", "remove it"
 _ENDS = "spotrun ends each instance when its run does not need it any more", "remove it"
@@ -92,7 +92,7 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
     "config": ("settings of SkyPilot are not read", "remove it"),
     "experimental": ("settings of SkyPilot are not read", "remove it"),
 }
-"""Keys of other tools that have no counterpart here: why not, and what to do instead."""
+"""Keys of other tools that have no counterpart in spotrun, with the reason and what to do instead."""
 ANY_NAME = "*"
 OWN = "x-"
 """Prefix of keys that are the user's own: spotrun ignores them."""
@@ -102,7 +102,7 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a spec: where (`key`), what, and what to write instead."""
+    """One fault of a spec: its `key`, a message, and a suggestion of what to write instead."""
 
     key: Key
     message: str
@@ -113,20 +113,20 @@ class Problem:
 
 
 def sentence(*parts: str | None) -> str:
-    """Return `where: key: message; suggestion`, without the parts that are empty. The suggestion is the last part."""
+    """Return `where: key: message; suggestion` without the empty parts. The last part is the suggestion."""
     *before, suggestion = parts
     told = ": ".join(part for part in before if part)
     return f"{told}; {suggestion}" if suggestion else told
 
 
 def dotted(key: Key) -> str:
-    """Return `local.script[0].when`, safe to show."""
+    """Return a key in dotted form, such as `local.script[0].when`, that is safe to show."""
     written = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in key)
     return written.removeprefix(".")
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """Return every failure that pydantic found in a `model`, as a problem in plain words."""
+    """Return every failure that pydantic found in a `model` as a problem with a plain message."""
     return [_problem(dict(detail), model) for detail in error.errors(include_url=False)]
 
 
@@ -185,8 +185,8 @@ def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
 
 def _section(key: Key, model: type[BaseModel]) -> str:
     """
-    Return the path under which `keys_of(model)` has the keys below `key`: without the indices of lists, and with * for
-    a name.
+    Return the path of the section that contains `key`, in the form of `keys_of(model)`: list indices are left out, and
+    a name that the user chose is *.
     """
     known = {path.rpartition(".")[0] for path in keys_of(model)}
     section = ""
@@ -198,7 +198,10 @@ def _section(key: Key, model: type[BaseModel]) -> str:
 
 
 def _meant(section: str, name: str, known: list[str]) -> str:
-    """Return the key that the user probably meant: from another tool, similar here, or the same in another section."""
+    """
+    Suggest the key that the user probably meant: the counterpart of another tool's key, a similar key in this section,
+    or the same key in another section.
+    """
     if ELSEWHERE.get(name) in known:
         return f"did you mean {ELSEWHERE[name]}?"
     siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == section]
@@ -212,7 +215,10 @@ def _meant(section: str, name: str, known: list[str]) -> str:
 
 
 def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    """Yield `resources.max_price` and so on, without the indices of lists, and with * for a name of the user's."""
+    """
+    Yield the path of each key, such as `resources.max_price`. List indices are left out; * stands for a name that the
+    user chooses.
+    """
     for name, field in model.model_fields.items():
         yield above + name
         named = f"{ANY_NAME}." if get_origin(field.annotation) is Mapping else ""

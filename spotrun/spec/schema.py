@@ -1,4 +1,4 @@
-"""The JSON Schema of a spec file, with which editors complete and check it while the user writes."""
+"""The JSON Schema of a spec file, which editors use to complete and check the file while the user writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from spotrun.units import format_duration
 
 
 class _ForEditors(GenerateJsonSchema):
-    """Writes defaults as a user would, and no `null`, because a file leaves a key out instead."""
+    """
+    Generates a schema for editors. Defaults are written in the user's notation. `null` is never allowed, because a file
+    leaves a key out instead.
+    """
 
     def nullable_schema(self, schema: Any) -> dict[str, Any]:
         return self.generate_inner(schema["schema"])
@@ -29,7 +32,7 @@ class _ForEditors(GenerateJsonSchema):
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a spec file: the models, and the shorthands of a file."""
+    """Return the JSON Schema of a spec file, including its shorthands."""
     schema = RunSpec.model_json_schema(schema_generator=_ForEditors)
     resources = schema["$defs"]["ResourcesSpec"]["properties"]
     resources["use_spot"] = {"type": "boolean", "description": "As in SkyPilot: true is spot, false is on-demand."}

@@ -1,8 +1,8 @@
 """
-Finds what spreads the state of a training over its processes: FSDP, torch.distributed.checkpoint (DCP), DeepSpeed.
+Finds code that spreads the state of a training over its processes: FSDP, torch.distributed.checkpoint (DCP), DeepSpeed.
 
-Each process writes a part of such a state. On several instances these parts are on several disks, and a checkpoint of
-`train.state` has those of one.
+Each process stores one part of such a state. If a training runs on several instances, the parts are on several disks,
+and a checkpoint of `train.state` contains the files of only one of them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ NAMES = frozenset(
     )
 )
 KEYWORDS = frozenset(("fsdp", "fsdp_config", "fsdp_plugin", "deepspeed", "deepspeed_plugin"))
-"""Arguments of TrainingArguments and Accelerator."""
+"""Arguments of TrainingArguments and Accelerator that turn on FSDP or DeepSpeed."""
 STATE_DIR = "SPOTRUN_STATE_DIR"
 FILES_MAX = 300
 """Maximum files of the work folder that are read."""
 BYTES_MAX = 1 << 20
-"""Maximum bytes of a file that is read. Longer ones are data."""
+"""Maximum bytes of a file that is read. A larger file is taken for data."""
 _STRATEGY = re.compile(r"(fsdp|deepspeed|model_parallel)", re.IGNORECASE)
 _FLAG = re.compile(
     r"--(use[_-])?(fsdp|deepspeed)([_-].*)?(=.*)?|(.*[-+./])?strategy=(fsdp|deepspeed|model_parallel).*", re.IGNORECASE
@@ -58,7 +58,7 @@ _SHELL = ("", ".sh", ".bash", ".zsh")
 
 
 class Finding(NamedTuple):
-    """A finding, with its file and line; without a file, it is in the command itself."""
+    """A word that spreads state, with its file and line; without a file, the word is in the command itself."""
 
     what: str
     path: str = ""
@@ -70,10 +70,10 @@ class Finding(NamedTuple):
 
 def require_whole_state(spec: RunSpec) -> None:
     """
-    Check that the state of a training on several instances is not spread over them, as far as its files tell.
+    Check that the state of a training on several instances is not spread over them, as far as its files show.
 
     Raises:
-        SpecInvalid: they name what spreads it.
+        SpecInvalid: the command or a file uses something that spreads state.
     """
     if spec.num_nodes == 1:
         return
@@ -91,7 +91,9 @@ def require_whole_state(spec: RunSpec) -> None:
 
 
 class _Reading:
-    """The command of a job, and the files of its work folder that it names and that these import."""
+    """
+    Reads the command of a job, the files of its work folder that the command names, and the files that those import.
+    """
 
     def __init__(self, workdir: Path) -> None:
         self._workdir = workdir
@@ -100,7 +102,7 @@ class _Reading:
         self.names_state_dir = False
 
     def findings(self, spec: RunSpec) -> list[Finding]:
-        """Return all that is found, in the order in which it is read."""
+        """Return all findings, in the order in which the files are read."""
         found = [Finding(f"{name} in envs") for name in spec.envs if _is_switch(name, spec.envs)]
         train = spec.train
         self.names_state_dir = any(STATE_DIR in text for text in (train.run or "", *train.args, *spec.envs.values()))
@@ -112,7 +114,7 @@ class _Reading:
         return found
 
     def _command(self, text: str, path: str = "") -> Iterator[Finding]:
-        """A command, or a script of the shell at `path`."""
+        """Yield the findings in a command, or in a shell script at `path`."""
         for number, line in enumerate(text.splitlines(), 1):
             try:
                 words = shlex.split(line, comments=True)
@@ -177,7 +179,7 @@ class _Reading:
                 yield from self._files_of(module, self._folders)
 
     def _files_of(self, module: str, folders: Iterable[Path]) -> Iterator[Finding]:
-        """The files of a module, those of the packages that hold it too."""
+        """Yield the findings in the files of a module, and in those of the packages that contain it."""
         parts = [part for part in module.split(".") if part]
         for folder in list(folders):
             for count in range(1, len(parts) + 1):
@@ -191,7 +193,10 @@ def _is_switch(name: str, envs: Mapping[str, str]) -> bool:
 
 
 class _Names(ast.NodeVisitor):
-    """The MODULES and NAMES that a Python file names, by line; and the modules that it imports, by level."""
+    """
+    The MODULES and NAMES that a Python file uses, with their lines; and the modules that it imports, with the import
+    level.
+    """
 
     def __init__(self, tree: ast.AST) -> None:
         self.found: set[tuple[str, int]] = set()
@@ -222,12 +227,12 @@ class _Names(ast.NodeVisitor):
         self._judge(node.id, node.lineno)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        """A module may be imported by its name, as text."""
+        """Note a module whose name is written as text, because it may be imported by that name."""
         if isinstance(node.value, str) and _is_of_module(node.value):
             self.found.add((node.value, node.lineno))
 
     def visit_keyword(self, node: ast.keyword) -> None:
-        """Note an argument that spreads the state over ranks. The value of a variable is unknown."""
+        """Note an argument that spreads the state over ranks. The value of a variable is unknown and not noted."""
         value = (
             node.value.value if isinstance(node.value, ast.Constant) else isinstance(node.value, ast.Dict | ast.Call)
         )

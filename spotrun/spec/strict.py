@@ -1,4 +1,4 @@
-"""The base of all sections of a file."""
+"""The base class of all sections of a job file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Model(BaseModel):
-    """Frozen; an unknown key is an error; attributes have their resolved types (timedelta, Decimal)."""
+    """
+    A section of a job file. It is frozen, refuses unknown keys, and has attributes of resolved types (timedelta,
+    Decimal).
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)

@@ -1,4 +1,4 @@
-"""A first job file for a script, with the keys that most people want next as comments."""
+"""Writes a first job file for a script, with the most useful further keys as comments."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from spotrun.spec.values import name_from
 
 REQUIREMENTS = "requirements.txt"
 SCHEMA_FILE = ".spotrun.schema.json"
-"""The file next to a job, for the editor: the schema of its keys. It is at no address on the web."""
+"""The file with the schema of the keys, which an editor reads next to a job. The schema is not published on the web."""
 
 
 def schema_line(place: str) -> str:
-    """
-    Return the line that names the schema for an editor with a YAML server, which completes and checks the file by it.
-    """
+    """Return the line with which an editor's YAML server finds the schema, to complete and check the file."""
     return f"# yaml-language-server: $schema={place}\n"
 
 
 def schema_text() -> str:
-    """Return the JSON Schema of a job file, as a file."""
+    """Return the text of a file with the JSON Schema of a job file."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
@@ -53,7 +51,7 @@ def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
 
 
 def written(text: str) -> str:
-    """Return a text as YAML: bare where every reader takes it for that text, else in double quotes."""
+    """Return a text in YAML: without quotes if every reader takes it for the same text, else in double quotes."""
     plain = re.fullmatch(r"(?:--?)?[A-Za-z_][A-Za-z0-9_./=-]*", text, re.ASCII)
     word = text.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
     return text if plain and not word else json.dumps(text, ensure_ascii=False)

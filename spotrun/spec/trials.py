@@ -1,7 +1,8 @@
 """
-The job of one trial of a sweep: the job itself, with the trial's parameters as arguments or variables of its script.
+Makes the job of one trial of a sweep: the job itself, with the trial's parameters as arguments or variables of its
+script.
 
-A parameter goes where the job or its script has its name, the first of these that does:
+A parameter is set in the first of these places that applies:
 
     args has --lr 0.1, --lr=0.1 or lr=0.1          its value is replaced
     envs has lr                                    its value is replaced
@@ -9,7 +10,7 @@ A parameter goes where the job or its script has its name, the first of these th
     the script is Hydra's                          lr=VALUE is added
     its arguments are not known here               --lr VALUE is added
 
-So a parameter that only a mistake can mean is refused before anything is rented.
+So a parameter that can only be a mistake is refused before anything is rented.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ ALIKE = 0.75
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
 Grid = dict[str, tuple[str, ...]]
-"""The values of each parameter, as they were typed."""
+"""The values of each parameter, as the user typed them."""
 
 
 def read_grid(texts: Sequence[str]) -> Grid:
     """
-    Read the grid that `--grid lr=1e-3,3e-4 --grid width=64,128` means.
+    Read the grid of flags like `--grid lr=1e-3,3e-4 --grid width=64,128`.
 
     Raises:
-        SpecInvalid: a parameter has no name, no value, the same one twice, or is there twice; or there are too many.
+        SpecInvalid: a parameter lacks a name or a value, has a value twice, or is given twice; or there are too many
+            combinations.
     """
     grid: Grid = {}
     for text in texts:
@@ -77,7 +79,7 @@ def _values(text: str, listed: str) -> tuple[str, ...]:
 
 
 def _at_commas(text: str, listed: str) -> list[str]:
-    """Return the parts of a list. A comma in brackets belongs to its value: `[64,64],[128]` are two."""
+    """Split a list at its commas. A comma in brackets belongs to its value: `[64,64],[128]` are two values."""
     parts, open_brackets = [""], list[str]()
     for letter in listed:
         if letter in BRACKETS:
@@ -131,7 +133,7 @@ def _with_args(spec: RunSpec, args: Sequence[str]) -> RunSpec:
 
 
 def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, ...]:
-    """Return the words that give a script an argument which the job does not give it."""
+    """Return the words that give the script an argument that the job's `args` lack."""
     if (flag := script.flag_for(name)) is not None:
         return _flag_with(flag, value)
     if script.is_hydra:
@@ -152,7 +154,7 @@ def _flag_with(flag: str, value: str) -> tuple[str, ...]:
 
 
 def _near(name: str, known: Collection[str]) -> list[str]:
-    """Return the names that may be meant; a mistake in its case is the likeliest."""
+    """Return the known name that was probably meant. A name that differs only in upper and lower case comes first."""
     alike = sorted(each for each in known if plain(each).lower() == plain(name).lower())
     return alike[:1] or get_close_matches(name, sorted(known), 1, ALIKE)
 
@@ -164,9 +166,9 @@ def trial_spec(
     spec: RunSpec, name: str, budget_usd: Decimal, work: timedelta | None = None, time_left: timedelta | None = None
 ) -> RunSpec:
     """
-    Return the job of the trial of that name, which may spend `budget_usd` and train for `time_left`.
+    Return the job of the trial called `name`, which may spend `budget_usd` and train for `time_left`.
 
-    A deadline of the sweep is the run's too, where a job may have one; and it ends the run in any case.
+    The sweep's remaining time always ends the run. It is also the deadline of the run, if the job may have one.
     """
     policy, budget = spec.policy, BudgetSpec(max_usd=budget_usd, warn_at=spec.budget.warn_at)
     update: dict[str, object] = {"name": name, "budget": budget}
@@ -180,5 +182,5 @@ def trial_spec(
 
 
 def may_have_deadline(spec: RunSpec) -> bool:
-    """Return whether a job may have a deadline; spot alone meets none."""
+    """Return whether a job may have a deadline. A job that uses only spot cannot guarantee one."""
     return spec.resources.spot_policy != "spot" or spec.policy.strategy == "spot_only"

@@ -1,8 +1,8 @@
 """
-Reads single values of a spec: each from what YAML or a flag holds into the type that the model keeps.
+Reads single values of a spec: converts a value from YAML or a flag to the type in the model.
 
-Every `read_*` raises `Unreadable` if it cannot, which becomes a problem with key, line and suggestion. Nothing here
-touches the file system.
+Every `read_*` raises `Unreadable` if it cannot read the value; that becomes a problem with key, line and suggestion.
+Nothing here touches the file system.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ COMPARED_NAMES = (
     *("sticky_fallback", "eager_fallback"),
     *("greedy", "uniform_progress", "uniform_progress_no_hysteresis"),
 )
-"""Strategies that only simulations know (`spotrun.forecast.baselines`). Old ledgers have runs by them."""
+"""Strategies that only simulations use (`spotrun.forecast.baselines`). Old ledgers contain runs with them."""
 WORD_MAX_BYTES = (128 << 10) - 1
 """
 Maximum bytes of one argument or variable of a program on Linux (MAX_ARG_STRLEN in execve(2)), without its final null
 byte.
 """
 STORED = "stored"
-"""The context in which a spec that a ledger holds is read."""
+"""The validation context for a spec that comes from a ledger."""
 STRATEGY_NAMES = ("ours", "on_demand_only", "spot_only")
 """The strategies of `spotrun.strategies.catalogue`, which this package may not import."""
 
@@ -73,7 +73,10 @@ VARIABLE_PATTERN = r"^\$[A-Za-z_][A-Za-z0-9_]*$"
 
 
 def clean_text(value: object, *, lines: bool = False) -> str:
-    """Non-empty text without control or direction-changing characters; `lines` allows line breaks and tabs."""
+    """
+    Return non-empty text without control characters and characters that change its direction. `lines` allows line
+    breaks and tabs.
+    """
     if not isinstance(value, str):
         quoted = f'write "{shown(value).lower() if isinstance(value, bool) else shown(value)}"'
         raise Unreadable(f"must be text, not {kind_of(value)}", quoted if is_plain(value) else "write one text")
@@ -87,7 +90,10 @@ def clean_text(value: object, *, lines: bool = False) -> str:
 
 
 def _is_hostile(character: str) -> bool:
-    """Control characters, lone surrogates, line separators, bidirectional overrides (CVE-2021-42574)."""
+    """
+    Return whether a character can hide or reorder text: a control character, a lone surrogate, a line separator or a
+    bidirectional override (CVE-2021-42574).
+    """
     bidirectional = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
     return bidirectional or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
 
@@ -97,7 +103,7 @@ def is_plain(value: object) -> bool:
 
 
 def kind_of(value: object) -> str:
-    """Return the value in the words of YAML: `a list`, `the number 3`."""
+    """Describe the kind of a value in YAML's terms: `a list`, `the number 3`."""
     if isinstance(value, bool):
         return f"the boolean {str(value).lower()}"
     if isinstance(value, int | float | Decimal):
@@ -148,14 +154,17 @@ def read_name(value: object) -> str:
 
 
 def name_from(text: str) -> str:
-    """Return the nearest allowed name: `ResNet_50.v2` gives `resnet-50-v2`."""
+    """Convert text to the nearest allowed name: `ResNet_50.v2` becomes `resnet-50-v2`."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-") or "run"
 
 
 PRIVATE_FOLDER = ".spotrun"
 STATE_PATH_MAX = 500
 STATE_FILES_MAX = 100_000
-"""Maximum files that a list of stored files may name (spotrun/folder/stored_files.py), which knows nothing of jobs."""
+"""
+Maximum files in a list of stored files. It repeats a limit of spotrun/folder/stored_files.py, which knows nothing of
+jobs.
+"""
 
 
 def read_script(value: object) -> str:
@@ -183,8 +192,8 @@ def read_module(value: object) -> str:
 
 def read_state_path(value: object) -> str:
     """
-    Read a folder, with a `/` at its end if it was written so, or a file; as a path in the work folder. After a `!`,
-    the pattern of what is not state.
+    Read a path in the work folder: of a folder, which keeps a final `/` if it was written, or of a file. Text that
+    begins with `!` is a pattern of files that are not state.
     """
     text = clean_text(value)
     if text.startswith("!"):
@@ -237,14 +246,20 @@ def _arg(value: object, index: int) -> str:
 
 
 def read_envs(value: object) -> dict[str, str]:
-    """Numbers and booleans become text by Python's `str`, as in SkyPilot: `true` gives `True`."""
+    """
+    Read environment variables. Numbers and booleans become text through Python's `str`, as in SkyPilot: `true` becomes
+    `True`.
+    """
     if not isinstance(value, dict):
         raise Unreadable(f"must be a mapping, not {kind_of(value)}", "write {NAME: value}")
     return {_env_name(name): _env_value(name, item) for name, item in value.items()}
 
 
 def read_secrets(value: object) -> dict[str, str]:
-    """Names, each with the place of its value; "" if the place follows from the name. No message quotes a value."""
+    """
+    Read the names of secrets, each with the place of its value; "" if the place follows from the name. No message
+    quotes a value.
+    """
     if isinstance(value, list | tuple):
         if any(isinstance(item, dict) for item in value):
             raise Unreadable("must be a list of names, or one mapping of all of them", f"write {_as_mapping(value)}")
@@ -255,7 +270,10 @@ def read_secrets(value: object) -> dict[str, str]:
 
 
 def _as_mapping(items: Sequence[object]) -> str:
-    """Return how to write names and places as a mapping. A value that is no reference may be the secret itself."""
+    """
+    Return names and places written as one mapping, for a message. A value that is not a reference is left out, because
+    it may be the secret itself.
+    """
     places: dict[str, str] = {}
     for item in items:
         for name, place in item.items() if isinstance(item, dict) else [(item, None)]:
@@ -396,11 +414,11 @@ def _moment(written: re.Match[str]) -> datetime:
 
 
 MOMENT = "2026-12-01T07:00"
-"""An example of a deadline."""
+"""An example of a deadline that is a moment."""
 
 
 def _no_deadline(text: str, because: Unreadable) -> Unreadable:
-    """Say what to write instead of a text that is neither a duration, nor a time of day, nor a moment."""
+    """Return the error for a text that is not a duration, a time of day or a moment, with what to write instead."""
     if re.fullmatch(r"\d{1,2}:\d{2}", text, re.ASCII):
         return Unreadable(f"{shown(text)!r} is not a time of day", "write it like 07:00, or a duration like 8h")
     if day := re.fullmatch(r"(20\d\d)(-?)(\d\d?)\2(\d\d?)", text, re.ASCII):
@@ -420,7 +438,8 @@ def _no_deadline(text: str, because: Unreadable) -> Unreadable:
 
 def read_notify_command(value: object) -> str:
     """
-    Read a shell command. The run's folder keeps it for all to read, so it may name a secret's variable, not hold it.
+    Read a shell command. It may name a secret's variable but not contain a secret, because all readers of the run's
+    folder can read it.
     """
     text = clean_text(value, lines=True)
     if holds_credential(text):
@@ -460,7 +479,9 @@ def is_instance_type(baseline: str) -> bool:
 
 
 def read_webhook(value: object) -> str:
-    """Read `$NAME`. No message quotes the value, because it may be the address itself."""
+    """
+    Read the name of a variable, `$NAME`. No message quotes the value, because it may be the webhook's address itself.
+    """
     text = clean_text(value)
     if not re.fullmatch(VARIABLE_PATTERN, text, re.ASCII):
         raise Unreadable(
@@ -482,7 +503,7 @@ def read_time_scale(value: object) -> float:
 
 
 def read_node_usd(value: object) -> Decimal:
-    """Read the price of a node, which may be nothing."""
+    """Read the price of a node, which may be 0."""
     if isinstance(value, int | float | Decimal | str) and _is_zero(value):
         return Decimal(0)
     if str(value).startswith("-"):
@@ -509,7 +530,7 @@ def _number(value: object, what: str, fix: str) -> int | float | Decimal:
 
 @dataclass(frozen=True)
 class Accelerators:
-    """`count` accelerators of one kind per instance, with the name as the user wrote it: `V100`, `A100-80GB`."""
+    """`count` accelerators of one kind per instance. `name` is written as the user wrote it: `V100`, `A100-80GB`."""
 
     name: str
     count: int = 1

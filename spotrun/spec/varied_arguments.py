@@ -1,4 +1,6 @@
-"""The arguments that a bench varies: batch size, precision and number of devices, under any name that a script uses."""
+"""
+The arguments that a bench varies (batch size, precision and number of devices), under any name that a script uses.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from spotrun.spec.model import RunSpec, TrainSpec
 BATCH = ("batch_size", "per_device_train_batch_size", "train_batch_size", "batch", "bs")
 PRECISION = ("precision", "mixed_precision", "dtype")
 DEVICES = ("devices", "gpus", "num_devices", "nproc_per_node")
-"""Names that scripts use for these arguments, the commonest first; `-` and `_` are the same."""
+"""Names that scripts use for these arguments, the most common first; `-` and `_` count as equal."""
 GONE = "\0"
-"""A value that no argument has."""
+"""A placeholder that is never the value of a real argument."""
 
 
 def unvaried(spec: RunSpec) -> RunSpec:
-    """Return the job without its batch size, precision and number of devices, as far as its arguments say them."""
+    """Return the job without its batch size, precision and number of devices, as far as its arguments set them."""
     train, names = spec.train, (*BATCH, *PRECISION, *DEVICES)
     if train.run is not None:
         changed: dict[str, object] = {"run": re.sub(_written(names), "", train.run)}
@@ -35,9 +37,7 @@ def unvaried(spec: RunSpec) -> RunSpec:
 def with_argument(
     train: TrainSpec, script: Script, flag: str, named: str | None, names: Sequence[str], value: str
 ) -> TrainSpec:
-    """
-    Return the same with `value` for the argument that has one of `names`, or the name that the user gave (`named`).
-    """
+    """Return `train` with `value` for the argument that has one of `names`, or for the argument `named` by the user."""
     wanted = names if named is None else (named.lstrip("-"),)
     if train.run is not None:
         return _in_command(train, train.run, flag, wanted, value)
@@ -55,7 +55,10 @@ def with_argument(
 
 
 def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
-    """Yield those that the job may give, and as Hydra writes them, `data.batch_size`."""
+    """
+    Yield `names`, and those of the job's `key=value` arguments that end with one of them, like Hydra's
+    `data.batch_size`.
+    """
     yield from names
     last = {plain(name) for name in names}
     keys = (word.partition("=")[0] for word in train.args if "=" in word and not word.startswith("-"))
@@ -79,7 +82,7 @@ def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str],
 
 
 def _written(names: Sequence[str]) -> str:
-    """Return a pattern of these names and their values in a shell command."""
+    """Return a pattern that finds these names and their values in a shell command."""
     words = "|".join("[-_]".join(map(re.escape, plain(name).split("-"))) for name in names)
     return rf"(?<!\S)(--(?:{words}))([ =]+)[^\s;|&]+"
 

@@ -1,9 +1,9 @@
 """
-Reads YAML into plain data, the line of each key, and the problems of the text itself. Writes plain data as YAML.
+Reads YAML into plain data, the line of each key, and a list of problems in the text. Writes plain data as YAML.
 
-It reads only the YAML that means the same to every reader. It refuses, with the line: duplicate keys, tags, several
-documents, `.nan`, and the surprises of YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Aliases may not unfold
-to more than NODES_MAX values. The merge key (`<<: *defaults`) fills in what its mapping does not say itself.
+It accepts only YAML that every reader understands in the same way. It refuses, with the line: duplicate keys, tags,
+several documents, `.nan`, and the surprises of YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Aliases may not
+expand to more than NODES_MAX values. The merge key (`<<: *defaults`) adds the keys that its mapping lacks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FLOAT = re.compile(r"[-+]?([0-9]{1,18}\.[0-9]{0,18}|\.[0-9]{1,18})([eE][-+]?[0-
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 _NO_VALUE = "has no value"
 NULLS = ("", "~", "null", "Null", "NULL")
-"""Texts that YAML reads as no value."""
+"""Texts that YAML reads as a missing value."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Document:
     """
     The content of a file: `data`, the `positions` of its keys and list items, and the `problems` of its text.
 
-    `data` holds the values at the `unreadable` keys as text, so that everything else can still be checked.
+    For the keys in `unreadable`, `data` holds the text that was written, so that everything else can still be checked.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Document:
     unreadable: set[Key] = field(default_factory=set)
 
     def follows(self, problem: Problem) -> bool:
-        """Return whether a problem of the data only follows from a value that could not be read."""
+        """Return whether a problem of the data is only a consequence of a value that could not be read."""
         return any(problem.key[: len(key)] == key for key in self.unreadable)
 
 
@@ -90,8 +90,8 @@ class _Stop(Exception):
 
 def read_yaml(text: str, begin: str = BEGIN) -> Document:
     """
-    Read the document that `text` holds. It never raises; what is wrong with the text is in `problems`. `begin` is
-    what a file of this kind may begin with.
+    Read the document in `text`. This never raises; faults of the text are in `problems`. `begin` is an example of how a
+    file of this kind begins, for the messages.
     """
     document = Document()
     try:
@@ -110,7 +110,7 @@ def read_yaml(text: str, begin: str = BEGIN) -> Document:
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Writes text of several lines as a block."""
+    """Writes text with several lines as a block."""
 
     def represent_str(self, text: str) -> Any:
         return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
@@ -124,7 +124,7 @@ _Dumper.add_representer(Decimal, _Dumper.represent_decimal)
 
 
 def write_yaml(data: dict[str, Any]) -> str:
-    """Plain data as YAML, its keys in the given order."""
+    """Write plain data as YAML, with its keys in the given order."""
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
@@ -165,7 +165,7 @@ def _position(mark: Any) -> Position:
 
 
 class _Composer:
-    """Builds nodes from the parser's events. It stops at once at what could cost time or memory: depth, size, loops."""
+    """Builds nodes from the parser's events. It stops at once if depth, size or loops could cost time or memory."""
 
     def __init__(self, text: str, begin: str) -> None:
         self.events: Iterator[Any] = yaml.parse(text, Loader=_Parser)
@@ -222,7 +222,7 @@ class _Composer:
 
 
 class _Constructor:
-    """Builds data from nodes. What it refuses becomes a problem of the document, and it reads on."""
+    """Builds data from nodes. A value that it refuses becomes a problem of the document, and it continues."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -256,7 +256,8 @@ class _Constructor:
 
     def merged(self, pairs: list[tuple[_Node, _Node]], key: Key) -> list[tuple[_Node, _Node]]:
         """
-        Return the pairs, and those that `<<` adds: of each key the first, so that what the mapping says itself wins.
+        Return the pairs of a mapping, followed by those that `<<` adds for other keys. The mapping's own pairs take
+        precedence, then earlier sources.
         """
         found = [(name, item) for name, item in pairs if not name.merges]
         for count, (name, item) in enumerate(pair for pair in pairs if pair[0].merges):
@@ -307,7 +308,7 @@ class _Constructor:
 
 
 def _surprise(text: str) -> tuple[str, str]:
-    """Return why this number is refused, and what to write instead."""
+    """Return the reason why this number is refused, and what to write instead."""
     if ":" in text:
         length = "".join(f"{part}{unit}" for part, unit in zip(text.lstrip("+-").split(":"), "hms", strict=False))
         advice = f'write "{shown(text)}" in quotes for that time or text, or {shown(length)} for a duration'

@@ -1,1 +1,1 @@
-"""Trains straight, trains interrupted, and compares."""
+"""Trains a job without interruption and with interruptions, and compares the results."""

@@ -1,8 +1,8 @@
 """
-Runs a command once without kills and once through kills, and compares the files that it leaves.
+Runs a command once without kills and once with kills, and compares the files that the command leaves.
 
-A command has no steps that could be compared one by one. If a file differs, the command runs without kills once more:
-if two such runs differ as well, the command is not deterministic, and no comparison can tell how exactly it resumes.
+The steps of a command cannot be compared one by one. If a file differs, the command runs without kills once more. If
+two such runs differ too, the command is not deterministic, and no comparison can show whether it resumes exactly.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from spotrun.verify.rehearsal import Rehearsal, Rehearsed, Watch
 from spotrun.verify.sandbox import Sandbox
 
 COMMITS = 20
-"""Minimum commits in a run of a command without kills: it sets the interval between them."""
+"""Minimum commits in a command's run without kills. The interval between commits follows from it."""
 COMMIT_MIN_S = 1.0
 
 
 class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The result. The runs are `identical` if something was compared and nothing of it differs. `deterministic`: no file
-    is known that differs in two runs without kills.
+    The result for a command. The runs are `identical` if files were compared and none differs. `deterministic`: no file
+    is known to differ between two runs without kills.
 
-    `resumes_from_checkpoint` counts the kills after which the command went on with a checkpoint of its state.
-    `redone_s` is the work that it did again, in system time. `likely_cause` is that of the first difference.
+    `resumes_from_checkpoint` counts the kills after which the command continued from a checkpoint of its state.
+    `redone_s` is the work that it did again, in seconds of system time. `likely_cause` explains the first difference.
     """
 
     identical: bool
@@ -60,7 +60,7 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_command(spec: RunSpec, straight: Rehearsed) -> bool:
-    """Return whether nothing that could be traced has trained, and the job keeps files as its state."""
+    """Return whether the job keeps files as its state, and contains no training that could be traced."""
     if straight.has_trace:
         return False
     kept = any(path.startswith(f"{spec.train.state_dir}/") for path in straight.work.paths)
@@ -71,8 +71,10 @@ def verify_command(
     spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch, straight: Rehearsed
 ) -> CommandVerification:
     """
+    Run a command with kills, and compare its files with those of the `straight` run.
+
     Raises:
-        SpecInvalid: `plan.at` names steps.
+        SpecInvalid: `plan.at` names steps, which a command does not have.
         SpotrunError: a run failed, or lasted longer than `plan.within`.
     """
     if plan.at:
@@ -88,13 +90,13 @@ def verify_command(
 
 
 def waits(plan: KillPlan, every_s: float) -> list[float]:
-    """Return for each kill how long after a commit it comes, in system time."""
+    """Return, for each kill, the seconds of system time between a commit and the kill."""
     rng = random.Random(plan.seed)
     return [rng.uniform(0, every_s) for _ in range(plan.kills)]
 
 
 class CommandRehearsal(Rehearsal):
-    """Takes the instance away a while after it has saved the state: each kill, and no later one, loses work."""
+    """Kills the instance some time after it has saved the state, so that each kill loses work."""
 
     def __init__(self, sandbox: Sandbox, spec: RunSpec, waits: Sequence[float]) -> None:
         super().__init__(sandbox, spec, "interrupted", [Killed(step=0, victim="instance") for _ in waits])
@@ -128,7 +130,7 @@ def compare(
     again: Rehearsed | None,
     clean: Clean,
 ) -> CommandVerification:
-    """`again` is a second run in peace, where it was needed."""
+    """Compare the files of the runs. `again` is a second run without kills, if one was needed."""
     files = LeftFiles(straight, interrupted, clean, again)
     found = gathered(files.differences())
     resumes = resumed(interrupted.state)
@@ -151,7 +153,7 @@ def compare(
 
 
 def resumed(state: RunState) -> int:
-    """Return how many attempts after the first went on with a checkpoint."""
+    """Return how many attempts after the first one continued from a checkpoint."""
     begun = [attempt.trainers[0].commit for attempt in state.attempts.values() if attempt.trainers]
     return sum(commit is not None for commit in begun[1:])
 

@@ -1,4 +1,4 @@
-"""`spotrun verify-resume` of a command as text."""
+"""Formats the result of `spotrun verify-resume` for a command as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job to verify: its spec without everything that could make two trainings differ."""
+"""Makes the job to verify: the user's job without settings that could make two trainings differ."""
 
 from __future__ import annotations
 
@@ -20,29 +20,32 @@ from spotrun.units import Steps
 
 TIME_SCALE = 60.0
 """
-The clock's speed for interrupted trainings: commits are half a minute of run time apart, which then takes half a
-second.
+The speed of the clock for interrupted trainings. Commits are half a minute of run time apart, which is half a second of
+system time at this speed.
 """
 HANG_AFTER = timedelta(minutes=5)
-"""Maximum system time without progress."""
+"""Maximum system time without progress before a trainer counts as hung."""
 SELDOM = Steps(1_000_000_000)
 SELDOM_OF_COMMANDS = timedelta(days=30)
 RESTARTS_MAX = 1000
 
 
 def straight(spec: RunSpec, store: Path) -> RunSpec:
-    """Return the job without interruptions: on demand, in real time, with hardly a checkpoint."""
+    """Return the job without interruptions: on demand, in real time, and practically without checkpoints."""
     every = SELDOM_OF_COMMANDS if spec.train.state else SELDOM
     return _calm(spec, store, "on-demand", every, time_scale=1.0)
 
 
 def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
-    """Return the job as it trains when instances are lost: on spot, with a checkpoint each `every` steps."""
+    """Return the job for interrupted instances: on spot, with a checkpoint after each `every` steps."""
     return _calm(spec, store, "spot", every, time_scale=TIME_SCALE)
 
 
 def interrupted_command(spec: RunSpec, store: Path, every_s: float) -> RunSpec:
-    """Return a command on spot, with a checkpoint each `every_s` seconds of system time if its state is at rest."""
+    """
+    Return a command on spot, with a checkpoint after each `every_s` seconds of system time, if its state is at rest
+    then.
+    """
     return _calm(spec, store, "spot", timedelta(seconds=every_s * TIME_SCALE), time_scale=TIME_SCALE)
 
 
@@ -54,7 +57,7 @@ def _calm(
     *,
     time_scale: float,
 ) -> RunSpec:
-    """Return the same training in a calm market, and with no limit that could end it."""
+    """Return the job in a calm market, and without limits that could end it."""
     return spec.model_copy(
         update={
             "resources": ResourcesSpec(spot_policy=policy, image_id=spec.resources.image_id),

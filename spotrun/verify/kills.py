@@ -1,4 +1,4 @@
-"""Plans what a verification kills and when, and records what a kill was worth."""
+"""Plans when a verification kills, and which process, and records from where the training resumed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from spotrun.exactness.trace import Trace
 from spotrun.units import Steps
 
 VICTIMS = ("instance", "trainer")
-"""Targets of the kills, in turns: everything on the machine at once, or only the training."""
+"""The targets of the kills, in turn: everything on the machine at once, or only the training."""
 DURABLE_STEPS = 10
-"""Steps after the best value of a metric, by which a checkpoint with that value is durable."""
+"""Number of steps after a metric's best value until a checkpoint with that value is durable."""
 
 
 class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The kills to make. `at` names the steps; if it is empty, `kills` steps are drawn with `seed`, and one of them is
-    moved to the end of the best epoch.
+    The kills that the user requests. `at` names the steps. If it is empty, `kills` steps are drawn with `seed`, and one
+    of them is moved to the end of the best epoch.
 
     `within` limits each training, in system time.
     """
@@ -47,10 +47,12 @@ class Kill(Killed, frozen=True, kw_only=True):
 
 def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Killed]:
     """
-    Return the kills of a training of `steps` steps, in order. At the steps `improved` callbacks saw a new best value.
+    Return the kills of a training of `steps` steps, in order. `improved` are the steps at which a callback saw a new
+    best value.
 
-    Unless the user names the steps, one kill takes the instance soon after the last of `improved` that has steps behind
-    it. The next instance then has the script's files of its best epoch only if a checkpoint brought them there.
+    Unless the user names the steps, one kill ends the instance soon after the last step of `improved` that is followed
+    by enough further steps. The next instance then has the script's files from the best epoch only if a checkpoint
+    restored them.
     """
     drawn = kill_steps(steps, plan)
     best = None if plan.at else _after_best(steps, improved)
@@ -72,9 +74,9 @@ def _after_best(steps: int, improved: Sequence[int]) -> int | None:
 
 def kill_steps(steps: int, plan: KillPlan) -> list[int]:
     """
-    Return the steps to kill a training of `steps` steps at, in order.
+    Return the steps at which a training of `steps` steps is killed, in order.
 
-    Drawn steps lie in the last nine tenths, so that most have a checkpoint before them.
+    Drawn steps are in the last nine tenths of the training, so that most have a checkpoint before them.
     """
     beyond = [step for step in plan.at if not 1 <= step <= steps]
     if beyond:
@@ -88,7 +90,7 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
 
 
 def checkpoint_every(steps: int) -> Steps:
-    """Return an interval at which each kill loses some steps, but only a few."""
+    """Return an interval between checkpoints at which each kill loses some steps, but only a few."""
     return Steps(max(2, min(25, steps // 20)))
 
 

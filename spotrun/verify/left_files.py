@@ -1,4 +1,4 @@
-"""Compares the files that two rehearsals have left in their work folders."""
+"""Compares the files that two rehearsals left in their work folders."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from spotrun.exactness.varying import Varying, unnumbered
 from spotrun.verify.rehearsal import Rehearsed
 
 NAMED_MAX = 20
-"""Maximum parts of one file that are named as not compared."""
+"""Maximum parts of one file that are listed as not compared."""
 
 
 class LeftFiles:
     """
-    Those of the two work folders, as the last instances have left them. Where a second straight training, `again`, has
-    left something else than the first one, nothing is compared: a whole file, or lines and fields of one.
+    The files in the two work folders, as the last instances left them. If a second straight training, `again`, left
+    other content than the first one, that content is not compared. It may be a whole file, or lines and fields of a
+    file.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class LeftFiles:
         again: Rehearsed,
         clean: Clean,
     ) -> list[folders.FileDifference]:
-        """The differences that are left without what varies."""
+        """Return the differences that remain when everything that varies is left out."""
         two = [folders.names_of(each.work.paths) for each in (straight, again)]
         coming = {unnumbered(name) for name in two[0] ^ two[1]}
         differing = [each.path for each in found]
@@ -68,14 +69,14 @@ class LeftFiles:
 
     @property
     def vary(self) -> bool:
-        """Two straight trainings have left different files."""
+        """True if two straight trainings left different files."""
         return bool(self._varying) or VARIES_AGAIN in self._why.values()
 
     def compared(self) -> list[ComparedCount]:
         return [ComparedCount("files", len(self.names))] if self.names else []
 
     def not_compared(self) -> list[NotCompared]:
-        """Whole files, and parts of files."""
+        """Return the whole files, and the parts of files, that were not compared."""
         whole = [NotCompared(f"file {name}", reason) for name, reason in sorted(self._why.items())]
         parts = (
             NotCompared(f"file {name}, {part}", VARIES_AGAIN)

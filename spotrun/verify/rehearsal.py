@@ -1,4 +1,4 @@
-"""One training on the local cloud, from its launch to its end, with a SIGKILL at each planned step."""
+"""Runs one training on the local cloud, from its launch to its end, with a SIGKILL at each planned step."""
 
 from __future__ import annotations
 
@@ -39,12 +39,15 @@ LOOK_EVERY_S = 0.1
 """System time between two checks of the run and its trace."""
 SEED = "1"
 STARTED = "2025-01-01T12:00:00+00:00"
-"""The start time of both trainings: one run has the same in all its attempts."""
+"""The start time that both trainings get. In a real run, all attempts get the same start time too."""
 LEFT_OUT = "checkpoint.files.exclude names it"
 
 
 class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a rehearsal; `step` is None for a command. `held_up` says why nothing trains, if the runner knows."""
+    """
+    Progress of a rehearsal. `step` is None for a command. `held_up` is the runner's reason why nothing trains, if it
+    has one.
+    """
 
     name: str
     step: int | None
@@ -59,8 +62,8 @@ Watch = Callable[[RehearsalProgress], None]
 
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A training that reached its end: the traces of its ranks, and the files that it has left. `refused` has the reason
-    for each file that no checkpoint carries, and `not_carried` names what changed and is in no checkpoint. `state` is
+    A training that reached its end: the traces of its ranks, and the files that it left. `refused` has the reason for
+    each file that no checkpoint carries, and `not_carried` names state that changed and is in no checkpoint. `state` is
     the state of the run.
     """
 
@@ -74,7 +77,7 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_trace(self) -> bool:
-        """True if a Trainer or a Loop came to its end."""
+        """True if a Trainer or a Loop reached its end."""
         return bool(self.trace.ended)
 
     @property
@@ -83,7 +86,7 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsal:
-    """Runs `spec` in `sandbox`, and kills it as `plan` says."""
+    """Runs `spec` in `sandbox`, with the kills in `plan`."""
 
     def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, plan: Sequence[Killed] = ()) -> None:
         self._name = name
@@ -107,11 +110,11 @@ class Rehearsal:
 
     def run(self, within: timedelta, watch: Watch) -> Rehearsed:
         """
-        Train to the end.
+        Train to the end, with the planned kills.
 
         Raises:
             RunEnded: the training failed.
-            SpotrunError: it took longer than `within` (system time).
+            SpotrunError: the training took longer than `within` (system time).
         """
         variables = {
             FILE_VARIABLE: str(self._path),
@@ -157,7 +160,7 @@ class Rehearsal:
     # -- killing -----------------------------------------------------------------------------------------------------
 
     def _kill_if_due(self, trace: Trace) -> bool:
-        """Kill the trainer that waits at its step; True if there was one."""
+        """Kill the trainer that waits at its step. Return True if there was one."""
         held_at = trace.held_at
         if len(held_at) <= len(self._kills):
             return False
@@ -190,7 +193,9 @@ class Rehearsal:
             raise failure(self._name, self._kills, end.outcome, in_one_line(end.detail))
 
     def _files(self) -> tuple[Folder, dict[str, str]]:
-        """Return the files that the script has written at its end, and why some of them cannot be compared."""
+        """
+        Return the files that the script has written by its end, and the reason for each file that cannot be compared.
+        """
         last = list(self._ledger.refresh().attempts.values())[-1]
         disk = self._cloud.folder(last.instance_id)
         seen = survey(disk / "work", remembered(disk / "files-before.json"), lambda _: True)
@@ -206,8 +211,10 @@ def _where(trace: Trace) -> str:
 
 def require_steps(rehearsed: Rehearsed, name: str) -> None:
     """
+    Require a trace with at least one step.
+
     Raises:
-        SpotrunError: there is no trace of a training that could be compared, or no step in it.
+        SpotrunError: the training left no trace that could be compared, or did no step.
     """
     if not rehearsed.has_trace:
         raise SpotrunError(
@@ -224,8 +231,8 @@ def require_steps(rehearsed: Rehearsed, name: str) -> None:
 
 def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> RunEnded:
     """
-    Return the error of a training that did not come to its end. If it was killed before, the straight one had come to
-    its end. A refusal by spotrun has advice of its own.
+    Return the error for a training that did not reach its end. If it was killed, the straight training had reached its
+    end. A refusal by spotrun already includes advice.
     """
     told, _, advice = detail.partition(ADVICE)
     after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""
@@ -243,4 +250,4 @@ def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> Ru
 
 
 ADVICE = "; try: "
-"""The separator between a message and its advice; an error of the script itself has none."""
+"""The separator between a message and its advice. The script's own errors lack advice."""

@@ -1,4 +1,4 @@
-"""`spotrun verify-resume` as text and as JSON: its progress and its result."""
+"""Formats `spotrun verify-resume` as text and as JSON: its progress and its result."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import Verification
 
 PLAIN_EVERY_S = 10.0
-"""Seconds of system time between two lines about the same training, if nothing was killed."""
+"""Seconds of system time between two lines about the same training, if there was no kill in between."""
 
 
 def view() -> View[RehearsalProgress]:
-    """Return one changing line on a terminal, plain lines elsewhere; on stderr, because stdout is for the result."""
+    """
+    Return the view of the progress: one changing line on a terminal, plain lines elsewhere. It writes to stderr,
+    because stdout is for the result.
+    """
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
 class PlainView(View[RehearsalProgress]):
-    """Prints a line when a training begins, at each kill, and now and then between."""
+    """Prints a line when a training begins, at each kill, and at intervals in between."""
 
     def __init__(self) -> None:
         self._printed: tuple[str, int] | None = None
@@ -97,7 +100,7 @@ def verdict(seen: Verification) -> str:
 
 
 def as_json(seen: Verification | CommandVerification) -> dict[str, Any]:
-    """Return the result as JSON. Epochs, batches and steps count from 1, as in all that spotrun prints."""
+    """Return the result as JSON. Epochs, batches and steps count from 1, as in all of spotrun's output."""
     told: dict[str, Any] = msgspec.to_builtins(seen)
     told.pop("differences")
     return told | _told_differences(seen.differences, told.pop("likely_cause"))
@@ -119,13 +122,13 @@ def _counted_from_1(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(found: Difference) -> str:
-    """Return the first difference in a sentence."""
+    """Describe the first difference in a sentence."""
     values = f"{_readable(found, found.straight)} straight, {_readable(found, found.interrupted)} interrupted"
     return f"the first difference is in {_place(found)}: {values}"
 
 
 def _place(found: Difference) -> str:
-    """Return what differs, and its place. Epochs and batches count from 1 for people."""
+    """Return the name of the differing value, and its place. Epochs and batches are shown from 1."""
     what = _WHAT[found.kind] + (f" {found.name}" if found.name is not None else "")
     where = "" if found.where is None else f" ({found.where})"
     if found.rank is not None:
@@ -136,7 +139,9 @@ def _place(found: Difference) -> str:
 
 
 def others(found: Differences) -> list[str]:
-    """Return the differences after the first one: some by name, the rest counted. Later ones may follow from it."""
+    """
+    Return the differences after the first one: some by name, the others counted. They may be consequences of the first.
+    """
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:
         return []
@@ -155,7 +160,7 @@ def named_by_the_run(not_carried: Sequence[Uncarried]) -> list[str]:
 
 
 def _scope(seen: Verification) -> list[str]:
-    """Return what was compared, and what was not."""
+    """Return lines about what was compared, and what was not."""
     compared = ", ".join(count_of(each.count, *_COUNTED[each.what]) for each in seen.compared if each.what in _COUNTED)
     return [f"  the same in: {compared}", *uncompared(seen)] if seen.identical else uncompared(seen)
 

@@ -1,4 +1,4 @@
-"""A store and a local cloud for one verification. Nothing of them stays running or on disk."""
+"""A store and a local cloud for one verification. Afterwards nothing is left running or on disk."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from spotrun.clouds.local.driver import LocalDriver
 
 class Sandbox:
     """
-    Enter it before the first run. Its exit ends every instance, after Ctrl-C and SIGTERM too.
+    A store and a local cloud. Enter it before the first run; leaving it ends every instance, even after Ctrl-C and
+    SIGTERM.
 
-    `keep` keeps the files.
+    `keep`: the files stay on disk.
     """
 
     def __init__(self, *, keep: bool) -> None:
@@ -56,7 +57,9 @@ class Sandbox:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for instances launched inside. A spec cannot set them: their names start with SPOTRUN_."""
+    """
+    Set variables for instances launched in the `with` block. A spec cannot set them: their names start with SPOTRUN_.
+    """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,4 +1,4 @@
-"""Trains once without interruption, once with kills, and compares."""
+"""Trains a job once without interruption and once with kills, and compares the trainings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spotrun.verify.sandbox import Sandbox
 
 
 class Digests(msgspec.Struct, frozen=True, kw_only=True):
-    """sha256 over all weights, all optimizer states and all generators at the end."""
+    """The sha256 of all weights, of all optimizer states and of all generators at the end."""
 
     weights: str
     optimizer: str
@@ -33,13 +33,14 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The result. `steps` are optimizer steps; `batches_redone` counts batches that were trained more than once.
+    The result of a verification. `steps` are optimizer steps; `batches_redone` counts batches that were trained more
+    than once.
 
-    `compared` names the parts in which the two trainings are `identical`, and `not_compared` those that may still
-    differ. `not_carried` is what the interrupted run named as changed and in no checkpoint, and `written_outside` has
-    the files that were written outside of the work folder: neither has to matter. `likely_cause` is that of the first
-    difference. `resumes_from_checkpoint` counts the kills after which training continued from a checkpoint. If it is 0,
-    every trainer began from the start, and no resume was compared.
+    `compared` counts the parts in which `identical` trainings agree, and `not_compared` lists those that may still
+    differ. `not_carried` is the changed state that the interrupted run reported as missing in its checkpoints, and
+    `written_outside` the files that were written outside of the work folder; neither has to matter. `likely_cause`
+    explains the first difference. `resumes_from_checkpoint` counts the kills after which training continued from a
+    checkpoint. If it is 0, every trainer began from the start, and no resume was compared.
     """
 
     identical: bool
@@ -63,13 +64,13 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification | CommandVerification:
     """
-    Train twice, one after the other, and find the differences: step by step, or in the files that a command leaves.
+    Train twice, one after the other, and find the differences: in each step, or in the files that a command leaves.
 
-    If all steps and weights are the same and something else is not, train a third time, straight: what two straight
-    trainings do not have in common does not count.
+    If all steps and weights are the same and something else differs, train a third time, straight. Where the two
+    straight trainings differ from each other, differences do not count.
 
     Raises:
-        SpecInvalid: `plan.at` names a step that the training does not have, or a command has none.
+        SpecInvalid: `plan.at` names a step that the training does not have, or names steps for a command.
         SpotrunError: a training failed, did no step, or lasted longer than `plan.within`.
     """
     straight = Rehearsal(sandbox, job.straight(spec, sandbox.store), "straight").run(plan.within, watch)
@@ -94,7 +95,7 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
 def compare(
     straight: Rehearsed, interrupted: Rehearsed, seed: int, clean: Clean, again: Rehearsed | None = None
 ) -> Verification:
-    """`again` is a second straight training, where it was needed."""
+    """Compare the trainings. `again` is a second straight training, if one was needed."""
     ranks = None if again is None else again.ranks
     files = LeftFiles(straight, interrupted, clean, again)
     found = gathered(chain(differences(straight.ranks, interrupted.ranks, ranks), files.differences()))

@@ -1,1 +1,1 @@
-"""A job in the words of SkyPilot (https://docs.skypilot.co/en/latest/reference/yaml-spec.html), put into ours."""
+"""Translates a SkyPilot task file (https://docs.skypilot.co/en/latest/reference/yaml-spec.html) into a spotrun job."""

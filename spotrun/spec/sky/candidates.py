@@ -1,8 +1,8 @@
 """
-SkyPilot's candidates (`any_of`, `ordered`) as places and kinds of instances.
+Translates SkyPilot's candidates (`any_of`, `ordered`) into places and kinds of instances.
 
-A candidate ties a place, accelerators and a capacity type to one another; spotrun chooses each by itself. So a list
-is taken where it holds each pair of what it names, and refused otherwise.
+A candidate combines a place, accelerators and a capacity type, while spotrun chooses each of these independently. So a
+list is accepted only if it contains every combination of the values that it names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CANDIDATES_MAX = 20
 REGIONS_OF = tuple(path.removesuffix(".regions") for path in keys_of(RunSpec) if path.endswith(".regions"))
 """The clouds whose sections have `regions`."""
 ELSEWHERE = ("k8s", "kubernetes", "ssh")
-"""The text after these names is no region, and may have slashes."""
+"""For these names, the text after the first slash is not a region, and may contain slashes."""
 OWN = ("infra", "cloud", "region", "zone", "accelerators", "instance_type", "use_spot")
 """Keys that may differ between candidates."""
 PARTS = ("cloud", "region", "zone")
@@ -33,7 +33,7 @@ At = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class CandidatePlace:
-    """A place that a candidate names; None in a field is any."""
+    """The place that a candidate names. A field that is None allows any value."""
 
     cloud: str | None = None
     region: str | None = None
@@ -45,10 +45,10 @@ class CandidatePlace:
 
 def read_place(value: object) -> CandidatePlace:
     """
-    Read `aws`, `aws/us-east-1`, `aws/us-east-1/us-east-1a`, with a * for any.
+    Read a place: `aws`, `aws/us-east-1` or `aws/us-east-1/us-east-1a`, with * for any region or zone.
 
     Raises:
-        Unreadable: it is none of these.
+        Unreadable: `value` is not a place.
     """
     form = "write it like aws, aws/us-east-1 or aws/us-east-1/us-east-1a"
     if not isinstance(value, str) or not value.strip():
@@ -69,7 +69,10 @@ def read_place(value: object) -> CandidatePlace:
 
 @dataclass(frozen=True)
 class JobValue:
-    """A value for one of our keys, None for none; and the user's key, below the list, of each part of it."""
+    """
+    A value for one of spotrun's keys; None removes the key. `spelled` maps each part of the value to the user's key
+    below the list.
+    """
 
     section: str
     name: str
@@ -100,11 +103,11 @@ class Candidates:
     @classmethod
     def read(cls, value: object, above: dict[str, Any], *, in_order: bool) -> Candidates:
         """
-        Read the candidates. `above` are the resources next to the list, which hold for each candidate that does not say
-        otherwise.
+        Read the candidates. `above` has the resources next to the list; they apply to each candidate that does not set
+        them itself.
 
         Raises:
-            Unreadable: with the key below that of the list.
+            Unreadable: a candidate is invalid; `at` is the key below the list.
         """
         if not isinstance(value, list) or not value:
             said = "is empty" if value == [] else f"must be a list, not {kind_of(value)}"
@@ -122,8 +125,10 @@ class Candidates:
 
     def wishes(self) -> list[JobValue]:
         """
+        Return the candidates as values for spotrun's keys.
+
         Raises:
-            Unreadable: our words cannot express this choice.
+            Unreadable: spotrun's keys cannot express this choice.
         """
         self._require_one_cloud()
         self._require_no_order()
@@ -138,13 +143,15 @@ class Candidates:
                 raise Unreadable(reason, "keep one cloud, or write a job for each", at=self._key(at, "infra", "cloud"))
 
     def _require_no_order(self) -> None:
-        """Spot before on demand is the order of `spot_policy: auto`."""
+        """
+        Refuse a list in order of preference, except spot before on demand: that is the order of `spot_policy: auto`.
+        """
         rest = {(each.place, each.kind) for each in self.each}
         if self.in_order and len(self.each) > 1 and (len(rest) > 1 or self._spots != [True, False]):
             raise Unreadable("spotrun rents what costs least, in no other order", "write any_of in place of ordered")
 
     def _require_all_pairs(self) -> None:
-        """Refuse a list that lacks a pair: otherwise spotrun would rent something that no candidate allows."""
+        """Refuse a list that lacks a combination: spotrun would otherwise rent an instance that no candidate allows."""
         allowed = {(each.place, each.kind, bool(each.spot)) for each in self.each}
         places, kinds = _distinct(each.place for each in self.each), _distinct(each.kind for each in self.each)
         for place, kind, spot in itertools.product(places, kinds, self._spots):
@@ -176,7 +183,7 @@ class Candidates:
         return JobValue("resources", name, value, (((), self._key(0, "infra", name)),) if named else ())
 
     def _key(self, at: int, *names: str) -> At:
-        """Return the candidate's key of one of these names, or the candidate."""
+        """Return the path of the first of `names` that the candidate has; else the path of the candidate."""
         return (at, *[name for name in names if name in self.listed[at]][:1])
 
     def _of_kinds(self) -> list[JobValue]:
@@ -195,7 +202,7 @@ class Candidates:
         return [] if name is None else [JobValue("resources", name, self.listed[at[0]][name], (((), keys[0]),))]
 
     def _name_of_kind(self, at: int) -> str | None:
-        """Return the key of the candidate that names its kind; None if that stands above the list."""
+        """Return the key with which the candidate names its kind; None if the kind is named above the list."""
         return next((name for name in ("instance_type", "accelerators") if name in self.listed[at]), None)
 
     @property
@@ -236,7 +243,8 @@ def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> CandidatePla
 
 def _own_kind(item: dict[str, Any], at: int) -> str | None:
     """
-    Return the kind that the candidate itself names; None if it stands above the list. A type implies its accelerators.
+    Return the kind that the candidate itself names; None if the kind is named above the list. An instance type implies
+    its accelerators.
     """
     if "instance_type" in item:
         return _text(item["instance_type"])
@@ -249,7 +257,10 @@ def _own_kind(item: dict[str, Any], at: int) -> str | None:
 
 
 def _kind_above(above: dict[str, Any]) -> str | None:
-    """Return the kind above the list. It may be a choice, or no kind at all, which is reported at its own key."""
+    """
+    Return the kind that is named above the list. The value may also be a choice, or invalid, which is reported at its
+    own key.
+    """
     return _text(above.get("instance_type", above.get("accelerators")))
 
 

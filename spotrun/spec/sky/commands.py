@@ -1,4 +1,4 @@
-"""Finds what `setup` and `run` expect of SkyPilot and do not find here."""
+"""Finds the parts of `setup` and `run` that need something which only SkyPilot provides."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from spotrun.spec.sky.translation import Translation
 
 SET_IN_RUN = frozenset(f"SKYPILOT_{name}" for name in ("NUM_NODES", "NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE"))
-"""SkyPilot's variables that a training finds (spotrun/agent/gang/rendezvous.py), besides the one below."""
+"""SkyPilot's variables that spotrun sets for a training (spotrun/agent/gang/rendezvous.py), besides SET_EVERYWHERE."""
 SET_EVERYWHERE = "SKYPILOT_TASK_ID"
 _VARIABLE = re.compile(r"(?<!\\)\$(?:\{[!#]?(\w+)([^}]*)\}|(\w+))", re.ASCII)
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-"""A line that a shell leaves out. To recognise a comment behind other words takes a shell."""
+"""A whole line that is a comment. Only a shell could recognise a comment that follows other words."""
 _WITH_DEFAULT = ("-", ":-", "+", ":+")
 
 
@@ -28,7 +28,7 @@ def look_into_commands(found: Translation) -> None:
 
 
 def _unmet(command: str, text: str, given: set[str], hidden: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield what a command expects and does not find here, each with an advice."""
+    """Yield a problem for each thing that a command expects and that is missing here, with a suggestion."""
     if "sky_workdir" in text:
         yield "there is no ~/sky_workdir: commands begin in the work folder", "remove the cd, or write a relative path"
     for name in dict.fromkeys(_needed_variables(text)):

@@ -1,8 +1,9 @@
 """
-Puts a job in the words of SkyPilot into ours.
+Translates a job with SkyPilot's keys to spotrun's keys.
 
-A key that means the same here is moved to ours. One that has no counterpart becomes a problem that says what to write
-instead; none is left out without a word. `spotrun.spec.file` does this to every job, so a file may mix both.
+A key with the same meaning is replaced by spotrun's. A key without a counterpart becomes a problem that says what to
+write instead; no key is dropped silently. `spotrun.spec.file` translates every job, so a file may mix the keys of both
+tools.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from spotrun.units import shown
 
 
 def translate(data: dict[str, Any], unreadable: set[Key]) -> Translation:
-    """Change `data` to our words as far as they have the same meaning."""
+    """Replace SkyPilot's keys in `data` by spotrun's, as far as they have the same meaning."""
     found = Translation(data, unreadable)
     take_resources(found)
     _take_nothings(found)
@@ -34,14 +35,14 @@ def translate(data: dict[str, Any], unreadable: set[Key]) -> Translation:
 
 
 def _take_nothings(found: Translation) -> None:
-    """Take the keys that request nothing, which is what happens here."""
+    """Accept keys that only request what spotrun does anyway."""
     if found.data.get("api_server_access") is False:
         del found.data["api_server_access"]
         found.say(("api_server_access",), "what happens anyway: a training gets no credentials of a server")
 
 
 def _take_envs(found: Translation) -> None:
-    """Refuse a variable without a value: the launch has to give it. A secret needs no value here, only its name."""
+    """Refuse a variable without a value, because the launch has to give it one. A secret needs only a name here."""
     for section in ("envs", "secrets"):
         values = found.data.get(section)
         if not isinstance(values, dict):
@@ -87,7 +88,10 @@ def _take_config(found: Translation) -> None:
 
 
 def differences(data: dict[str, Any]) -> Iterator[str]:
-    """Yield how SkyPilot and spotrun differ on keys that a file leaves out; `data` is in our words, as in the file."""
+    """
+    Yield the differences between SkyPilot and spotrun for keys that the file leaves out. `data` is the file with
+    spotrun's keys.
+    """
     resources = data.get("resources")
     resources = resources if isinstance(resources, dict) else {}
     if "cloud" not in resources:

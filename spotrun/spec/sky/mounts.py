@@ -1,4 +1,4 @@
-"""Refuses mounts and copies to an instance other than the work folder, and says what to write instead."""
+"""Refuses mounts, and copies of files other than the work folder, and says what to write instead."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from spotrun.spec.values import kind_of
 from spotrun.units import Unreadable, shown
 
 COPIES = {"s3": "aws s3 sync", "gs": "gcloud storage rsync -r"}
-"""The command that copies a bucket to a folder, on the images of its cloud."""
+"""The command that copies a bucket to a folder. It is installed on the images of the bucket's cloud."""
 _CREDENTIALS = ("/.ssh", "/.aws", "/.netrc", "/.config/gcloud", "/.kaggle", "/.huggingface", "/.docker", "/.env")
 _KEYS = ("name", "source", "store", "mode", "persistent", "config")
 _MODES = ("MOUNT", "COPY", "MOUNT_CACHED")
 _REMOTE = re.compile(r"[\w.-]+@[\w.-]+:")
-"""Beginning of addresses of ssh and git."""
+"""Beginning of an address for ssh or git."""
 _KEPT = "what the job writes into workdir is stored in the run's folder (`spotrun fetch`)"
 
 
 def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadable:
     """
-    Return the refusal of one entry of `file_mounts`; `at` is the key below the entry that it is about. `own_role`: on
-    AWS a run has the role that spotrun makes for it, which reads no bucket but that of the run.
+    Return the refusal of one entry of `file_mounts`; `at` is the key below the entry at fault. `own_role`: on AWS the
+    run uses the role that spotrun makes for it, which can read only the run's own bucket.
     """
     refused = _no_mount(target, source)
     if own_role and COPIES["s3"] in (refused.suggestion or ""):
@@ -72,7 +72,7 @@ def _no_copy(target: str, source: str) -> Unreadable:
 
 
 def _copied(source: str, target: str) -> str | None:
-    """Return the command that copies it, as an advice; None if no image has one."""
+    """Return the advice to copy the bucket with a command; None if no image has a command for it."""
     scheme = source.partition("://")[0].lower()
     if scheme not in COPIES:
         return None
@@ -87,7 +87,10 @@ def _out_of_reach(source: str) -> Unreadable:
 
 
 def _word(text: str) -> str:
-    """Variables and a home folder are for the shell."""
+    """
+    Return a word of a shell command, quoted if needed. A word that is special only for variables or `~/` stays
+    unquoted, because the shell has to expand these.
+    """
     plain = text.removeprefix("~/").replace("${", "").replace("}", "").replace("$", "")
     return _told(text) if quote(plain) == plain else _told(quote(text))
 

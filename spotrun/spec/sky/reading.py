@@ -1,4 +1,4 @@
-"""Reads a file in the words of SkyPilot: the result for each of its keys, and the job that follows."""
+"""Reads a SkyPilot task file: the translation of each of its keys, and the resulting job."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from spotrun.spec.yaml import Position, read_yaml, write_yaml
 
 AS_IT_IS = "it is"
 IN_PARTS = "resources"
-"""The section of which each key has a row."""
+"""The section whose keys have one row each."""
 
 
 @dataclass(frozen=True)
 class SkyKey:
     """
-    One key, in the order of the file: its translation, or why it was refused. `line` is None if the file lacks the key.
+    A row for one key, in the order of the file: its translation, or the reason why it was refused. `line` is None if
+    the file lacks the key.
     """
 
     line: int | None
@@ -48,7 +49,10 @@ class SkyKey:
 
 @dataclass(frozen=True)
 class Reading:
-    """`job` is the file in our words, as far as it was taken; `spec` is None if a row has a problem."""
+    """
+    The translated file. `job` has spotrun's keys, as far as the file was accepted; `spec` is None if a row has a
+    problem.
+    """
 
     rows: tuple[SkyKey, ...]
     notes: tuple[str, ...]
@@ -64,7 +68,7 @@ class Reading:
         return "cloud" in self.job.get("resources", {})
 
     def text(self) -> str:
-        """Return the job as a file, which has the same meaning wherever it lies next to this one."""
+        """Return the job as the text of a file, which has the same meaning anywhere in the folder of this file."""
         assert self.spec is not None
         job = {"name": self.spec.name, **self.job}
         if isinstance(secrets := job.get("secrets"), dict) and not any(secrets.values()):
@@ -81,10 +85,10 @@ def _is_count(value: object) -> bool:
 
 def read_sky(path: Path, default_store: str) -> Reading:
     """
-    Read a file of SkyPilot's. Problems are rows, so that one reading shows them next to the keys that were accepted.
+    Read a SkyPilot task file. Problems become rows, so that the user sees them next to the keys that were accepted.
 
     Raises:
-        SpecFileInvalid: there is no such file, or it is no text.
+        SpecFileInvalid: there is no file at `path`, or it is not text.
     """
     require_file(path, "name a task file of SkyPilot's, like task.yaml")
     draft = Draft(path, read_yaml(read_text(path)))
@@ -96,7 +100,7 @@ def read_sky(path: Path, default_store: str) -> Reading:
 
 
 def same_job(path: Path, text: str, default_store: str) -> RunSpec | None:
-    """Return the job that `text` is as the file at `path`; None if it is none."""
+    """Return the job that `text` would be as the file at `path`; None if it is not a valid job."""
     return resolve(Draft(path, read_yaml(text)), {}, default_store, ())
 
 

@@ -1,4 +1,4 @@
-"""The keys of SkyPilot's section `resources` in our words."""
+"""Translates the keys of SkyPilot's section `resources`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from spotrun.units import Unreadable, shown
 DISK_LEAST, DISK_MOST = 10, 16_000
 """Minimum and maximum GiB that all clouds allow."""
 DISKS = tuple(path.removesuffix(".volume_gb") for path in keys_of(RunSpec) if path.endswith(".volume_gb"))
-"""The sections that have the size of a disk."""
+"""The sections in which the size of the disk can be set."""
 OURS = ("accelerators", "memory")
-"""Names that both tools have."""
+"""Keys that exist in both tools."""
 RECOVERS = "spotrun always recovers from an interruption"
 ENDS = "spotrun ends each instance as soon as its run is over"
 _RESOURCES = "resources"
@@ -52,7 +52,7 @@ def _all_of(given: dict[str, str]) -> str:
 
 
 def _take_gpus(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """SkyPilot's other name of accelerators. A number alone is another tool's form."""
+    """Translate `gpus`, SkyPilot's other name for accelerators. A number alone is another tool's form, and stays."""
     if isinstance(resources["gpus"], int):
         return
     value = resources.pop("gpus")
@@ -66,7 +66,7 @@ def _take_accelerators(found: Translation, key: Key, resources: dict[str, Any]) 
 
 
 def _take_memory(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """`1024MB`, `1.5TB`; those in GB are read as they are."""
+    """Convert sizes like `1024MB` and `1.5TB` to GB. Sizes in GB stay as they are."""
     match = _SIZE.fullmatch(str(resources["memory"]))
     gigabytes = None if match is None or match[2] in (None, "g", "G") else _gigabytes(match)
     if match is not None and gigabytes is not None and gigabytes == round(gigabytes, 3):
@@ -99,7 +99,9 @@ def _take_disk(found: Translation, key: Key, resources: dict[str, Any]) -> None:
 
 
 def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """A machine image of one of our clouds. That of a container is ours too."""
+    """
+    Move a machine image to the section of its cloud. A container image stays in `image_id`, which has the same meaning.
+    """
     value = resources["image_id"]
     if isinstance(value, dict):
         _take_image_of_region(found, key, resources, value)
@@ -124,7 +126,7 @@ def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None
 
 
 def _container_of(value: str) -> str | None:
-    """Return the container image that a text names without `docker:` before it; None if it names none."""
+    """Return the container image that `text` names without the prefix `docker:`; None if it is not the name of one."""
     if value.startswith(_TAGS_OF_SKYPILOT):
         return None
     try:
@@ -154,7 +156,7 @@ def _take_image_of_region(found: Translation, key: Key, resources: dict[str, Any
 
 
 def _take_autostop(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """Refuse or accept `autostop`: every run of ours already ends its instances, as SkyPilot ends an idle cluster."""
+    """Refuse or accept `autostop`: every run already ends its instances, as SkyPilot ends an idle cluster."""
     value = resources.pop("autostop")
     settings = value if isinstance(value, dict) else {}
     if value is False or (isinstance(value, int) and value < 0):
@@ -198,8 +200,8 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
 
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
     """
-    Accept a strategy that is like ours: to try every place where the job may run, and last the one where an instance
-    was just taken.
+    Accept a strategy that does what spotrun does: try every place where the job may run, and last the place where an
+    instance was just interrupted.
     """
     name = str(value).upper()
     if name == "FAILOVER":
@@ -210,7 +212,9 @@ def _take_strategy(found: Translation, key: Key, value: object) -> None:
 
 
 def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """`any_of` and `ordered`: candidates that may be written as places and kinds of instances, each by itself."""
+    """
+    Translate `any_of` and `ordered`: candidates that can be expressed as independent places and kinds of instances.
+    """
     listed = resources.pop(str(key[-1]))
     if "ordered" in resources:
         found.refuse(key, "cannot be combined with ordered", "keep one of them")
@@ -226,7 +230,7 @@ def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) ->
 
 def _fulfil(found: Translation, key: Key, wish: JobValue) -> str | None:
     """
-    Apply one part of the candidates at `key` and return its words. It is more specific than the resources next to the
+    Apply one part of the candidates at `key` and return its description. The part overrides the resources next to the
     list.
     """
     holder = found.section(wish.section)
@@ -259,11 +263,14 @@ _KEYS: dict[str, _Take] = {
     "any_of": _take_candidates,
     "ordered": _take_candidates,
 }
-"""Candidates come last: they are read next to the keys that all have in common, in our words."""
+"""
+The translations by key, in order. Candidates come last, because they need the translated values that all candidates
+share.
+"""
 
 
 def take_resources(found: Translation) -> None:
-    """Put the keys of the section `resources` into our words."""
+    """Translate the keys of the section `resources`."""
     resources = found.data.get(_RESOURCES)
     if not isinstance(resources, dict):
         return
@@ -275,7 +282,8 @@ def take_resources(found: Translation) -> None:
 
 def _read(found: Translation, key: Key, resources: dict[str, Any]) -> bool:
     """
-    Return whether YAML could read all that is at `key`. If not, that is the problem, and our model ignores the key.
+    Return whether YAML could read the whole value at `key`. If not, that is already a problem, and a key that only
+    SkyPilot has is removed.
     """
     unread = any(key[: len(above)] == above or above[: len(key)] == key for above in found.unreadable)
     if unread and key[-1] not in OURS:

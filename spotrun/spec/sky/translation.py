@@ -1,4 +1,4 @@
-"""The result of translating a file in the words of SkyPilot."""
+"""The result of translating a SkyPilot task file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from spotrun.spec.problems import Key, Problem, dotted
 @dataclass
 class Translation:
     """
-    `data` is what a file says; it is changed in place. `unreadable` are the keys whose values YAML could not read.
+    A translation in progress. `data` is the content of the file; it is changed in place. `unreadable` are the keys
+    whose values YAML could not read.
 
-    `taken` says what became of a key of SkyPilot's, and `spelled` has the user's key by ours. The problems that YAML
-    had with the keys in `cleared` count for nothing.
+    `taken` maps a SkyPilot key to the description of its translation, and `spelled` maps a spotrun key to the key that
+    the user wrote. YAML's problems with the keys in `cleared` are ignored.
     """
 
     data: dict[str, Any]
@@ -25,7 +26,7 @@ class Translation:
     cleared: list[Key] = field(default_factory=list)
 
     def section(self, name: str) -> dict[str, Any] | None:
-        """Return the mapping at `name`, made if the file has none; None if it is no mapping."""
+        """Return the mapping at `name`, created if the file lacks it; None if the value is not a mapping."""
         found = self.data.setdefault(name, {})
         return found if isinstance(found, dict) else None
 
@@ -33,7 +34,10 @@ class Translation:
         self.problems.append(Problem(key, message, suggestion))
 
     def put(self, ours: Key, value: object, theirs: Key) -> bool:
-        """Set our key, which stands for theirs; False if the file has ours too, which is a problem then."""
+        """
+        Set the spotrun key `ours` in place of SkyPilot's key `theirs`. Return False if the file has `ours` too, and add
+        a problem.
+        """
         holder = self.data if len(ours) == 1 else self.section(str(ours[0]))
         if holder is None:
             return False
