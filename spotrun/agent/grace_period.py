@@ -46,8 +46,8 @@ TERMINATED_WITHIN_MIN_S = 5.0
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Share of the notice in which an upload in flight goes on alone if it is not given up. It now has priority, so it may be
-done earlier. Then there may be time for a final snapshot.
+Share of a notice, at its end, that an upload in flight keeps for itself if it is not given up for a final snapshot. The
+upload has priority from the notice on and may be done earlier. Then there may be time for a final snapshot after all.
 """
 
 
