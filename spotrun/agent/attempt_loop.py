@@ -98,7 +98,7 @@ class AttemptLoop:
             for letter in self._letters():
                 if isinstance(letter, Saved):
                     self._committed(letter)
-            if not is_at_work and self._saver.uploading:  # it came to nothing
+            if not is_at_work and self._saver.uploading:  # its save has failed
                 self._saver.settled()
             self._saver.turn(hold=False, overdue=True)
 
@@ -188,7 +188,7 @@ class AttemptLoop:
             case CommonPartSent():
                 self._saver.common_part_sent(letter.sequence)
             case _:
-                pass  # of a trainer that is gone
+                pass  # from a trainer that is gone
 
     def _read(self, state: RunState) -> None:
         if decisions.is_fenced(state, self._journal.attempt):

@@ -208,7 +208,7 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
             if pause_s is None:
                 raise NoImageNow(f"{image} could not be pulled: {error.message}") from error
         except NotForThisUser as error:
-            # the identity is as new as the run, and its cloud needs a while until all servers know its permissions
+            # the run's identity is new, and its permissions take a while to reach all of the cloud's servers
             if pause_s is None:
                 raise ImageUnusable(error.message, hint=error.hint) from error
         else:

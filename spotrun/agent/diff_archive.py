@@ -40,7 +40,7 @@ def survey(root: Path, folders: Sequence[str]) -> dict[str, Stamp]:
     for path, facts in (each for name in folders for each in tree(str(root), name)):
         if isinstance(facts, OSError):
             raise facts
-        if stat.S_ISDIR(facts.st_mode):  # its own times and size change with what is in it, which is listed by itself
+        if stat.S_ISDIR(facts.st_mode):  # its times and size change with its contents, which are listed too
             found[path] = Stamp(0, 0, 0, 0, facts.st_mode)
         elif stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
             found[path] = Stamp.of(facts)
@@ -72,7 +72,7 @@ def _member(
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     facts = path.lstat()
-    mtime_s = int(facts.st_mtime)  # whole seconds are what compiled Python compares
+    mtime_s = int(facts.st_mtime)  # compiled Python files compare whole seconds
     if path.is_symlink():
         link = _member(name, 0o777, mtime_s=mtime_s, kind=tarfile.SYMTYPE)
         link.linkname = os.readlink(path)

@@ -76,7 +76,7 @@ class Preemption:
         if stage is Stage.TOO_LATE:
             if trainer.terminated:
                 self.terminated()
-            if trainer.final is not None:  # only the script's end after fit() is missing
+            if trainer.final is not None:  # only the end of the script, after fit(), is missing
                 self.drained(trainer.final)
             self._ending.drained_short("the final snapshot was not durable in time")
 

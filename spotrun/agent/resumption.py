@@ -102,7 +102,7 @@ def reasons() -> Iterator[None]:
     except CheckpointDamaged as error:
         raise NothingToResumeFrom(Cause.EXTERNAL, f"CheckpointDamaged: {error}", is_damage=True) from error
     except StoreUnavailable as error:
-        raise NothingToResumeFrom(Cause.INTERRUPTED, str(error)) from error  # another instance may be luckier
+        raise NothingToResumeFrom(Cause.INTERRUPTED, str(error)) from error  # another instance may succeed
     except StoreError as error:
         raise NothingToResumeFrom(Cause.ACCESS, str(error)) from error
     except SpotrunError as error:
@@ -173,13 +173,13 @@ def _newest_with_files(
         while True:
             files = FilesOfCommit(context, candidates[0], known)
             coming = beside.submit(files.fetch)
-            first = candidates[0].event.fit == 1  # else the trainer begins with another image
+            first = candidates[0].event.fit == 1  # otherwise the trainer starts from the image of an earlier fit()
             found = newest_readable(context.store, candidates, ready, recipient if first else None)
             ready, commit = None, found.image.commit
             try:
                 if found.skipped:
                     files = FilesOfCommit(context, commit, known)
-                    coming = beside.submit(files.fetch)  # after the other, which may still write there
+                    coming = beside.submit(files.fetch)  # queued after the first fetch, which may still write there
                 coming.result()
                 ends = fits.ends_before(context, commit)
                 return Beginning(NewestReadable(found.image, (*skipped, *found.skipped)), files, ends)

@@ -372,7 +372,7 @@ class Worker:
         try:
             self._recorder.append(unless(lambda state: state.commit_at(prefix), event)).result()
         except SpotrunError:
-            return  # the inbox has it: this agent is fenced. A zombie's objects are garbage, not damage.
+            return  # the inbox has a LedgerLost: this agent is fenced. Its objects are garbage, not damage.
         commit = self._recorder.state.commit_at(prefix)
         assert commit is not None
         if snapshot.arena is not None:
@@ -395,14 +395,14 @@ class Worker:
 
     def _retire(self, attempt: int, resume_source: int | None) -> None:
         if self._recorder.state.current_attempt != attempt:
-            return  # the next one retires
+            return  # the next attempt retires
         try:
             for number in retention.to_retire(self._recorder.state, self._rule, resume_source):
                 self._retire_one(attempt, number)
             self._sweep_once()
             self._files.sweep()
         except SpotrunError:
-            return  # fenced, and the current agent retires; or the store is away, and the next save retires
+            return  # fenced: the current agent retires; or the store is unavailable: the next save retires
 
     def _retire_one(self, attempt: int, number: int) -> None:
         event = CheckpointRetired(attempt=attempt, commit=number)

@@ -49,7 +49,7 @@ class TrainerExit:
         if trainer.refused is not None:
             self._ending.failed(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
         if trainer.terminated:
-            # With any exit code: a command that saves on SIGTERM ends well, and is not done.
+            # With any exit code: a command that saves on SIGTERM may exit with 0, and still is not done.
             self._preemption.terminated()
         if trainee.is_done(trainer.exited):
             step = trainer.last_step if trainer.finished is None else trainer.finished.step

@@ -171,7 +171,7 @@ class _Storing:
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []
-        # most states are many small files, and the number of waits for the store counts
+        # most states have many small files, so the time is spent waiting for the store
         senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
         with ThreadPoolExecutor(senders, "files") as pool:
             coming = {file.path: pool.submit(self._one, file) for file in self._changed(done)}
@@ -236,7 +236,7 @@ class _Storing:
             return self._without(file, str(refused))
         except OSError as error:
             if file.source is ContentSource.PLACE and not self._is_final:
-                raise TornFile from error  # it was removed since, and no process held it open
+                raise TornFile from error  # the file was removed, and no process held it open
             return self._without(file, f"it cannot be read: {error.strerror}")
         mode = stat.S_IMODE(file.stamp.mode) if self._is_whole else None
         return StoredFile(file.version, output_file(file.path, file.stamp, self._attempt, pieces, mode))

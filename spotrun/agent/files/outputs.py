@@ -283,7 +283,7 @@ class _Storing:
                     files[path] = done[path] = future.result()
                 except Refused as refusal:
                     if refusal.passing and path in before:
-                        files[path] = before[path]  # as it was when it was at rest
+                        files[path] = before[path]  # its newest version that was at rest
                     else:
                         refused[path] = (taken[path].stamp.size_bytes, str(refusal))
                 except BaseException:

@@ -108,7 +108,7 @@ def _written_by(pid: str, files: Files, inodes: set[int]) -> Iterator[tuple[str,
                 if (path := files.get(_key(f"/proc/{pid}/map_files/{fields[0].decode()}"))) is not None:
                     yield path, True
                 continue
-            # only some users may follow that link
+            # not every user may follow links in map_files
             yield next(path for (_, inode), path in files.items() if inode == int(fields[4])), True
 
 

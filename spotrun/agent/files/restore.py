@@ -270,7 +270,9 @@ def _set_modes(root: int, modes: Mapping[str, int]) -> None:
     """
     for path in sorted(modes, reverse=True):
         with parent_of(root, path) as (parent, name):
-            os.chmod(name, modes[path], dir_fd=parent)  # no link is there, and nothing of the command runs to make one
+            os.chmod(
+                name, modes[path], dir_fd=parent
+            )  # not a link: the command does not run, so nothing could make one
 
 
 def _link(root: int, path: str, text: str) -> None:
@@ -296,7 +298,7 @@ def _place(root: int, source: Path, path: str, *, in_place: bool) -> None:
             with source.open("rb") as file:
                 facts = os.fstat(file.fileno())
                 copy_bytes(file.fileno(), to, 0, facts.st_size)
-            os.ftruncate(to, facts.st_size)  # last: a mapping of more than there is would end the process
+            os.ftruncate(to, facts.st_size)  # last, because a process that maps the cut-off part would be killed
             os.utime(to, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         finally:
             os.close(to)

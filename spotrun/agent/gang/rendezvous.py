@@ -110,9 +110,9 @@ def _interface_at(address: str) -> str | None:
         number = socket.gethostbyname(address)
     except OSError:
         return None
-    if ip_address(number).is_loopback:  # all addresses of that net are this machine's
+    if ip_address(number).is_loopback:  # every loopback address belongs to this machine
         return LOOPBACK_INTERFACE
-    import psutil  # only where a member has other machines to reach
+    import psutil  # needed only if a member has to reach other machines
 
     found = psutil.net_if_addrs().items()
     return next((name for name, has in found if any(each.address == number for each in has)), None)

@@ -57,7 +57,7 @@ class Gpus:
                     pynvml.nvmlInit()
                 begun = True
                 self._answer = (time.monotonic(), tuple(look(pynvml, self._visible)))
-            except pynvml.NVMLError:  # no driver, or none yet: images install one while they boot, or load it again
+            except pynvml.NVMLError:  # no driver yet: some images install or reload it while they boot
                 begun = False
 
 
@@ -85,7 +85,7 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
     several kinds, and CUDA_DEVICE_ORDER is not PCI_BUS_ID, the number may mean another GPU.
     """
     by_index = (_told(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount()))
-    # A job of Slurm may open some devices of its context, and counts those from 0.
+    # A Slurm job may open only the devices of its own context, and counts those from 0.
     every = [handle for handle in by_index if handle is not None]
     if visible is None:
         yield from every

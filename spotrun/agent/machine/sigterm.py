@@ -56,7 +56,7 @@ def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
     stopped = tuple(pid for pid in _above(leader, processes) if pid not in programs)
     terminated = list(catching or programs)
     for pid in catching:
-        if processes[pid].is_shell:  # it waits for what it runs before it acts
+        if processes[pid].is_shell:  # a shell handles the signal only after its child has ended
             terminated += _children(pid, processes)
     return Targets(stopped, tuple(terminated), tuple(catching))
 
