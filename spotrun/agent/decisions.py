@@ -118,7 +118,7 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
 
 @dataclass(frozen=True)
 class ExitWords:
-    """How a trainer ended, and the reason in the trainer's own words; empty if it gave none."""
+    """The way in which a trainer ended, and the reason in the trainer's own words; empty if it gave none."""
 
     how: str
     reason: str = ""

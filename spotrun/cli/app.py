@@ -82,7 +82,10 @@ VERBS = {
     "version": Listed("Show the version, the commit where it is known, and which extras are installed."),
     "ps": Listed(same_as="status", arguments="--watch"),
 }
-"""Each with the first line of its help, and the arguments of an example. A test compares the lines with the verbs."""
+"""
+The verbs, each with the first line of its help and the arguments of an example. A test compares these lines with the
+verbs' docstrings.
+"""
 
 
 HEADINGS = {
@@ -132,7 +135,7 @@ def spotrun(
 
 
 def main() -> NoReturn:
-    """Run the console script: a SpotrunError becomes its message, its hint and its exit code."""
+    """Run the console script. A SpotrunError is reported with its message and hint, and sets the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a letter that the terminal's encoding lacks ends no command

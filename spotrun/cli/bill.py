@@ -92,7 +92,10 @@ def bill(
 
 
 def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
-    """Ask, then write. Messages go to the error output: the standard output may be JSON."""
+    """
+    Show the corrections, ask, and write them to the ledger. Messages go to the error output, because the standard
+    output may be JSON.
+    """
     from functools import partial
 
     from spotrun.bill.corrections import corrected, corrections
@@ -116,5 +119,5 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
 
 
 def _as_decided(event: EndCorrected, _: RunState) -> EndCorrected:
-    """Return the same event whatever else was written meanwhile: the fold checks it again."""
+    """Return the event, even if other entries were written meanwhile: the fold checks it again."""
     return event

@@ -107,7 +107,7 @@ def fetch(
 def _outputs_of(run: OpenRun, state: RunState, step: int | None) -> Outputs:
     """
     Raises:
-        RunNotFound: nothing is stored, or nothing of that step.
+        RunNotFound: the run has no stored files, or none for the step.
     """
     from spotrun.report.fetching import why_nothing
 
@@ -127,7 +127,7 @@ def _outputs_of(run: OpenRun, state: RunState, step: int | None) -> Outputs:
 def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[OutputFile]:
     """
     Raises:
-        RunNotFound: a pattern fits no file.
+        RunNotFound: a pattern does not match any file.
     """
     from spotrun.report.fetching import NONE_STORED
     from spotrun.report.tables import plain
@@ -155,11 +155,11 @@ def _target(run_id: str, to: str | None) -> Path:
     """
     Return the folder to write into.
 
-    Refuse one that is hidden, git's or another tool's, or lies in one, wherever the command is called. Names of folders
-    above the user's home do not count.
+    Refuse a folder that is hidden, or belongs to git or another tool, or is inside such a folder, wherever the command
+    is called. Names of folders above the user's home do not count.
 
     Raises:
-        SpecInvalid: it is such a folder, or `to` is empty.
+        SpecInvalid: the folder is refused, or `to` is empty.
     """
     from spotrun.folder.fetched_names import Unfetched, unfetched_below
     from spotrun.folder.tool_folders import is_git_folder
@@ -186,8 +186,8 @@ def _target(run_id: str, to: str | None) -> Path:
 def _refuse_failures(found: Sequence[Fetched]) -> None:
     """
     Raises:
-        CheckpointDamaged: a file is not in the store as it was stored.
-        SpotrunError: something here is in the way of a file, or no file may be fetched, or one is refused.
+        CheckpointDamaged: a stored file is missing or damaged.
+        SpotrunError: a file or folder here is in the way, no file may be fetched, or a file is refused.
     """
     from spotrun.folder.stored_files import Outcome
 

@@ -158,5 +158,5 @@ VERBS: Verbs = {
     "run": (run, "resnet50"),
     "rm": (remove, "resnet50"),
 }
-"""Each with the arguments of an example for its help."""
+"""The verbs, each with the arguments of an example for its help."""
 add_verbs(app, "spotrun night", VERBS)

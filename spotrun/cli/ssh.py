@@ -70,7 +70,7 @@ def ssh(
 def forwards_of(texts: Sequence[str]) -> list[Forward]:
     """
     Raises:
-        SpecInvalid: one is not two ports, or two of them begin at one port.
+        SpecInvalid: a text is not two ports, or a port of this machine is given twice.
     """
     from spotrun.clouds.cloud import Forward
 
@@ -88,10 +88,10 @@ def forwards_of(texts: Sequence[str]) -> list[Forward]:
 
 def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     """
-    Return the living instance where the run trains; if there is none, the newest living one.
+    Return the instance on which the run trains; if it trains nowhere, its newest running instance.
 
     Raises:
-        CloudError: no instance of the run lives, or `instance_id` does not.
+        CloudError: the run has no running instance, or `instance_id` is not one.
     """
     living = sorted(
         (each for each in run.driver.instances(run.created.uid, must_see=()) if each.alive),

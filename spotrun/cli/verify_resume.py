@@ -11,7 +11,7 @@ from spotrun.errors import NotIdentical, SpecInvalid
 from spotrun.runs.flags import only_one, read_flag
 
 KILLS = 4
-"""Kills, unless the user gives their number or their steps."""
+"""Number of kills, unless the user gives a number or the steps."""
 
 
 KillsOption = Annotated[

@@ -20,10 +20,10 @@ LOOK_AGAIN_S = 0.5
 
 def take_down(opened: OpenRun) -> None:
     """
-    End a run and its instances, and wait until that is done.
+    End a run and its instances, and wait until they have ended.
 
     Raises:
-        CloudUnavailable: it is not done within `DOWN_WITHIN_S`.
+        CloudUnavailable: they have not ended within `DOWN_WITHIN_S`.
     """
     try:
         _ask_to_stop(opened)
@@ -53,7 +53,7 @@ def take_down(opened: OpenRun) -> None:
 
 
 def _ask_to_stop(opened: OpenRun) -> None:
-    """Request a stop. If the run's own instances write without a pause, so that the request fails, end them first."""
+    """Request a stop. If the request fails because the run's own instances write without a pause, end them first."""
     try:
         request_stop(opened)
     except LedgerFlooded as flood:
@@ -64,10 +64,10 @@ def _ask_to_stop(opened: OpenRun) -> None:
 
 def _unended(run: OpenRun) -> str:
     """
-    End its instances. Return why that has to be tried again, "" if it has not.
+    End the run's instances. Return why that has to be tried again; "" if it succeeded.
 
     Raises:
-        LoginNeeded: the next try would fail too, and the waiting user cannot log in.
+        LoginNeeded: the next try would fail too, because the user cannot log in while this command waits.
     """
     try:
         end_instances(run)
@@ -80,10 +80,10 @@ def _unended(run: OpenRun) -> str:
 
 def end_instances(run: OpenRun) -> list[str]:
     """
-    End the run's living instances. If a region fails, the runner's tick reports it, if the run has something there.
+    End the run's running instances. If a region fails in which the run has something, the runner's tick reports that.
 
     Returns:
-        The ids of those that lived.
+        The ids of the instances that were running.
     """
     try:
         driver = run.driver

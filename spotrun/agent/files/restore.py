@@ -270,9 +270,7 @@ def _set_modes(root: int, modes: Mapping[str, int]) -> None:
     """
     for path in sorted(modes, reverse=True):
         with parent_of(root, path) as (parent, name):
-            os.chmod(
-                name, modes[path], dir_fd=parent
-            )  # not a link: the command does not run, so nothing could make one
+            os.chmod(name, modes[path], dir_fd=parent)  # not a link: nothing that could make one is running
 
 
 def _link(root: int, path: str, text: str) -> None:

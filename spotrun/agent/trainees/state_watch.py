@@ -49,7 +49,7 @@ class StateWatch:
         self._at_work = threading.Lock()
         self._thread: threading.Thread | None = None
         self.trouble: str | None = None
-        """Why the state was not at rest in the last survey; None if it was."""
+        """The reason why the state was not at rest in the last survey; None if it was."""
         self.stored: Survey | None = None
         """The state as the newest checkpoint has it."""
 
