@@ -29,7 +29,7 @@ def estimate(
     """
     Reckon what a training costs at several places: rented, on spot, or on a machine of your own.
 
-    Nothing is rented. A figure of `published:` that is not reproduced, and does not say why, makes this exit with 1.
+    Nothing is rented. Exits with 1 if a figure under `published:` is not reproduced, and the study does not say why.
     """
     from spotrun.estimate import report
 

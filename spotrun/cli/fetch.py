@@ -35,11 +35,11 @@ ToOption = Annotated[
 ]
 StepOption = Annotated[
     int | None,
-    typer.Option("--step", metavar="N", help="The files as of the checkpoint of this step, not the newest."),
+    typer.Option("--step", metavar="N", help="Fetch the files of the checkpoint of this step, not the newest."),
 ]
 ListedOption = Annotated[bool, typer.Option("--list", "-l", help="Show which files there are, and fetch none.")]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Replace also files that are not as fetch has written them.")
+    bool, typer.Option("--force", help="Also replace files that fetch did not write, or that have changed since.")
 ]
 
 
@@ -56,10 +56,11 @@ def fetch(
     """
     Fetch the files that the script has written, during the run and after it.
 
-    Only what is not here yet is fetched. The job's `outputs` say which files are stored. Times are UTC.
+    Files that are here already are not fetched again. The job's `outputs` say which files are stored. Times are UTC.
 
-    Files with names that tools obey are not fetched: hidden ones, and those that git, Python, test runners, build
-    tools, linters or coding assistants run or obey. Nothing is written into hidden folders, or folders of git.
+    Files that a tool could run, or read as its configuration, are not fetched: hidden files, and files with names that
+    git, Python, test runners, build tools, linters or coding assistants use. Nothing is written into hidden folders or
+    git folders.
     """
     from msgspec.structs import replace
 
@@ -76,7 +77,7 @@ def fetch(
     state, damage = opened.read_whole_part()
     outputs = _outputs_of(opened, state, step)
     listing = read_listing(opened.store, outputs, retry_for_s=RETRY_FOR_S)
-    stored = chooser(opened.spec.outputs.files)  # the files of a checkpoint are more than that
+    stored = chooser(opened.spec.outputs.files)  # a checkpoint may have more files
     listing = replace(listing, files=tuple(file for file in listing.with_copies if stored(file.path)))
     chosen = _chosen(opened.id, listing, patterns or [])
     if listed:

@@ -36,7 +36,7 @@ def logs(
     """
     Show what the training printed, attempt by attempt.
 
-    Of several nodes it is what rank 0 has printed, unless --member names another.
+    With several nodes, it is the output of rank 0, unless --member names another.
 
     A line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==` comes before what each instance printed. The log of
     a run whose ledger is damaged is shown too, before the error.

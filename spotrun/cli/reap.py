@@ -67,11 +67,11 @@ def reap(
     """
     Find and end instances that no run needs any more.
 
-    Living instances of runs that are not in the store are named: another store may have the run. With --run those of
-    one such run are ended, if its folder is lost or damaged.
+    Instances of runs that are not in the store are listed and not ended, because another store may have the run. --run
+    ends the instances of one such run, if its folder is lost or damaged.
 
-    This also removes what a cloud keeps of ended runs: roles on AWS; service accounts and disks on Google Cloud; what a
-    doctor left behind. If one region does not answer, the others are reaped all the same.
+    This also removes what ended runs leave in a cloud: roles on AWS, service accounts and disks on Google Cloud, and
+    the remains of an interrupted `spotrun doctor`. If a region does not answer, the others are searched all the same.
     """
     from spotrun.address import DEFAULT_STORE
     from spotrun.clouds.registry import cloud_named
@@ -123,7 +123,7 @@ def _end_lost(
     """
     Raises:
         SpecInvalid: the run is in the store and can be read.
-        RunNotFound: the cloud lists no running instance of the run.
+        RunNotFound: the cloud lists no instance of the run, or only ended ones.
     """
     if run_uid in known.runs:
         raise SpecInvalid(f"--run: the run {run_uid} is in the store", hint=f"end it by `spotrun down {run_uid}`")
@@ -146,8 +146,8 @@ def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bo
 
 def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
     """
-    Print the running instances whose runs cannot be read in this store: the run may be in another store, its folder may
-    have been moved or deleted, or it may be damaged.
+    Print the instances that have not ended and whose runs cannot be read in this store: the run may be in another
+    store, its folder may have been moved or deleted, or it may be damaged.
     """
     others = [each for each in found if each.alive]
     unread = [each for each in others if each.run_uid not in runs().runs and runs().has(each.run_uid)]
@@ -286,7 +286,7 @@ def _identified(identities: Identities) -> list[str]:
 
 def _is_over(run: OpenRun, what: str) -> bool:
     """
-    Return True if the run has ended and has no running instance in any of its regions, none that is still ending.
+    Return True if the run has ended, and so have all its instances in all its regions.
 
     A run that cannot be read keeps its resource (`what`), and so does a run that is still being created.
     """

@@ -47,7 +47,7 @@ def status(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Only runs whose name or id begins so, or those of a sweep.",
+            help="Only runs whose name or id begins with this, or the runs of this sweep.",
             autocompletion=run_names,
         ),
     ] = None,

@@ -24,12 +24,12 @@ def validate(
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="sky", help="The file is SkyPilot's: say what each of its keys becomes, or what to write."
+            "--from", metavar="sky", help="Read a SkyPilot file: show what each key becomes, or what to write instead."
         ),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the job in spotrun's words, next to it."),
+        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the translated job next to the file."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -203,7 +203,7 @@ def _try_out(store: Store) -> None:
     try:
         race(store, TRIAL)
     except StoreError:
-        with contextlib.suppress(StoreError):  # the first reason is the one to report
+        with contextlib.suppress(StoreError):  # only the first error is reported
             store.delete(TRIAL)
         raise
     persist(lambda: store.delete(TRIAL))

@@ -281,10 +281,10 @@ class Runner:
         except LaunchTokenSpent as error:
             self._close(number, Cause.EXTERNAL, error.message, refused=False)
         except IdentityPending:
-            raise  # nothing was requested, and no other pool would help: it is made or known within minutes
+            raise  # nothing was requested, and no other pool would help; the identity is ready within minutes
         except CloudUnavailable as error:
             if not unanswered_for_too_long(self._ledger.state, number, self._clock.now()):
-                raise  # it is unknown whether it was launched: the next tick tries again with the same token
+                raise  # an instance may have been launched: the next tick tries again with the same token
             detail = f"asked for in vain, and no instance of it is shown: {error.message}"
             self._close(number, Cause.CAPACITY, detail, refused=False)
         except CloudError as error:

@@ -95,7 +95,7 @@ def say_that_it_attends() -> None:
     writing = os.environ.pop(STARTER_FD, None)
     if writing is None:
         return
-    with contextlib.suppress(OSError), open(int(writing), "wb", buffering=0) as starter:  # the starter may have left
+    with contextlib.suppress(OSError), open(int(writing), "wb", buffering=0) as starter:  # the starter may have ended
         starter.write(b"1")
 
 

@@ -47,7 +47,7 @@ class FetchRecord:
 
     def add(self, path: str, contents: Sequence[Content]) -> None:
         self._contents[path] = contents
-        line = b"\n" + msgspec.json.encode(_Line(path, tuple(contents)))  # a torn line before it stays one of its own
+        line = b"\n" + msgspec.json.encode(_Line(path, tuple(contents)))  # the first newline ends a torn line
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -137,7 +137,7 @@ def look_at_market(spec: RunSpec, store: str | None = None, part_of: str = "") -
     if part_of:
         unborn = replace(unborn, created=replace(unborn.created, part_of=part_of))
     driver = cloud.driver(spec, clock)
-    offered = driver.offerings(must_see=())  # its own market, which begins with it
+    offered = driver.offerings(must_see=())  # for the local cloud, a market that begins with this job
     if offered and not driver.remarks:
         _require_types(spec, cloud, offered)
     offerings, created = suitable(offered, spec), unborn.created

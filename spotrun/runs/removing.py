@@ -51,7 +51,7 @@ def removable(run: OpenRun) -> Removable:
     Raises:
         StillThere: the run goes on, a runner attends to it, or one of its instances may still exist.
         StoreError: the run cannot be read.
-        CloudError: the cloud does not answer whether any of its instances is running.
+        CloudError: the cloud does not answer whether all of its instances have ended.
     """
     state = run.ledger.refresh()
     if state.terminal is None:
@@ -102,7 +102,7 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
         return
     confirm(yes, f"Delete {total}, with checkpoints, logs and bills?", default=False, declined="nothing was deleted")
     for each in found:
-        each.run.cloud.forget(each.run.created.uid)  # first: without its folder, the run could not be named again
+        each.run.cloud.forget(each.run.created.uid)  # first: once its folder is gone, no command can name the run
         keys.remove(each.store, each.run.created.uid)
         remove(each.store, each.folder)
         forget(each.run.created.uid)

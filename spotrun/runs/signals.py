@@ -49,7 +49,7 @@ def undisturbed() -> Iterator[None]:
     requested.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}
-    # No SIG_IGN: a process that is started meanwhile would inherit it.
+    # Not SIG_IGN, because a process started in this block would inherit it.
     _handle([number for number, handler in before.items() if handler != signal.SIG_IGN], lambda *_: None)
     try:
         yield

@@ -28,7 +28,7 @@ def take_down(opened: OpenRun) -> None:
     try:
         _ask_to_stop(opened)
     except (StoreError, KeyMissing):
-        ended = end_instances(opened)  # no runner can append, and no user should pay for that
+        ended = end_instances(opened)  # no runner can append, and the user should not pay for that
         print(f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it")
         for remark in opened.driver.remarks:
             print(remark)
@@ -80,10 +80,11 @@ def _unended(run: OpenRun) -> str:
 
 def end_instances(run: OpenRun) -> list[str]:
     """
-    End the run's running instances. If a region fails in which the run has something, the runner's tick reports that.
+    End all instances of the run that have not ended. If a region fails in which the run has something, the runner's
+    tick reports that.
 
     Returns:
-        The ids of the instances that were running.
+        The ids of the instances that it ended.
     """
     try:
         driver = run.driver

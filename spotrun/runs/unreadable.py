@@ -89,7 +89,7 @@ def _account(place: Place) -> Account:
     try:
         return cloud.account([place.region])
     except SpecInvalid:
-        return cloud.account([])  # one without regions, or a region that does not exist
+        return cloud.account([])  # a cloud without regions, or a region that does not exist
 
 
 def _places(store: Store) -> Iterator[Place]:
