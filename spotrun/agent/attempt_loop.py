@@ -1,5 +1,6 @@
 """
-Runs the main loop of an attempt, from its takeover on: it acts on the letters in the inbox, and on what is due.
+Runs the main loop of an attempt, from its takeover on. It acts on the letters in the inbox, and on actions that are
+due.
 
     train (snapshots become commits) -> drained | ended | completed
 """

@@ -62,7 +62,7 @@ VERBS = {
     "spans": Listed("Send a run's life to OpenTelemetry, as spans with the times of its ledger.", "resnet50"),
     "compare": Listed("Show the bills of several runs side by side.", "on-demand spot"),
     "bill": Listed(
-        "Compare what a run cost by its ledger with what the cloud charged.",
+        "Compare the cost of a run in its ledger with the cloud's bill.",
         "resnet50 --cur 'cur/2026-11/*.csv.gz'",
     ),
     "stop": Listed("Commit a last checkpoint, then end a run.", "resnet50"),

@@ -42,7 +42,7 @@ def bill(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Compare what a run cost by its ledger with what the cloud charged.
+    Compare the cost of a run in its ledger with the cloud's bill.
 
     Exits with 12 if a difference cannot be explained. If the bill has several files, repeat the option or quote a
     pattern.

@@ -51,7 +51,7 @@ class Market(NamedTuple):
         return found
 
     def require_any(self) -> None:
-        """Raise the errors of `offerings` if there is none."""
+        """Raise an error if the run may not request any offering now; the errors are those that `offerings` raises."""
         _ = self.offerings
 
     @property

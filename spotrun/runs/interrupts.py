@@ -127,7 +127,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def told(run: OpenRun) -> Iterator[None]:
-    """Print what is left of the run if Ctrl-C or a signal ends the block."""
+    """Print what goes on with the run if Ctrl-C or a signal ends this block."""
     try:
         yield
     except (KeyboardInterrupt, Signalled):

@@ -142,8 +142,8 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return the login to the image's registry, None if no login is known, and the reason if only instances can read the
-    job's credentials; "" otherwise. The user's identity on `cloud` may log in too, unless that is "".
+    Return the login to the image's registry (None if no login is known), and a reason if only instances can read the
+    job's credentials ("" otherwise). The user's identity on `cloud` may log in too, unless that is "".
 
     Raises:
         RegistryUnavailable: the credentials cannot be read here although the digest of a tag is needed, or the cloud

@@ -65,8 +65,8 @@ class Pieces:
     @contextlib.contextmanager
     def sending(self, go_on: Callable[[], None]) -> Iterator[Sending]:
         """
-        Yield a Sending. Nothing is deleted until its block ends. By then the ledger has to name the list of what was
-        sent.
+        Yield a Sending. Nothing is deleted until its block ends. Before that, the ledger has to name the list of the
+        sent files.
 
         Raises:
             StoreError: the lists in the store cannot be read now.

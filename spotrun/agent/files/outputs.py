@@ -223,7 +223,7 @@ class _FileList(NamedTuple):
 
 
 class _Storing:
-    """Stores what has changed since the last call. One thread at a time may use it."""
+    """Stores the files that have changed since the last call. Only one thread at a time may use it."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class FilesOfCommit:
 
         Raises:
             CheckpointDamaged: files of the commit are missing from the store, or damaged.
-            StoreError, SpotrunError: it cannot be read, or this disk cannot be written to.
+            StoreError, SpotrunError: the commit cannot be read, or this disk cannot be written to.
         """
         there = self._rules.survey()
         found, self._folders = there.files, there.folders
@@ -97,8 +97,8 @@ class FilesOfCommit:
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
         """
-        Return a function that calls `put` and records in `files` what the work folder then has. It returns why it has
-        failed, or "".
+        Return a function that calls `put` and records in `files` which files the work folder then has. The function
+        returns the reason if it fails, or "".
         """
 
         def put(opened: Sequence[str], attempt: int) -> str:
@@ -214,7 +214,7 @@ def restore_state(
 
     Raises:
         CheckpointDamaged: files of the commit are missing from the store, or damaged.
-        StoreError, SpotrunError: it cannot be read, or this disk cannot be written to.
+        StoreError, SpotrunError: the commit cannot be read, or this disk cannot be written to.
     """
     assert commit.outputs is not None
     files = FilesOfCommit(context, commit, known, StateFiles(context))

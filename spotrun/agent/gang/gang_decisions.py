@@ -55,7 +55,7 @@ class MemberStands(Enum):
 
 def stands(state: RunState, name: MemberName) -> MemberStands:
     """
-    Return a member's next act according to the ledger (protocol 33 to 35).
+    Return the next act of member `name` according to the ledger (protocol 33 to 35).
 
     A member that the current attempt names trains. A member of the replacement gang reports ready while the current
     gang still trains: once all members of a gang are ready, a runner makes the current attempt hand over.

@@ -86,7 +86,7 @@ class PlaceInGang:
 
 
 def alone(accelerators: str) -> dict[str, str]:
-    """Return the same variables for a run on one instance, so that a script for several nodes also runs on one."""
+    """Return the place variables for a run on one instance, so that a script for several nodes also runs on one."""
     return _places((LOOPBACK,), 0, max(1, count_in(accelerators)))
 
 

@@ -4,7 +4,7 @@ Opens a shell in an instance's container, with the training's environment variab
     sudo FOLDER/enter                  FOLDER is that of the instance; the agent writes `enter`, which calls this
     sudo FOLDER/enter COMMAND …        another command in its place
 
-The shell is not part of the training: it does not connect to the agent, and goes on when the trainer ends. It ends with
+The shell is not part of the training. It does not connect to the agent, goes on when the trainer ends, and ends with
 its instance.
 """
 

@@ -47,7 +47,7 @@ def members(leader: int) -> list[Stat]:
 
 def cpu_s(leader: int) -> float:
     """
-    Return the processor seconds that the live members of the group, and the children they have waited for, have used.
+    Return the processor seconds that the group's running members, and the children they have waited for, have used.
     """
     return sum(found.cpu_s for found in members(leader))
 
@@ -124,7 +124,7 @@ def _end_remembered(path: Path) -> None:
 
 def carrying(instance_id: str) -> list[int]:
     """
-    Return the live processes of set-up and training on instance `instance_id`, found by the environment that they were
-    started with.
+    Return the running processes of set-up and training on instance `instance_id`, found by the environment that they
+    were started with.
     """
     return [pid for pid in proc.started_with(TRAINER_VARIABLE, instance_id) if pid != os.getpid()]

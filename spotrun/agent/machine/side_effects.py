@@ -23,7 +23,10 @@ MOUNTS = Path("/proc/self/mounts")
 
 
 class SideEffects:
-    """A record of the machine outside of the run's folders. `since` returns what has changed after it was made."""
+    """
+    A record of the machine outside of the run's folders. `since` returns the paths that have changed after the record
+    was made.
+    """
 
     def __init__(self, home: Path, folders: Sequence[str] = FOLDERS) -> None:
         self._home = home

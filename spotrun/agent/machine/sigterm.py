@@ -130,7 +130,7 @@ class Termination:
 
 
 def _tree(leader: int) -> dict[int, Process]:
-    """Return the live processes among `leader` and its descendants."""
+    """Return `leader` and its descendants, without processes that have ended."""
     parents = {each.mark.pid: each.parent for each in proc.all_stats() if not each.ended}
     found, pending = {}, [leader] if leader in parents else []
     while pending:

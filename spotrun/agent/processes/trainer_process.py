@@ -212,7 +212,7 @@ class TrainerProcess:
 
     def cpu_s(self) -> float:
         """
-        Return the processor time that the live processes of the trainer's group have used so far, in system seconds.
+        Return the processor time that the running processes of the trainer's group have used so far, in system seconds.
         """
         return 0.0 if self._process is None or self._gone.is_set() else process_groups.cpu_s(self._process.pid)
 

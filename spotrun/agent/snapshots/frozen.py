@@ -90,7 +90,7 @@ class Frozen:
         Yield the bytes of a file. A file that was neither copied nor kept open is read in the `work` folder.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
             TornFile: the file has to be copied at another boundary. This is also raised after all bytes were read, and
                 for a file that the trainer wrongly took to be stored already (KNOWN).
         """
