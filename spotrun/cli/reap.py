@@ -126,7 +126,7 @@ def _end_lost(
         RunNotFound: the cloud lists no instance of the run, or only ended ones.
     """
     if run_uid in known.runs:
-        raise SpecInvalid(f"--run: the run {run_uid} is in the store", hint=f"end it by `spotrun down {run_uid}`")
+        raise SpecInvalid(f"--run: the run {run_uid} is in the store", hint=f"end it with `spotrun down {run_uid}`")
     living = [each for each in found if each.alive and each.run_uid == run_uid]
     if not living:
         raise RunNotFound(
@@ -157,7 +157,7 @@ def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
     strangers = [each for each in others if not runs().has(each.run_uid)]
     if strangers:
         print(f"of runs that are not in {store}:")
-        _name(strangers, "name their store by --store; if it is lost, `spotrun reap --run UID` ends those of one run")
+        _name(strangers, "name their store with --store; if it is lost, `spotrun reap --run UID` ends those of one run")
 
 
 def _name(instances: Iterable[Instance], advice: str) -> None:
