@@ -82,7 +82,7 @@ class Observer:
 
     @property
     def remarks(self) -> list[str]:
-        """The problems that do not stop the run; "" for each one that does not exist."""
+        """One text for each kind of problem that does not stop the run; "" if there is no such problem now."""
         market = "" if self._market is None else self._market.trouble or ""
         return [self._heartbeats.refused, market, self._unlisted]
 

@@ -57,6 +57,6 @@ def choose(question: str, answers: Sequence[str], default: str | None = None) ->
 
 
 def say(line: str) -> None:
-    """Print a line on the error output, and ignore it if nothing reads that any more."""
+    """Print a line on the error output. It is not an error if nothing reads that any more."""
     with contextlib.suppress(OSError):
         print(shown_lines(line), file=sys.stderr, flush=True)
