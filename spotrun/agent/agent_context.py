@@ -32,9 +32,10 @@ from spotrun.store.port import Store
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
     """
-    Place of this agent in its run, read from the environment, which the instance's user-data has set.
+    This agent's place in its run, read from environment variables that the instance's user-data has set.
 
-    `member` is its index in a launch of several instances, which reach it at `address`; None if it is the only one.
+    If the launch has several instances, `member` is the index of this one, and the others reach it at `address`.
+    `member` is None if the launch has one instance.
     """
 
     run_uri: str
@@ -81,7 +82,7 @@ class Assignment:
 
     @property
     def container_mark(self) -> Path:
-        """The file that names the container that this instance has, or had."""
+        """The file that names this instance's container, also after the container has ended."""
         return self.folder / CONTAINER
 
 
@@ -108,10 +109,10 @@ class AgentContext:
     @classmethod
     def open(cls, assignment: Assignment) -> AgentContext:
         """
-        Make the context, with everything but the threads. The ledger has been read.
+        Read the ledger and make the context. `start` starts its threads.
 
         Raises:
-            RunNotFound, StoreError: there is no run, or it cannot be read.
+            RunNotFound, StoreError: the run does not exist, or cannot be read.
         """
         clock = clock_from_environment()
         store = open_store(assignment.run_uri)
@@ -161,7 +162,7 @@ class AgentContext:
 
 
 def _booted_at(path: Path, clock: Clock) -> datetime:
-    """Return when the first agent of this instance began; the moment is kept for those after it."""
+    """Return when the first agent of this instance began. A file keeps the moment for later agents."""
     if not path.exists():
         temporary = path.with_suffix(".tmp")
         temporary.write_text(clock.now().isoformat())

@@ -1,10 +1,10 @@
 """
-One attempt: its parts, its takeover and its end. Threads put letters into the inbox; everything is decided and
-done in one thread, by attempt_loop.py.
+One attempt: its parts, its takeover and its end. Threads put letters into the inbox. One thread, in attempt_loop.py,
+decides and does everything.
 
     take over -> restore -> train (snapshots become commits) -> drained | ended | completed -> power off
 
-Each end is an event of the ledger, written before the instance goes.
+Each end is an event in the ledger, written before the instance powers off.
 """
 
 from __future__ import annotations
@@ -48,13 +48,15 @@ from spotrun.run.events import Cause
 from spotrun.run.state import Attempt
 
 SAVES_WITHIN_S = 600.0
-"""Maximum run time for the lead of a gang whose attempt has ended to save what it holds, while the others wait."""
+"""Maximum run seconds in which a gang's lead saves its last snapshots after the attempt has ended; the others wait."""
 
 
 class AttemptRun:
     """
-    Runs the trainers of one attempt. `spare` is a trainer that was started before the takeover and waits in its set-up.
-    `place` is that of the lead of a gang, whose attempt it is, and `held` the checkpoint that it has in memory.
+    Runs the trainers of one attempt.
+
+    `spare` is a trainer that was started before the takeover and waits in its set-up. In a gang, this is the lead's
+    part: `place` is the lead's place, and `held` the checkpoint that it has in memory.
     """
 
     def __init__(
@@ -122,8 +124,8 @@ class AttemptRun:
 
     def take_newest(self) -> Newest | None:
         """
-        Return the newest checkpoint in memory, which is then the caller's. A checkpoint with which no trainer has begun
-        is still held.
+        Return the newest checkpoint in memory, and pass its ownership to the caller. If no trainer has started from the
+        checkpoint that this attempt was given, return that one.
         """
         held, self._held = self._held, None
         return self._trainers.take_newest() if held is None else held
@@ -134,8 +136,9 @@ class AttemptRun:
 
     def _may_save_until(self, until_s: float) -> Callable[[], bool]:
         """
-        Return a test of whether the snapshot that a gang lead's trainer has left may still be saved: the gang has lost
-        another member, and the next attempt has not begun. That then begins with it (protocol 43).
+        Return a test that is True while the last snapshot of a gang lead's trainer may still be saved: until `until_s`,
+        and only if the lead stays in the gang and the next attempt has not begun. The next attempt then resumes from
+        that snapshot (protocol 43).
         """
         name, attempt = self._context.assignment.name, self._journal.attempt
 
@@ -146,7 +149,7 @@ class AttemptRun:
         return may_save
 
     def _begin(self) -> Attempt:
-        """Take the run over; the lead of a gang goes on with the attempt that the gang has begun."""
+        """Take the run over. A gang's lead goes on with the attempt that its gang has already begun."""
         if self._place is None or self._gang is None:
             return self._journal.take_over()
         self._journal.attempt = self._place.attempt
@@ -193,12 +196,12 @@ class AttemptRun:
         return Pace(self._context.spec.checkpoint.every, committed_s, observed_hazard(state, now), now_s)
 
     def fail_setup(self, detail: str) -> NoReturn:
-        """Take over only to record why there will be no training."""
+        """Take over only to record why the set-up failed: no training follows."""
         self._journal.take_over()
         self._ending.failed(Cause.USER_ERROR, detail)
 
     def close(self) -> None:
-        """End the trainers, with all that they started, daemons too. Nothing of the attempt goes on."""
+        """End the trainers and every process that they started, daemons included. Nothing of the attempt goes on."""
         if self._gang is not None:
             self._gang.close()
         self._outputs.close()

@@ -1,4 +1,4 @@
-"""Ends an attempt. The ledger has its last event before the instance goes, so that no runner has to guess."""
+"""Ends an attempt. Its last event is in the ledger before the instance powers off, so no runner has to guess."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spotrun.run.gang import MemberName
 
 TAKEN_WITHIN = timedelta(minutes=3)
 """
-Maximum time after the deadline of its notice. An instance that the cloud has not taken by then was forgotten, and
-bills.
+Maximum wait after a notice's deadline. If the cloud has not taken the instance by then, it has forgotten it, and the
+instance still bills.
 """
 
 
@@ -51,14 +51,16 @@ class Ending:
         self._power_off("completed")
 
     def without(self, missing: tuple[MemberName, ...], why: str) -> NoReturn:
-        """End because these members of the gang were not reached. The steps since the newest commit are lost."""
+        """
+        End because the `missing` members of the gang were not reached. The steps since the newest commit are lost.
+        """
         self._trainers.close()
         detail = f"{', '.join(map(str, missing))} {why}"
         self._journal.ended(Cause.EXTERNAL, self._trainers.last_step, detail, lossy=True, missing=missing)
         self._go(detail)
 
     def failed(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
-        """End with a failure. `lossy`: steps were lost, and the ledger adds which one survives."""
+        """End with a failure. `lossy`: steps were lost, and the ledger's detail names the step that survives."""
         self._trainers.close()
         if cause not in (Cause.SAVES_FAILED, Cause.STORE_FULL):
             self._store_files()
@@ -66,15 +68,16 @@ class Ending:
         self._go(f"ended: {cause.value}")
 
     def _store_files(self) -> None:
-        """
-        Store the files of the script, as far as there is time. All of the training that can be saved is durable by now.
-        """
+        """Store the script's files, as many as the time allows. Every snapshot that can be saved is durable by now."""
         if (within_s := self._left_s()) > 0:
             self._trainers.close(within_s / 2)  # a process that dies slowly must not take all of the notice
         self._outputs.finish(max(0.0, self._left_s()))
 
     def _left_s(self) -> float:
-        """Return the system seconds for the files. The last seconds of a notice belong to the ledger's last entry."""
+        """
+        Return the system seconds left for storing files. The last seconds of a notice are kept for the ledger's last
+        entry.
+        """
         if self._drain.deadline_s is None:
             return HAND_OVER_AFTER_S
         scale = self._context.clock.scale
@@ -83,7 +86,8 @@ class Ending:
 
     def _commit_of(self, final: int | None) -> int | None:
         """
-        Return the final commit, or the newest that can be resumed from if there is no final one or that is suspect.
+        Return the number of the final commit. If there is none, or it is suspect, return the newest commit that can be
+        resumed from; None if there is none.
         """
         state = self._context.recorder.state
         commit = None if final is None else state.commit(final)
@@ -93,7 +97,7 @@ class Ending:
         return None if newest is None else newest.number
 
     def _go(self, reason: str) -> NoReturn:
-        """Power off, once leaving costs no more than being taken by the cloud."""
+        """Power off, after waiting for the cloud to take the instance if that makes it cheaper."""
         self._trainers.close()
         await_the_cloud(self._context, self._journal.attempt)
         self._power_off(reason)
@@ -107,8 +111,8 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
     """
     Return until when to wait for the cloud to take the instance at `deadline_at`; None if waiting saves nothing.
 
-    An instance that the cloud takes back in its first hour costs nothing, whether or not its final commit was in time,
-    and one that leaves by itself is billed (protocol 15;
+    An instance that the cloud takes back in its first hour costs nothing, whether or not its final commit was in time.
+    An instance that powers itself off is billed (protocol 15;
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html).
     """
     if deadline_at is None or deadline_at - billed_from >= timedelta(seconds=rule.free_if_interrupted_within_s):
@@ -117,7 +121,10 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
 
 
 def await_the_cloud(context: AgentContext, attempt: int) -> None:
-    """Do nothing, while being taken is cheaper than leaving. On most machines that never returns."""
+    """
+    Wait while being taken by the cloud is cheaper than powering off. Mostly the cloud ends the machine during this
+    wait.
+    """
     if not context.watcher.heard_end:
         return
     state, name = context.recorder.state, context.assignment.name

@@ -1,6 +1,4 @@
-"""
-Writes the events of one attempt to the ledger. Each event stands there once, even if the agent restarts and repeats it.
-"""
+"""Writes the events of one attempt to the ledger, each one once, even if the agent restarts and repeats it."""
 
 from __future__ import annotations
 
@@ -45,9 +43,9 @@ from spotrun.units import shown
 APPEND_WITHIN_S = 3700.0
 """Maximum system seconds for an append; longer than the recorder's own patience."""
 NAMED_MAX = 40
-"""Maximum places without a checkpoint that the ledger names: no user reads more."""
+"""Maximum number of untracked places that the ledger names; a longer list would not be read."""
 PLACE_MAX, WHAT_MAX = 120, 160
-"""Maximum characters of a place and of its description, so that all of them fit into one entry."""
+"""Maximum length of a place and of its description, in characters, so that all of them fit into one entry."""
 
 
 class EventRecorder(Protocol):
@@ -61,11 +59,11 @@ class EventRecorder(Protocol):
 
 class AttemptJournal:
     """
-    The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`. In a gang the attempt
-    is one that its lead has started, and `member` is the writer.
+    The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`. In a gang, the caller
+    sets `attempt` to the one that the gang has started, and `member` names the writer.
 
-    The loop waits for an event that its next move depends on. The others are appended in the background, in order, and
-    a refusal comes to the inbox.
+    The loop waits for an event only if its next move depends on it. Other events are appended in the background, in
+    order. If one is refused, the inbox gets a letter.
     """
 
     def __init__(
@@ -85,10 +83,11 @@ class AttemptJournal:
 
     def take_over(self) -> Attempt:
         """
-        Start the attempt, or go on with the one that this instance has started.
+        Start the attempt, or go on with the one that this instance started before. Return it.
 
         Raises:
-            PowerOff: this launch may not start one, or another instance has: this one was launched "like" it by hand.
+            PowerOff: this launch may not start an attempt, or another instance of the launch has started it. The latter
+                happens if a user launched this instance by hand with "launch more like this".
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))
         number = self._recorder.state.launches[self._launch].attempt
@@ -100,7 +99,7 @@ class AttemptJournal:
         return mine
 
     def resumed(self, incarnation: int, event: ResumedFrom, meet: Meeting | UnsetType = UNSET) -> None:
-        """Write the checkpoint that a trainer begins with. The trainers of a gang `meet` there."""
+        """Write which checkpoint a trainer resumes from. `meet` is where the trainers of a gang meet."""
         event = replace(event, meet=meet)
         self._append(unless(lambda state: len(self._mine(state).trainers) > incarnation, event))
 
@@ -109,7 +108,7 @@ class AttemptJournal:
         self._append_later(unless(lambda state: self._trainer(state, incarnation).started_at is not None, event))
 
     def command_began(self, incarnation: int, began_at: datetime, *, unprotected: bool) -> None:
-        """Write that a command runs, which reports no steps."""
+        """Write that a command runs. A command reports no steps."""
         event = TrainingStarted(
             attempt=self.attempt, incarnation=incarnation, step=0, began_at=began_at, unprotected=unprotected
         )
@@ -140,7 +139,7 @@ class AttemptJournal:
         self._append_later(unless(lambda state: self._mine(state).unseen is not None, event))
 
     def not_carried(self, step: int, places: Iterable[tuple[str, str]]) -> None:
-        """Write the places that the run has not named yet; at most `NAMED_MAX` of them in all."""
+        """Write the untracked places that the ledger does not name yet, up to `NAMED_MAX` in the whole run."""
         told = {shown(place, PLACE_MAX)[:PLACE_MAX]: shown(what, WHAT_MAX)[:WHAT_MAX] for place, what in places}
 
         def decide(state: RunState) -> AnyEvent | None:
@@ -152,7 +151,7 @@ class AttemptJournal:
         self._append_later(decide)
 
     def save_refused(self, refused: SaveRefused) -> Future[Entry | None]:
-        """Write that the store refused a checkpoint. Does not wait: the ledger lies in the same store."""
+        """Write that the store refused a checkpoint. Do not wait for the entry: the ledger is in the same store."""
         event = CheckpointFailed(
             attempt=self.attempt,
             step=refused.step,
@@ -188,8 +187,8 @@ class AttemptJournal:
         missing: tuple[MemberName, ...] | UnsetType = UNSET,
     ) -> None:
         """
-        Write the end of the attempt. `missing` are members that were not reached. `lossy` adds which step survives.
-        That is read when the event is written: the saver may commit another one until then.
+        Write the end of the attempt. `missing` are members that were not reached. `lossy` adds the step that survives,
+        read when the event is written: until then the saver may commit a newer one.
         """
 
         def decide(state: RunState) -> AnyEvent | None:
@@ -233,8 +232,8 @@ class AttemptJournal:
 
 def comes_too_late(notice: NoticeSeen, known: NoticeSeen | None) -> bool:
     """
-    Return True if the ledger has an earlier notice already: for this instance, or for another member of its gang whose
-    deadline comes first.
+    Return True if the ledger already has a notice that makes this one redundant: one for the same instance, or one for
+    another member of its gang with an earlier deadline.
     """
     if known is None or known.member == notice.member:
         return known is not None

@@ -1,5 +1,6 @@
 """
-Runs the main loop of an attempt, from its takeover on: it acts on the letters in the inbox, and on what is due.
+Runs the main loop of an attempt, from its takeover on. It acts on the letters in the inbox, and on actions that are
+due.
 
     train (snapshots become commits) -> drained | ended | completed
 """
@@ -78,7 +79,8 @@ class AttemptLoop:
 
     def run(self, incarnation: int, ready: Callable[[], Image | None]) -> NoReturn:
         """
-        Run the attempt from the trainer of that number on. `ready` returns a checkpoint that need not be fetched.
+        Run the attempt, starting with trainer `incarnation`. `ready` returns a checkpoint that need not be fetched, or
+        None.
 
         Raises:
             PowerOff: always, with the reason.
@@ -88,14 +90,16 @@ class AttemptLoop:
             self._turn()
 
     def save_the_rest(self, goes_on: Callable[[], bool]) -> None:
-        """Save the snapshots of an attempt that is over, and whose trainer is gone. All other letters are dropped."""
+        """
+        Save the snapshots of an attempt that is over and whose trainer is gone. All letters except Saved are dropped.
+        """
         self._saver.hurry()
         while goes_on() and not self._saver.idle:
             is_at_work = self._saver.at_work
             for letter in self._letters():
                 if isinstance(letter, Saved):
                     self._committed(letter)
-            if not is_at_work and self._saver.uploading:  # it came to nothing
+            if not is_at_work and self._saver.uploading:  # its save has failed
                 self._saver.settled()
             self._saver.turn(hold=False, overdue=True)
 
@@ -109,7 +113,7 @@ class AttemptLoop:
 
     @property
     def _is_last_chance(self) -> bool:
-        """True if no newer snapshot can follow the one that is there."""
+        """True if no newer snapshot can follow: the trainer has ended, or a drain has begun."""
         return self._trainer.exited is not None or self._drain.draining_s is not None
 
     def _turn(self) -> None:
@@ -129,7 +133,7 @@ class AttemptLoop:
         self._saver.turn(hold=hold, overdue=self._pace.snapshot_due(now_s) is not None)
 
     def _letters(self) -> Iterator[Letter]:
-        """Yield the letters that have come; wait a little for the first."""
+        """Yield the letters in the inbox; wait a little for the first."""
         wait_s = min(TURN_S, max(0.0, self._preemption.until_next_s))
         try:
             yield self._context.inbox.get(timeout=wait_s)
@@ -185,7 +189,7 @@ class AttemptLoop:
             case CommonPartSent():
                 self._saver.common_part_sent(letter.sequence)
             case _:
-                pass  # of a trainer that is gone
+                pass  # from a trainer that is gone
 
     def _read(self, state: RunState) -> None:
         if decisions.is_fenced(state, self._journal.attempt):
@@ -227,7 +231,7 @@ class AttemptLoop:
             self._pace.dropped()
 
     def _unheard(self, name: MemberName) -> None:
-        """Make no checkpoint without that member's answer. Once the command has ended, nothing else is left to do."""
+        """Abandon the checkpoint because member `name` did not answer. If the command has ended, end the attempt."""
         self._abandoned()
         if self._trainer.exited is not None:
             self._ending.without((name,), "not reached")
@@ -235,8 +239,8 @@ class AttemptLoop:
 
     def _pause_if_refused(self) -> None:
         """
-        Pause a training whose newest snapshot the store refuses. It bills, so only for a while. A drain wakes it: its
-        last snapshot may still be saved.
+        Pause a training whose newest snapshot the store refuses. A paused instance still bills, so give up after a
+        while. A drain ends the pause, because the last snapshot may still be saved.
         """
         if not self._backpressure.goes_on:
             return
@@ -256,8 +260,8 @@ class AttemptLoop:
 
     def _follow_fits(self) -> None:
         """
-        Begin the next fit() when the last snapshot of the one before is durable: so each fit() that has begun has an
-        end of all before it. In a drain no other begins.
+        Begin the next fit() when the last snapshot of the one before is durable, so that every earlier fit() has a
+        final checkpoint. During a drain, no other fit() begins.
         """
         trainer = self._trainer
         if trainer.fit_wanted is None or trainer.exited or (trainer.final is None and not trainer.is_behind):

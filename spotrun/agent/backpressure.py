@@ -1,4 +1,4 @@
-"""Pauses training while the store takes no writes: nothing that it did could be kept."""
+"""Pauses training while the store takes no writes, because none of its progress could be saved."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spotrun.run.events import Entry
 
 class Backpressure:
     """
-    The time since when the store takes no writes, as far as this agent knows, and where it was reported. It is over
-    with the first checkpoint that is durable again.
+    A period in which the store takes no writes: when this agent noticed it, and where it was reported. The first
+    checkpoint that is durable again ends the period.
     """
 
     def __init__(self, context: AgentContext, journal: AttemptJournal) -> None:
@@ -31,16 +31,19 @@ class Backpressure:
 
     @property
     def is_too_long(self) -> bool:
-        """True if waiting longer would cost more than doing the steps since the last checkpoint again."""
+        """True if waiting longer would cost more than repeating the steps since the last checkpoint."""
         return self._since_s is not None and time.monotonic() - self._since_s >= ROOM_WITHIN_S
 
     @property
     def is_in_ledger(self) -> bool:
-        """True if the ledger has the refusal: small objects can still be written."""
+        """True if the refusal is in the ledger, which shows that small objects can still be written."""
         return self._entry is not None and self._entry.done()
 
     def begins(self, detail: str, save: SaveRefused | None = None) -> None:
-        """Report it once: in the log, in the status object, and, if it met a checkpoint, in the ledger."""
+        """
+        Report once that the store refuses writes: in the log, in the status object, and, if it refused a checkpoint
+        (`save`), in the ledger.
+        """
         if self._since_s is None:
             self._since_s, self.detail = time.monotonic(), detail
             self._context.status.facts["trouble"] = f"training pauses: {detail}"

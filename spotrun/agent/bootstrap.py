@@ -1,8 +1,8 @@
 """
-The first process of an instance: it runs the agent, and runs it again when it crashes.
+The first process of an instance: runs the agent, and restarts it after a crash.
 
-The agent's exit code 0 means *power off*, which is this process's own end: the cloud ends an instance whose init has
-ended. Imports nothing of spotrun's, so that no fault of the rest keeps it from starting.
+The agent's exit code 0 means *power off*. This process then ends too, and the cloud ends an instance whose init has
+ended. This module imports nothing from spotrun, so that no fault in the package keeps it from starting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 CRASHES_MAX = 10
 """Maximum crashes in a row. An agent that crashes on each start will never start."""
 STEADY_S = 300.0
-"""System seconds; an agent that lived for this long has not crashed on its start."""
+"""System seconds after which a crash no longer counts as a crash on start."""
 PAUSE_S = 0.5
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)

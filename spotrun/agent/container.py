@@ -3,9 +3,9 @@ The container in which the set-up and the trainers of this instance run, if the 
 
     pull by digest, unless it is here -> start, with the instance's folder in it -> find its Python
 
-The agent is outside of it. A process that it starts inside is its own child, with the container's files
-(spotrun/container/engine.py), so all rules for processes hold as they do without one. An agent that starts again has a
-new container.
+The agent itself runs outside the container. A process that the agent starts inside is still the agent's child, but sees
+the container's files (spotrun/container/engine.py). So all rules for processes hold as they do without a container. A
+restarted agent makes a new container.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ from spotrun.spec.image import Image
 PAUSES_S = (2.0, 10.0, 30.0, 60.0)
 """System seconds between two pulls."""
 PACKAGE = Path(spotrun.__file__).parent
-"""The package, visible in the container at its own path: what trains there imports it (spotrun/autoload)."""
+"""The package, visible in the container at its own path, because trainers there import it (spotrun/autoload)."""
 TRACE = "SPOTRUN_TRACE"
-"""Variable with the file of a rehearsal (spotrun/exactness/trace_file.py), which a training writes."""
+"""
+Variable that names the trace file of a rehearsal (spotrun/exactness/trace_file.py). The training writes that file.
+"""
 FIND_PYTHON = "command -v python3 || command -v python"
 PASSED_ON = frozenset(
     {
@@ -50,23 +52,23 @@ PASSED_ON = frozenset(
     }
 )
 OURS = "SPOTRUN_"
-"""Prefix of the other variables that a container sees."""
+"""Prefix of spotrun's own variables; a container sees these as well."""
 IGNORED = ("/tmp", "/var/tmp", "/run", "/root/.cache", "/var/cache", "/dev", "/proc", "/sys")  # noqa: S108
-"""Folders of a container that a set-up may fill, and a training does without."""
+"""Folders of a container that a set-up may change without effect on the training."""
 
 
 class ImageUnusable(SpotrunError):
-    """The image cannot be had, or does not do for a training; another instance would not help."""
+    """The image cannot be pulled, or is not suitable for a training. Another instance would not help."""
 
 
 class NoImageNow(SpotrunError):
-    """The image could not be pulled here; another instance may do so."""
+    """The image could not be pulled here; another instance may succeed."""
 
 
 def name_of(context: AgentContext) -> str:
     """
-    Return the name of the container of this instance and run: no other has it, and an agent that starts again finds the
-    remains of its own.
+    Return a container name that is unique to this instance and run. With it, a restarted agent finds the container of
+    the agent before.
     """
     return f"spotrun-{context.assignment.run_uid}-{context.assignment.instance_id}"
 
@@ -100,8 +102,8 @@ def start(context: AgentContext) -> None:
 
 def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """
-    Return the mounts by their paths, which are the same on both sides: what a training needs of this machine, and
-    nothing else.
+    Return the mounts, as path to mode: only what a training needs from this machine. Each path is the same inside and
+    outside.
     """
     mounts = {str(folder): "rw"}
     if trace := environment.get(TRACE):
@@ -113,8 +115,8 @@ def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict
 
 def variables(container: Container, inherited: Mapping[str, str]) -> dict[str, str]:
     """
-    Return the variables of a process in the container: the image's, and those of the agent's that concern the run and
-    the machine.
+    Return the variables of a process in the container: the image's own, and those of `inherited` that concern the run
+    and the machine.
     """
     passed = {name: value for name, value in inherited.items() if name in PASSED_ON or name.startswith(OURS)}
     return {**container.variables, **passed}
@@ -125,7 +127,7 @@ def python_in(container: Container) -> str:
     Return the path of the image's Python.
 
     Raises:
-        ImageUnusable: it has none.
+        ImageUnusable: the image has no Python.
     """
     done = _run(container, ["/bin/sh", "-c", FIND_PYTHON])
     if done.returncode != 0 or not done.stdout.strip():
@@ -135,10 +137,10 @@ def python_in(container: Container) -> str:
 
 def make_environment(container: Container, folder: Path) -> None:
     """
-    Make the environment of the run in that folder, on top of the image's Python.
+    Make the run's Python environment in `folder`, on top of the image's Python.
 
     Raises:
-        ImageUnusable: the image's Python makes none.
+        ImageUnusable: the image's Python cannot make an environment.
     """
     done = _run(container, [python_in(container), "-I", str(PACKAGE / "agent" / "layer.py"), str(folder)])
     if done.returncode != 0:
@@ -149,7 +151,10 @@ def make_environment(container: Container, folder: Path) -> None:
 
 
 class ContainerEffects:
-    """The container's own files as they are now; `since` returns what is different later. See SideEffects."""
+    """
+    A record of the changed files in a container. `since` returns the paths that have changed after it was made. See
+    SideEffects.
+    """
 
     def __init__(self, container: Container) -> None:
         self._container = container
@@ -180,7 +185,7 @@ def _run(container: Container, command: list[str]) -> subprocess.CompletedProces
 
 
 def _engine() -> Engine:
-    """Return the engine of this machine, whose daemon may start while this agent does."""
+    """Return this machine's container engine. Its daemon may still be starting, so try several times."""
     for pause_s in PAUSES_S:
         try:
             return find_engine()
@@ -203,7 +208,7 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
             if pause_s is None:
                 raise NoImageNow(f"{image} could not be pulled: {error.message}") from error
         except NotForThisUser as error:
-            # the identity is as new as the run, and its cloud needs a while until all servers know its permissions
+            # the run's identity is new, and its permissions take a while to reach all of the cloud's servers
             if pause_s is None:
                 raise ImageUnusable(error.message, hint=error.hint) from error
         else:
@@ -213,7 +218,10 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
 
 
 def _pull_once(context: AgentContext, engine: Engine, image: Image) -> None:
-    """Pull the image once. If that fails, look it up in the registry, whose error is shorter than an engine's."""
+    """
+    Pull the image once. If that fails, look the image up in its registry, whose error message is shorter than the
+    engine's.
+    """
     login = login_to(image, context.spec.envs, context.secrets.values, cloud_behind(image.host))
     try:
         engine.pull(image, login)

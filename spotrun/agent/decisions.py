@@ -17,8 +17,8 @@ from spotrun.units import count_of
 HANG_STEPS = 10
 HANG_OUTSIDE_FACTOR = 3
 """
-Factor outside of training. The first step may compile, fill caches and start workers; a script may download before and
-export after.
+Factor on the limit before the first step and after fit(). The first step may compile, fill caches and start workers; a
+script may download before fit() and export after it.
 """
 
 STANDBY_GRACE_S = 30.0
@@ -39,7 +39,7 @@ def standing(state: RunState, launch_number: int) -> Standing:
     """
     Return the agent's next act (protocol 12).
 
-    An agent starts only from a launch that is open, the newest not yet started, of a run that goes on.
+    An agent may start only if the run has not ended, its launch is open, and no newer launch has started.
     """
     launch = state.launches.get(launch_number)
     if launch is None or state.terminal is not None:
@@ -60,7 +60,8 @@ def is_fenced(state: RunState, attempt: int) -> bool:
 @dataclass(frozen=True)
 class Leaving:
     """
-    Note of a standby: at `seen_s` (its own monotonic run time) it read that its predecessor goes within `window_s`.
+    The moment (`seen_s`, in the standby's own monotonic run time) at which a standby read that its predecessor leaves
+    within `window_s`.
     """
 
     seen_s: float
@@ -69,8 +70,8 @@ class Leaving:
 
 def leaving_window_s(state: RunState) -> float | None:
     """
-    Return the seconds from the notice to the current attempt's end, or DRAIN_WINDOW_S if it leaves for another reason;
-    None if it stays.
+    Return the seconds in which the current attempt leaves: from its notice to the deadline, or DRAIN_WINDOW_S if it
+    leaves without one. None if no attempt is leaving.
     """
     current = state.current
     if current is None:
@@ -86,8 +87,9 @@ def standby_verdict(
     """
     Return the next act of a standby (protocol 13): START takes over, STAND_BY waits on.
 
-    It takes over after the predecessor's last entry or the record of its end; else after the notice window + 30 s by
-    its own clock. An attempt that was never told to go is never fenced: the standby leaves when its window is over.
+    It takes over after the predecessor's last entry or the record of its end, otherwise 30 s after the notice window,
+    on its own clock. An attempt that was never asked to leave is never fenced. In that case the standby itself leaves
+    after `max_s`.
     """
     now = standing(state, launch)
     if now is not Standing.STAND_BY:
@@ -98,14 +100,16 @@ def standby_verdict(
 
 
 FAILED = 1
-"""Exit code of a trainer whose training has failed, and that was killed when its command began another one."""
+"""
+Exit code recorded for a trainer that was killed because its command began a second training after the first had failed.
+"""
 
 
 def exit_cause(exit_code: int, *, hung: bool) -> Cause:
     """
-    Return why a trainer ended without success while its instance lives (promise I7, failures.md R15, R17).
+    Return why a trainer failed although its instance is up (promise I7, failures.md R15, R17).
 
-    A shell turns a child's SIGKILL into 137.
+    A shell reports a child's SIGKILL as exit code 137.
     """
     if hung:
         return Cause.HANG
@@ -114,7 +118,7 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
 
 @dataclass(frozen=True)
 class ExitWords:
-    """The way in which a trainer ended, and the reason in its own words; empty if it gave none."""
+    """The way in which a trainer ended, and the reason in the trainer's own words; empty if it gave none."""
 
     how: str
     reason: str = ""
@@ -124,7 +128,7 @@ class ExitWords:
         return f"{self.reason} ({self.how})" if self.reason else self.how
 
     def but(self, why: str) -> str:
-        """Return the same, and `why` no other trainer is started."""
+        """Return these words with `why` appended, the reason for which no other trainer is started."""
         return str(ExitWords(f"{self.how}; {why}", self.reason))
 
 
@@ -148,7 +152,7 @@ def _signal_name(number: int) -> str:
 
 def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return why no other trainer is started after `exited`, which `state` holds already; None to start one.
+    Return why no other trainer is started after `exited`; None to start one. `state` includes `exited` already.
 
     A script that fails twice at the same step fails there a third time (promise I7).
     """
@@ -174,9 +178,9 @@ def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool)
     """
     Return True if the agent should try to make a final snapshot durable in the `left_s` that are left.
 
-    `save_s` is the duration of a save, None if none was measured. While another snapshot is being uploaded, that one is
-    given up for a final one only if the time is enough. Otherwise nothing is lost by trying: saves before the notice
-    gave way to training, so the last one may be many times as fast.
+    `save_s` is the duration of a save, None if none was measured. An upload in flight is given up for a final snapshot
+    only if `left_s` is enough to save one. If nothing is being uploaded, nothing is lost by trying: earlier saves gave
+    way to training, so the last one may be many times as fast.
     """
     return not uploading or save_s is None or save_s <= left_s
 
@@ -187,7 +191,7 @@ def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *,
 
         max(10 median steps, policy.hang_after, floor)      three times that before its first progress and after fit()
 
-    `floor_s` is 30 s of system time: at any speed of run time, a busy machine is slow.
+    `floor_s` is 30 s of system time, because a busy machine is slow at any speed of run time.
     """
     limit_s = max(HANG_STEPS * (step_s or 0.0), hang_after.total_seconds(), floor_s)
     return limit_s if training else HANG_OUTSIDE_FACTOR * limit_s
@@ -198,8 +202,8 @@ class SnapshotFacts:
     """
     Facts that decide about the next snapshot; run time in seconds.
 
-    `since_commit_s`: since the newest commit of the run, None where there is none. `since_snapshot_s`: since this
-    trainer's newest snapshot, None before its first. `interval_s` None: the trainer counts steps by itself.
+    `since_commit_s` is the age of the run's newest commit, None if the run has none. `since_snapshot_s` is the age of
+    this trainer's newest snapshot, None before its first. `interval_s` is None if the trainer counts steps by itself.
     """
 
     since_commit_s: float | None
@@ -210,7 +214,10 @@ class SnapshotFacts:
 
 
 def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
-    """Return why to take a snapshot now, or None. A trainer's first one comes early: a fast proof that saving works."""
+    """
+    Return why to take a snapshot now, or None. A trainer's first snapshot comes early, as a fast proof that saving
+    works.
+    """
     if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
         return None
     if facts.rebalance:
@@ -226,9 +233,9 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 
 class Held(NamedTuple):
     """
-    A snapshot that waits for `left_s`, as the newest commit is too young. Since it was taken the training has done
-    `steps` steps, each of which takes `step_s`; it wants a snapshot each `every_steps`, None if it does not count them.
-    It has been silent for `silent_s`.
+    A snapshot that waits another `left_s` because the newest commit is too recent. Since the snapshot, the training has
+    done `steps` steps of `step_s` each, and has been silent for `silent_s`. It takes a snapshot every `every_steps`
+    steps; None if it does not count steps.
     """
 
     left_s: float
@@ -240,14 +247,14 @@ class Held(NamedTuple):
 
 
 LATE_STEPS = 3
-"""Number of steps in whose time a silent training counts as standing still."""
+"""A training that is silent for the time of this many steps counts as standing still."""
 
 
 def gives_way(held: Held, turn_s: float) -> bool:
     """
-    Return True if a newer snapshot is to take the place of this one: it is due, and will be taken by the time at which
-    a commit may be made again. A validation may take longer. The caller asks every `turn_s`. A training that stands
-    still may never do its next step, and then this snapshot is its only remains.
+    Return True if a newer snapshot is to replace this one: the newer one is due, and will be taken before a commit is
+    allowed again (unless a validation takes longer). The caller asks every `turn_s`. A training that stands still may
+    never do its next step. Then this snapshot is all that is left of it, so it is kept.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False
@@ -263,10 +270,10 @@ RESTLESS_INTERVALS = 3
 
 
 class StateChoice(Enum):
-    """The files with which a command begins."""
+    """The files that a command starts from."""
 
     AS_IT_STANDS = auto()
-    """Those on the instance where the command before it has ended."""
+    """The files that the previous command left on this instance."""
     NEWEST = auto()
     ONE_BEFORE = auto()
 
@@ -285,9 +292,10 @@ def failures_in_a_row(state: RunState) -> int:
 
 def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> StateChoice:
     """
-    Return with which files the next command begins, after one `exited` here and `failures` have failed in a row.
+    Return the files that the next command starts from, after one has `exited` on this instance and `failures` in a row
+    have failed.
 
-    A command that was killed has left its files in the middle of its work. In a gang all begin with one commit.
+    A command that was killed may have left half-written files. In a gang, all members start from the same commit.
     """
     if failures > 2:
         return StateChoice.ONE_BEFORE
@@ -297,8 +305,9 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
 
 def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return the same as `why_give_up` for a command whose state is kept. Two failures without a checkpoint between them
-    are at the same step; with other files the next one may come further, if there are others.
+    Return why no other command is started after `exited`; None to start one. Like `why_give_up`, but for a command
+    whose state is kept. Two failures without a checkpoint in between count as failures at the same step. The next
+    command starts from other files, if there are any, and may get further.
     """
     failures, kept = failures_in_a_row(state), len(state.restore_candidates())
     if exited.cause is Cause.USER_ERROR and failures > min(kept, 2) + 1:
@@ -310,8 +319,8 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
 
 def leaving_s(state: RunState, commit_s: float | None) -> float | None:
     """
-    Return the seconds from SIGTERM until the state of the command is durable: the longest time that one took to end,
-    and the duration of a save, now or before. None if one of both was not measured.
+    Return the seconds from SIGTERM until the command's state is durable: the longest time that a command took to end,
+    plus the duration of a save in this attempt, or in an earlier one. None if either was never measured.
     """
     commits = [commit.event for commit in state.commits if not commit.event.has_image]
     ends = [event.stall_s for event in commits if event.final and event.stall_s > 0]
@@ -321,7 +330,7 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 def is_restless(since_s: float, interval_s: float) -> bool:
     """
-    Return True if the agent should report a state for which a checkpoint is due since `since_s`, and that changes all
-    the time.
+    Return True if the agent should report that the state never comes to rest: its checkpoint has been due for
+    `since_s`.
     """
     return since_s >= RESTLESS_INTERVALS * interval_s

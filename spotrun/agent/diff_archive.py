@@ -1,4 +1,4 @@
-"""Packs the changes of a command in folders into an archive that repeats them in equal folders elsewhere."""
+"""Packs the changes that a command made to folders into an archive, to repeat them in equal folders elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FACTS_MAX_BYTES = 16 << 20
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of changed files, links and folders, relative to `made_in`, the folder that holds them."""
+    """Names of changed files, links and folders, relative to the folder `made_in`."""
 
     made_in: str
     written: tuple[str, ...] = ()
@@ -33,12 +33,14 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(root: Path, folders: Sequence[str]) -> dict[str, Stamp]:
-    """Return everything below `folders` of `root`, by its name relative to `root`."""
+    """
+    Return the stamp of each file, link and folder below `folders` of `root`, keyed by its path relative to `root`.
+    """
     found = {}
     for path, facts in (each for name in folders for each in tree(str(root), name)):
         if isinstance(facts, OSError):
             raise facts
-        if stat.S_ISDIR(facts.st_mode):  # its own times and size change with what is in it, which is listed by itself
+        if stat.S_ISDIR(facts.st_mode):  # its times and size change with its contents, which are listed too
             found[path] = Stamp(0, 0, 0, 0, facts.st_mode)
         elif stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
             found[path] = Stamp.of(facts)
@@ -51,7 +53,7 @@ def between(root: Path, before: dict[str, Stamp], after: dict[str, Stamp]) -> Di
 
 
 def pack(diff: Diff, archive: Path) -> None:
-    """Write what has changed into a tar file, not compressed: the way to the bucket is faster than a compressor."""
+    """Write the changes into an uncompressed tar file: an upload to the bucket is faster than a compressor."""
     root = Path(diff.made_in)
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
         facts = msgspec.json.encode(msgspec.structs.replace(diff, written=()))
@@ -70,7 +72,7 @@ def _member(
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     facts = path.lstat()
-    mtime_s = int(facts.st_mtime)  # whole seconds are what compiled Python compares
+    mtime_s = int(facts.st_mtime)  # compiled Python files compare whole seconds
     if path.is_symlink():
         link = _member(name, 0o777, mtime_s=mtime_s, kind=tarfile.SYMTYPE)
         link.linkname = os.readlink(path)
@@ -88,8 +90,8 @@ def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Diff:
     Repeat the packed change in `folders` of `root`.
 
     Raises:
-        SetupUnusable: the archive is not one of these.
-        SpotrunError: this machine cannot take it. Either way the folders may be half changed.
+        SetupUnusable: the archive was not made by `pack`.
+        SpotrunError: this machine cannot write the files. After either error the folders may be half changed.
     """
     try:
         with tarfile.open(archive, "r:") as tar:
@@ -134,7 +136,7 @@ def _remove(path: Path) -> None:
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Extract one member by hand: Python 3.11.2, Debian's, has no extraction filters yet."""
+    """Extract one member by hand, because Debian's Python 3.11.2 has no extraction filters yet."""
     if member.isdir():
         if target.is_symlink() or not target.is_dir():
             _remove(target)

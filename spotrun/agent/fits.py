@@ -1,8 +1,8 @@
 """
-The beginnings of a trainer's fits, if its script calls fit() several times.
+Computes how each fit() of a trainer starts, if its script calls fit() several times.
 
-A trainer repeats its script. Each fit() that an earlier one has ended begins with its own last checkpoint and does no
-step; the one that was under way goes on from the newest. All others begin from the start.
+A new trainer repeats the script from its start. A fit() that an earlier trainer completed starts from its own last
+checkpoint and does no step. The fit() that was interrupted resumes from the newest checkpoint. Later ones start fresh.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from spotrun.trainer_link import SEED, FilesRule, Resume
 from spotrun.units import Steps
 
 PutFiles: TypeAlias = Callable[[Sequence[str], int], str]
-"""Puts files into the work folder, given the paths that are open there and the attempt. Returns the fault, or ""."""
+"""Puts files into the work folder, given the paths that are open there and the attempt. Returns the problem, or ""."""
 
 
 class Start(NamedTuple):
-    """The beginning of a fit: the message to the trainer, the image that goes with it, and what puts its files back."""
+    """
+    The start of a fit(): the message to the trainer, the image that goes with it, and the function that restores its
+    files.
+    """
 
     resume: Resume
     image: Image | None = None
@@ -55,7 +58,7 @@ def told_to_trainer(context: AgentContext, image: Image | None) -> Resume:
 
 
 def afresh_after(context: AgentContext, last: Commit) -> Start:
-    """Return the beginning of the fit() after the one that has ended with `last`."""
+    """Return the start of the fit() that follows the one whose final commit is `last`."""
     event = last.event
     told = told_to_trainer(context, None)
     return Start(replace(told, epoch=event.epoch, step=event.step, fit=event.fit + 1))
@@ -63,11 +66,11 @@ def afresh_after(context: AgentContext, last: Commit) -> Start:
 
 def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     """
-    Return the images with which the fits before that of `commit` have ended, on the instance's disk: together they may
-    be larger than its memory. The caller closes them.
+    Return the final images of all fits before the fit() of `commit`. They are on the instance's disk, because together
+    they may be larger than its memory. The caller closes them.
 
     Raises:
-        CheckpointDamaged: one of them is not there, or not whole.
+        CheckpointDamaged: a final checkpoint is missing or not whole.
         StoreError, SpotrunError: the store cannot be read, or the disk cannot be written to.
     """
     ends = context.recorder.state.ends_before(commit)
@@ -93,8 +96,8 @@ def close(images: Sequence[Image]) -> None:
 
 def start_at_end(context: AgentContext, image: Image, files: CommitFiles) -> Start:
     """
-    Return the beginning of a fit() that has ended with `image`. Its files are fetched when they are put back: most are
-    there by then.
+    Return the start of a fit() that an earlier trainer completed with `image`. Its files are fetched only when they are
+    put back, because most of them are in the work folder by then.
     """
 
     def put(opened: Sequence[str], attempt: int) -> str:

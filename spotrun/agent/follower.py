@@ -1,8 +1,9 @@
 """
-Runs a member of a gang that does not lead: its trainers begin and end by the ledger (protocol 38).
+Runs a gang member that is not the lead. Its trainers begin and end according to the ledger (protocol 38).
 
-The lead's agent restores, saves and judges. This one starts the trainer of incarnation i when it has read where that
-meets, ends it when it reads of the next one or of the attempt's end, and reports how it has ended.
+The lead's agent restores, saves and judges. This agent starts the trainer of incarnation i once the ledger has its
+rendezvous. It ends that trainer when the ledger has the next incarnation or the attempt's end, and reports how the
+trainer ended.
 """
 
 from __future__ import annotations
@@ -97,12 +98,12 @@ class Following:
         return len(self._context.recorder.state.attempts[self._number].trainers) - 1
 
     def _begin(self, incarnation: int) -> None:
-        """Start the trainer of `incarnation` with the files of its commit, after ending what is left of others."""
+        """End any earlier trainer, then start the trainer of `incarnation` with the files of its commit."""
         self._end()
         self._tell_of_files()
         self._trainer, self._begun = None, incarnation
         self._answers.rest()
-        self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # its files may take long to come
+        self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # fetching its files may take long
         newest = self._context.recorder.state.attempts[self._number].trainers[incarnation]
         assert newest.meet is not None
         self._context.status.change(phase="restore")
@@ -120,11 +121,11 @@ class Following:
 
     def _put_files(self, number: int | None) -> str:
         """
-        Make the work folder that of commit `number`: the state of a command as on the lead, and otherwise as uploaded.
-        Return why the store has not what was committed; an empty text if it has.
+        Restore the work folder for commit `number`: a command's state as on the lead, everything else as uploaded.
+        Return how the stored commit is damaged; an empty text if it is whole.
 
         Raises:
-            PowerOff: it cannot be done here; the attempt has ended with the reason.
+            PowerOff: the files cannot be restored here. The attempt has ended with the reason.
         """
         process_groups.end_left_over(self._context.assignment.trainer_mark, self._context.assignment.instance_id)
         commit = None if number is None else self._context.recorder.state.commit(number)
@@ -143,7 +144,10 @@ class Following:
         return ""
 
     def _tell_of_files(self) -> None:
-        """Note the files of this member's trainer, which are in no checkpoint: only the lead's files are."""
+        """
+        Warn in the log that this member's trainer has written files. They are in no checkpoint: only the lead's files
+        are.
+        """
         if self._trainer is None or self._told_of_files:
             return
         newest = self._context.recorder.state.latest_commit()
@@ -178,7 +182,8 @@ class Following:
 
     def _ended(self, exited: Exited) -> None:
         """
-        Report the end of this trainer to the lead, which decides what follows. This member's reason may be that of all.
+        Report the end of this trainer to the lead, which decides what follows. This trainer's error may have ended all
+        others.
         """
         assert self._trainer is not None
         cause = decisions.exit_cause(exited.exit_code, hung=False)
@@ -207,7 +212,7 @@ class Following:
         self._context.heartbeat.beat_now()
 
     def _await_the_end(self) -> None:
-        """Wait for this member's script to end: that of the lead has come to its end."""
+        """Wait for this member's script to end, because the lead's script has completed."""
         if self._trainer is not None and not self._exited:
             self._trainer.wait(ENDS_BY_ITSELF_WITHIN_S)
 

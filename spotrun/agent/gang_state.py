@@ -1,9 +1,9 @@
 """
 Compares the state of a gang's command on all of its members before the files of the lead become a checkpoint.
 
-A checkpoint has the files of the lead, and each member begins with them. So none is made while another member has
-written a file that the lead does not have like this: a part of the training would be missing in it. The lead asks in
-its status object and the others answer in theirs.
+A checkpoint has the lead's files, and every member starts from them. So the lead makes no checkpoint while another
+member has written a file that the lead lacks or has with other content: a part of the training would be missing. The
+lead asks in its status object, and the other members answer in theirs.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ LOOKS_EVERY_S = 2.0
 LOOKS_EVERY_MIN_S = 0.2
 """The same in system time."""
 RESTS = 3
-"""Rests of the lead's state, without the file that another member has, after which the checkpoint is refused."""
+"""Number of rests after which the checkpoint is refused, if another member still has a file that the lead lacks."""
 RESTS_MAX = 120
-"""The same if one of the two does not rest."""
+"""The same, if the lead's state or the other member's file does not come to rest."""
 READS_WITHIN_S = 10.0
-"""Maximum system seconds for a fault of the store to pass. The lead asks on."""
+"""Maximum system seconds to wait for a store fault to pass. The lead keeps asking meanwhile."""
 NAMED_MAX = 5
 """Maximum paths in an answer."""
 PATH_MAX = 300
-"""Maximum characters of a path in an answer."""
+"""Maximum length of a path in an answer, in characters."""
 
 
 class StateUnlike(Exception):
-    """No checkpoint can be made of the state: another member has files of it that the lead does not have."""
+    """No checkpoint of the state can be made, because another member has state files that the lead lacks."""
 
 
 class MemberSilent(Exception):
-    """A member does not say whether it has files of the state."""
+    """A member does not answer whether it has files of the state."""
 
     def __init__(self, name: MemberName) -> None:
         super().__init__(str(name))
@@ -74,7 +74,9 @@ class Verdict(Enum):
 
 
 class Heard(NamedTuple):
-    """The answer of a member, None before it comes. `failed`: its trainer has ended with an error, or never began."""
+    """
+    A member's answer, None before it comes. `failed`: the member's trainer has ended with an error, or never began.
+    """
 
     answer: StateAnswer | None
     failed: bool = False
@@ -86,9 +88,9 @@ class Heard(NamedTuple):
 
 class Asking(NamedTuple):
     """
-    Progress of the lead's question about a copy of its state: how long it has asked, and for how long the state has
-    rested. `renewed`: the lead has a newer file now at a path where another member has one. `ended`: its command has
-    ended; then a `final` copy follows, or is this one.
+    Progress of the lead's question about a copy of its state: how long the lead has asked, and how long its state has
+    rested. `renewed`: at a path that another member named, the lead's file has changed since the copy. `ended`: the
+    lead's command has ended, so a `final` copy follows, or is this one.
     """
 
     asked_s: float
@@ -100,11 +102,11 @@ class Asking(NamedTuple):
 
 def verdict(heard: Iterable[Heard], asking: Asking, rest_s: float) -> Verdict:
     """
-    Decide on a copy of the lead's state by the answers of all other members.
+    Decide on a copy of the lead's state from the other members' answers.
 
-    Members do not write at the same moment, nor equally fast. So a file that only another member has counts once that
-    is at rest, and the lead's state has rested for a while without it. A command that has ended in the middle of its
-    work on one member says nothing about its files.
+    Members do not write at the same moment, nor equally fast. So a file that only another member has counts once the
+    file is at rest, and the lead's state has rested for a while without it. A member whose command was ended in the
+    middle of its work cannot answer about its files.
     """
     open_ones = [each for each in heard if not each.agrees]
     unlike = [each.answer for each in open_ones if each.answer is not None]
@@ -123,8 +125,8 @@ def verdict(heard: Iterable[Heard], asking: Asking, rest_s: float) -> Verdict:
 
 class OthersState:
     """
-    The members that the lead asks about their files. Used by the thread that saves. `runs` tells whether the command
-    runs.
+    The members that the lead asks about their files. Used by the thread that saves. `runs` returns True while the
+    lead's command runs.
     """
 
     def __init__(self, context: AgentContext, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
@@ -135,11 +137,11 @@ class OthersState:
 
     def compare(self, snapshot: Snapshot, files: CommittedFiles, frozen: Frozen, control: UploadControl) -> None:
         """
-        Return once each other member has said that it has written nothing else than what `files` and `frozen` have.
+        Return once each other member has answered that its state files are all in `files`, the list of this snapshot.
 
         Raises:
-            StateUnlike: a member has, and the state of the lead rests without it.
-            Abandoned: this copy is out of date, or is wanted no more.
+            StateUnlike: a member has another file, and the lead's state rests without it.
+            Abandoned: this copy is out of date, or no longer needed.
             MemberSilent: a member does not answer.
         """
         clock = self._context.clock
@@ -216,7 +218,10 @@ class OthersState:
 
 
 def heard_in(status: AgentStatus | None, asked: StateAsked) -> Heard:
-    """Return what a member's status says on a question. The end of an earlier trainer says nothing about this one."""
+    """
+    Return the member's answer to `asked`, from its status. The end of an earlier trainer does not count as a failure of
+    this one.
+    """
     if status is None:
         return Heard(None)
     answer, trainer = status.state_answer, status.trainer
@@ -229,7 +234,7 @@ def heard_in(status: AgentStatus | None, asked: StateAsked) -> Heard:
 
 
 class Begun(NamedTuple):
-    """The trainer that this member has begun last, and the state that it began with."""
+    """This member's newest trainer, and the state that it started from."""
 
     incarnation: int
     survey: Survey
@@ -259,7 +264,9 @@ class AnswersLead:
         self._context.status.facts["state_answer"] = None
 
     def begins(self, incarnation: int) -> None:
-        """Take what lies there as that of the lead: this trainer is about to begin with it."""
+        """
+        Treat the state files in the work folder as the lead's: the trainer `incarnation` is about to start from them.
+        """
         self._begun = Begun(incarnation, self._survey())
 
     def rest(self) -> None:
@@ -292,13 +299,13 @@ class AnswersLead:
             self._context.heartbeat.beat_now()
 
     def _listing(self, asked: StateAsked) -> Listing:
-        """Return the list that the lead asks about. It is in the store, and in the ledger only if all agree."""
+        """Read the list that the lead asks about from the store. The ledger will name it only if all members agree."""
         if asked.key not in self._listings:
             self._listings = {asked.key: listing_at(self._context.store, asked.key, asked.blake3, READS_WITHIN_S)}
         return self._listings[asked.key]
 
     def _rest(self, unlike: Mapping[str, FileVersion | LinkTo]) -> bool:
-        """Return True if these have been unchanged for a rest, and no process has one open for writing."""
+        """Return True if the files `unlike` have been unchanged for a rest, and no process has one open for writing."""
         now_s = time.monotonic()
         if unlike != self._unlike:
             self._unlike, self._changed_s = unlike, now_s
@@ -307,7 +314,7 @@ class AnswersLead:
         return now_s - self._changed_s >= max(REST_S / scale, REST_MIN_S) and not writer_of(by_inode(work, files))
 
     def _unlike_listed(self, listing: Listing, before: Survey) -> Mapping[str, FileVersion | LinkTo]:
-        """Return what the trainer has written of the state, and what is not listed as it is here."""
+        """Return the state files that the trainer has written and that are not in `listing` with the same content."""
         now = self._survey()
         files = {file.path: file for file in listing.files}
         links = {link.path: LinkTo(link.target) for link in listing.links}
@@ -317,7 +324,9 @@ class AnswersLead:
         return {**unlike, **linked}
 
     def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
-        """Return True if a file is as it is listed. It is read once while neither changes."""
+        """
+        Return True if the file at `path` is as it is listed. It is read only if the file or its entry has changed.
+        """
         if listed is None or listed.size_bytes != stamp.size_bytes:
             return False
         known = self._compared.get(path)

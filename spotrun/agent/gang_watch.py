@@ -1,8 +1,8 @@
 """
-Watches the other members of a gang for the lead, while its own trainer runs and once that has ended.
+Watches the other members of a gang for the lead, while the lead's trainer runs and after its end.
 
-A collective call that a rank has left waits for ever, or fails on all others. So a trainer that has ended ends those of
-all members, and the first of them has the reason.
+If one rank leaves a collective call, the call waits forever on all other ranks, or fails there. So the end of one
+trainer ends the trainers of all members, and the first to end has the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from spotrun.run.gang import MemberName
 from spotrun.run.reasons import lost_a_peer
 
 STANDS_STILL_S = 15.0
-"""Run seconds without a step, or five steps' time, after which a member that is silent is missed (protocol 44)."""
+"""
+Run seconds without a step after which a silent member counts as missing; five steps' time if that is longer (protocol
+44).
+"""
 STANDS_STILL_STEPS = 5
 
 
@@ -69,7 +72,10 @@ class GangWatch:
         self._reach.begins()
 
     def missing(self, trainer: Trainer, step_s: float | None) -> Missing | None:
-        """Return the members that are not reached while no trainer goes on, or have not begun with this one in time."""
+        """
+        Return the members without which the attempt cannot go on, or None. They have not begun their trainers in time,
+        or are not reached while this trainer makes no progress.
+        """
         now_s = self._clock.monotonic()
         late = missing_at_start(self._others.seen, self._attempt, trainer.number, now_s - self._began_s, self._scale)
         limit_s = max(STANDS_STILL_S, STANDS_STILL_STEPS * (step_s or 0.0))
@@ -85,8 +91,8 @@ class GangWatch:
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        Return the first other trainer that has ended with an error, if this one does not end by itself because of it:
-        then the caller ends this one. A trainer that ended well has done its part.
+        Return the first other trainer that has ended with an error, if this trainer should have ended because of it and
+        has not: then the caller ends this one. A trainer that ended well has done its part and does not count.
         """
         ended = self._failed(trainer)
         if not ended:
@@ -97,7 +103,9 @@ class GangWatch:
         return self._ended_for
 
     def knows_why(self, trainer: Trainer, reason: str) -> bool:
-        """Return True if enough is known of the others, now that this trainer has ended for that reason."""
+        """
+        Return True if enough is known about the other members to judge why this trainer has ended. `reason` is its own.
+        """
         now_s = self._clock.monotonic()
         if self._exited_s is None:
             self._exited_s = now_s
@@ -109,7 +117,7 @@ class GangWatch:
         return known or bool(self._cut_off())
 
     def reason_of_other(self, exited: Exited, trainer: Trainer, reason: str) -> EndedTrainer | None:
-        """Return the other trainer whose error is the reason of all; None if it is this one's."""
+        """Return the other trainer whose error has ended all trainers; None if it was this trainer's own error."""
         failed = self._failed(trainer)
         if self._ended_for is not None:
             return has_the_reason(failed)
@@ -118,7 +126,7 @@ class GangWatch:
         return None if first is own else first
 
     def _cut_off(self) -> tuple[MemberName, ...]:
-        """Return the members without which all others reach one another."""
+        """Return the members to leave out so that all remaining ones reach one another."""
         told = {name: seen.status.unreached if seen.status else () for name, seen in self._others.seen.items()}
         return cut_off_members(told | {self._name: self._reach.unreached}, self._name)
 

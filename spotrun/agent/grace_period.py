@@ -3,7 +3,7 @@ Computes when this attempt has to leave, and why: the cloud's notice, a runner's
 
     notice ---- training goes on ---- leave_s ---- the last checkpoint is saved ---- give_up_s -- deadline
 
-What is trained decides both moments in between by its `Times`.
+A training and a command compute `leave_s` and `give_up_s` differently, in their `Times`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ DRAIN_WITHIN_MIN_S = 60.0
 """The same in system time: a step or a validation cannot be hurried."""
 TERMINATED_WITHIN_S = 30.0
 """
-Run seconds between SIGTERM and SIGKILL for a command without checkpoints of ours, as on Kubernetes and Slurm. Some such
-commands save by themselves then; before that moment each of them may still come to its end.
+Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm, for a command without spotrun checkpoints. Some
+commands save by themselves after SIGTERM. SIGTERM comes as late as this allows, because until then the command may
+still complete.
 """
 FILES_S = 10.0
 """
@@ -45,8 +46,8 @@ TERMINATED_WITHIN_MIN_S = 5.0
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Share of a notice for an upload in flight that is not given up. The upload may be done before, as it goes first now:
-then there may be time for a final snapshot.
+Share of a notice, at its end, that an upload in flight keeps for itself if it is not given up for a final snapshot. The
+upload has priority from the notice on and may be done earlier. Then there may be time for a final snapshot after all.
 """
 
 
@@ -58,26 +59,32 @@ class Stage(Enum):
 
 
 class Times(Protocol):
-    """The moments at which what is trained leaves, in monotonic run seconds."""
+    """The moments at which a training or a command has to stop, in monotonic run seconds."""
 
     def leave_s(self, drain: Drain) -> float:
-        """Return when training has to stop for a deadline."""
+        """Return when training has to stop to meet the deadline."""
         ...
 
     def give_up_s(self, drain: Drain) -> float:
-        """Return when the agent ends what has not ended by itself: before the deadline, or a while after a drain."""
+        """
+        Return when the agent kills the process if it has not ended by itself: before the deadline, or some time after a
+        drain began.
+        """
         ...
 
     def too_short(self, left_s: float) -> str:
-        """Return why no final snapshot is tried with `left_s` to go; empty if one is, or if none is ever taken."""
+        """
+        Return why there is no time for a final snapshot in the `left_s` that are left. Empty if there is, or if this
+        kind of trainer takes none.
+        """
         ...
 
 
 @dataclass
 class Drain:
     """
-    The end of an attempt; this class does not act. `deadline_s` is when there will be no more time, `draining_s` since
-    when training has to stop; monotonic run time.
+    The planned end of an attempt; this class does not act. `deadline_s` is the moment at which the time is over, and
+    `draining_s` the moment at which the drain began, both in monotonic run time.
     """
 
     clock: Clock
@@ -139,14 +146,14 @@ class Drain:
         return self.deadline_s - self.noticed_s
 
     def durable_by_s(self) -> float:
-        """Return when a last checkpoint has to be durable."""
+        """Return the moment by which a last checkpoint has to be durable."""
         if self.deadline_s is not None:
             return self.deadline_s - max(LAST_WORD_S, LAST_WORD_MIN_S * self.clock.scale)
         assert self.draining_s is not None
         return self.draining_s + max(DRAIN_WITHIN_S, DRAIN_WITHIN_MIN_S * self.clock.scale)
 
     def killed_at_s(self) -> float:
-        """Return when a command is killed that has not ended after SIGTERM."""
+        """Return the moment at which a command is killed if it has not ended after SIGTERM."""
         if self.deadline_s is not None:
             return self.deadline_s - max(min(FILES_S, self.window_s / 6), LAST_WORD_MIN_S * self.clock.scale)
         assert self.draining_s is not None
@@ -156,8 +163,8 @@ class Drain:
 @dataclass(frozen=True)
 class SnapshotTimes:
     """
-    The times of a training that takes a last snapshot, by the durations of its steps and saves. `uploading`: another
-    snapshot is on its way.
+    The times of a training that takes a last snapshot, computed from the durations of its steps and saves. `uploading`:
+    another snapshot is being uploaded.
     """
 
     pace: Pace
@@ -187,7 +194,7 @@ class SnapshotTimes:
 
 @dataclass(frozen=True)
 class SigtermTimes:
-    """The times of a command that gets SIGTERM as late as is safe: nothing of it is saved."""
+    """The times of a command whose state is not saved. It gets SIGTERM as late as is safe."""
 
     def leave_s(self, drain: Drain) -> float:
         return drain.killed_at_s() - min(TERMINATED_WITHIN_S, drain.window_s / 2)
@@ -202,8 +209,9 @@ class SigtermTimes:
 @dataclass(frozen=True)
 class StateTimes(SigtermTimes):
     """
-    The times of a command whose state has to be stored once it has ended. From SIGTERM until that is durable it takes
-    `takes_s` run seconds; None if unmeasured. `ended`: the rest of the time belongs to its state.
+    The times of a command whose state has to be stored once it has ended. `takes_s` are the run seconds from SIGTERM
+    until the state is durable; None if unmeasured. `ended`: the command has ended, so the time that is left is for
+    storing its state.
     """
 
     takes_s: float | None

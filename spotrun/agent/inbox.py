@@ -15,13 +15,14 @@ TURN_S = 0.1
 
 
 class PowerOff(Exception):
-    """The agent's work on this instance is over: end the trainer, ship the log, exit with 0."""
+    """The agent's work on this instance is over: end the trainer, ship the log, and exit with code 0."""
 
 
 @dataclass(frozen=True)
 class Said:
     """
-    A message of trainer `incarnation` with its descriptors, and when it was read (`at_s` is monotonic run time).
+    A message from trainer `incarnation`, with its descriptors and the moment at which it was read. `at_s` is monotonic
+    run time.
     """
 
     incarnation: int
@@ -34,8 +35,8 @@ class Said:
 @dataclass(frozen=True)
 class Exited:
     """
-    Trainer `incarnation`, which ended `at` that time, and its whole process group are gone. All its messages are in the
-    inbox already. `ended_well`: with exit code 0, or, after SIGTERM, as a program ends that has caught it.
+    Trainer `incarnation` ended at time `at`, and its whole process group is gone. All its messages are already in the
+    inbox. `ended_well`: it ended with exit code 0, or handled SIGTERM and ended.
     """
 
     incarnation: int
@@ -47,8 +48,8 @@ class Exited:
 @dataclass(frozen=True)
 class CameTooLate:
     """
-    Process `pid` of the command wanted to lead its training as well, and was turned away. `alone`: the first, `leader`,
-    has gone, so that no two train at once.
+    Process `pid` of the command wanted to train as well, after process `leader`, and was turned away. `alone`: the
+    leader has ended, so the two never trained at the same time.
     """
 
     incarnation: int
@@ -59,7 +60,7 @@ class CameTooLate:
 
 @dataclass(frozen=True)
 class Stranger:
-    """A process that does not belong to the trainer was turned away, and `why`."""
+    """A process that does not belong to the trainer was turned away. `why` is the reason."""
 
     incarnation: int
     why: str
@@ -80,7 +81,7 @@ class NoticeHeard:
 
 @dataclass(frozen=True)
 class NoticesLost:
-    """The metadata service gives no answer that can be read: the agent cannot receive notices."""
+    """The metadata service returns no readable answer, so the agent cannot receive notices."""
 
     reason: str
 
@@ -90,7 +91,7 @@ class LedgerRead:
     """
     Another process has written to the ledger: the recorder has its newest state.
 
-    The letter has none: one that waited here while a standby took over would be of a run that goes on elsewhere.
+    The letter itself has no state, because it would be out of date if a standby took over while the letter waited here.
     """
 
 
@@ -104,8 +105,8 @@ class LedgerLost:
 @dataclass(frozen=True)
 class Saved:
     """
-    A snapshot became commit `commit`. Uploading, verifying and recording it took `took_s` of run time. `digest` is of
-    its image (`unchanged.digest`) if that was not sent whole.
+    A snapshot became commit `commit`. Uploading, verifying and recording it took `took_s` run seconds. `digest` is the
+    digest of its image (`unchanged.digest`) if the image was not sent whole.
     """
 
     sequence: int
@@ -123,7 +124,7 @@ class SaveFailed:
 
 @dataclass(frozen=True)
 class SaveTorn:
-    """Files of a snapshot were written to before they were read: another snapshot has to have copies of `paths`."""
+    """Files of a snapshot were changed before they could be read. The next snapshot needs copies of `paths`."""
 
     sequence: int
     paths: tuple[str, ...]
@@ -131,7 +132,10 @@ class SaveTorn:
 
 @dataclass(frozen=True)
 class SaveGivenUp:
-    """A command's state holds what may not be stored, like a secret. Until that changes, another try does not help."""
+    """
+    A command's state contains a part that may not be stored, like a secret. Another try does not help until that
+    changes.
+    """
 
     sequence: int
     reason: str
@@ -147,7 +151,7 @@ class StateSpread:
 
 @dataclass(frozen=True)
 class MemberUnheard:
-    """A member of the gang does not answer the lead, which needs the answer before it makes a checkpoint."""
+    """A member of the gang does not answer the lead. The lead needs the answer to make a checkpoint."""
 
     sequence: int
     name: MemberName
@@ -191,7 +195,7 @@ class SaveAbandoned:
 
 @dataclass(frozen=True)
 class CommonPartSent:
-    """The store holds that part of a snapshot being sent which its arena has in common with the other one."""
+    """The store now has the common part of the snapshot in flight, the part that both arenas share."""
 
     sequence: int
 

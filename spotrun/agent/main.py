@@ -3,8 +3,8 @@ Runs the agent of one instance, from its start to power off.
 
     read the ledger -> end what an earlier agent left -> set up -> (stand by) -> run the attempt
 
-Its exit code 0 means power off, for any reason; any other is a crash, after which the bootstrap starts it again
-and it continues its own attempt.
+Exit code 0 means power off, for any reason. Any other code is a crash: the bootstrap starts the agent again, and it
+continues its own attempt.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CRASHED = 70
 
 
 def main() -> int:
-    """Run the agent. Does not return when a crash leaves threads behind that wait for a store."""
+    """Run the agent, and exit the process even if threads still wait for a store."""
     threading.excepthook = _crash_of_thread
     try:
         context = AgentContext.open(Assignment.from_environment())
@@ -97,7 +97,7 @@ def _standing(context: AgentContext) -> Standing:
 
 def _set_up(context: AgentContext) -> str | None:
     """
-    Set the instance up. Return what failed; None if all is well.
+    Set the instance up. Return the reason if that failed; None if all is well.
 
     Raises:
         PowerOff: this instance cannot train, and another one may.
@@ -116,9 +116,11 @@ def _set_up(context: AgentContext) -> str | None:
 
 def _early_trainer(context: AgentContext) -> TrainerProcess | None:
     """
-    Start a trainer that does its imports while this agent stands by, and blocks in its set-up.
+    Start a trainer early, while this agent stands by. It does its imports, then blocks in its set-up until the
+    takeover.
 
-    Only if a commit proves that the script has our callback: anything else would train without authority.
+    Start it only if an earlier commit proves that the script uses spotrun's callback. A script without it would not
+    wait, and would train without authority.
     """
     if not context.recorder.state.has_trained or os.environ.get(EARLY_VARIABLE) == "0":
         return None

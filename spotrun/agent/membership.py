@@ -3,7 +3,8 @@ Runs the agent of a gang's member, from its set-up to power off.
 
     say ready -> (the lead starts an attempt) -> lead it, or follow -> the attempt is over -> say ready again -> …
 
-A member outlives attempts: it keeps its set-up, what it fetched, and as a lead the newest checkpoint in memory.
+A member outlives attempts: it keeps its set-up, the files that it fetched, and, as the lead, the newest checkpoint in
+memory.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ TURN_S = 0.1
 
 class Membership:
     """
-    The membership of one instance. `failure` is the reason if the set-up has failed: the run then gets it as an event.
+    The membership of one instance. If its set-up has failed, `failure` is the reason, and is written to the ledger when
+    an attempt begins.
     """
 
     def __init__(self, context: AgentContext, failure: str | None) -> None:
@@ -52,14 +54,15 @@ class Membership:
         Take part in attempts.
 
         Raises:
-            PowerOff: the run needs nothing more from this instance, or the cloud takes it.
+            PowerOff: the run no longer needs this instance, or the cloud takes it.
         """
         while True:
             self._train(self._await_attempt())
 
     def _open_door(self) -> Door | None:
         """
-        Open a door at the port that the others know already, if an earlier agent of this instance has reported one.
+        Open a door (see connectivity.py); None if this machine cannot. If an earlier agent of this instance has
+        reported a port, use that one, because the other members know it.
         """
         known = self._context.recorder.state.member(self._name).ready
         port = None if known is None else known.door
@@ -117,7 +120,9 @@ class Membership:
         self._append(decide)
 
     def _append(self, decide: Decide) -> bool:
-        """Append an event. Return False if it was not written: another member was first, or the ledger has changed."""
+        """
+        Append an event. Return False if it was not written, because another member was first or the ledger has changed.
+        """
         future = self._context.recorder.append(decide)
         try:
             return future.result(APPEND_WITHIN_S) is not None
@@ -127,7 +132,7 @@ class Membership:
             raise PowerOff(error.message) from error
 
     def _hear(self) -> None:
-        """Read a letter. One of an earlier attempt is dropped: the state is the recorder's."""
+        """Read a letter. Letters of an earlier attempt are dropped, because the recorder has the state."""
         try:
             letter = self._context.inbox.get(timeout=TURN_S)
         except queue.Empty:
@@ -141,10 +146,10 @@ class Membership:
 
     def _train(self, attempt: Attempt) -> None:
         """
-        Take part in an attempt until it is over. Return if this member stays.
+        Take part in an attempt until it is over. Return if this member stays for the next attempt.
 
         Raises:
-            PowerOff: it does not stay.
+            PowerOff: this member leaves.
         """
         loop = self._part_in(attempt)
         self._held = None
@@ -162,7 +167,7 @@ class Membership:
         self._context.note("the attempt is over; this instance is ready for the next one")
 
     def _fail_setup(self, attempt: Attempt) -> NoReturn:
-        """Write that there will be no training; any member may."""
+        """End the attempt in the ledger because this member's set-up failed. Any member may write that."""
         name = self._context.assignment
         journal = AttemptJournal(self._context.recorder, name.launch, name.instance_id, self._context.booted_at)
         journal.attempt = attempt.number
@@ -192,7 +197,7 @@ def _unless_ready(state: RunState, ready: MemberReady) -> AnyEvent | None:
 
 
 def _started_by(state: RunState, gang: Gang) -> AttemptStarted:
-    """Return the event, which names the lead."""
+    """Return the event that starts an attempt of `gang`. It names the lead's instance."""
     lead = state.member(gang.names[0])
     assert lead.ready is not None
     return AttemptStarted(

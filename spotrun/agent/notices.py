@@ -1,6 +1,6 @@
 """
-Watches for notices that this instance will be taken, from the sources of its cloud. The watcher reports to the main
-loop and does nothing else. A source that gives no answer makes it *blind*: it reports that once, and training goes on.
+Watches its cloud's sources for notices that this instance will be taken. The watcher only reports to the main loop. If
+a source does not answer, the watcher is *blind*: it reports that once, and training goes on.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from spotrun.clock import Clock
 from spotrun.clouds.notices import Blind, NoticeSource
 
 POLL_S = 5.0
-"""Run seconds between two polls. A source that held its answer back for longer is polled again at once."""
+"""Run seconds between two polls. A source that took longer to answer is polled again at once."""
 POLL_MIN_S, POLL_MAX_S = 0.05, 2.0
-"""Bounds of that in system seconds."""
+"""Bounds of POLL_S in system seconds."""
 BLIND_AFTER = 3
 """Consecutive failures of one source after which it counts as blind."""
 

@@ -17,7 +17,7 @@ from spotrun.units import Steps
 
 STEPS_REMEMBERED = 50
 SMOOTHING = 0.4
-"""Weight of the newest measurement; the duration of an upload changes with the neighbours."""
+"""Weight of the newest measurement. Upload times change with the other machines on the host and network."""
 FIRST_STALL = timedelta(seconds=1)
 """Assumed stall before one was measured."""
 
@@ -66,7 +66,7 @@ class Pace:
         self._rebalance = True
 
     def unwarned(self) -> None:
-        """Expect losses without a last commit before them from now on, which makes the interval shorter."""
+        """Expect losses without a final commit from now on. This shortens the interval."""
         self._hazard = replace(self._hazard, saved=0.0)
 
     def snapshot(self, step: int, stall_s: float, at_s: float) -> None:
@@ -82,7 +82,7 @@ class Pace:
         self._rebalance = False
 
     def dropped(self) -> None:
-        """Note that the newest copy came to nothing: another one is due at once."""
+        """Note that the newest copy did not become a commit, so another one is due at once."""
         self._snapshot_s = None
 
     def committed(self, took_s: float, at_s: float) -> None:
@@ -90,17 +90,17 @@ class Pace:
         self.commit_s = _smoothed(self.commit_s, took_s)
 
     def too_soon(self, now_s: float) -> bool:
-        """Return True if it is too soon for another commit that is not final."""
+        """Return True if a commit that is not final would come too soon after the newest one."""
         return self.held_s(now_s) > 0
 
     def held_s(self, now_s: float) -> float:
-        """Return for how many seconds a snapshot that is not final still has to wait."""
+        """Return the seconds for which a snapshot that is not final still has to wait."""
         since_s = None if self._committed_s is None else now_s - self._committed_s
         return 0.0 if since_s is None else max(0.0, COMMIT_GAP.total_seconds() - since_s)
 
     @property
     def every_steps(self) -> int | None:
-        """Steps between two snapshots that the trainer takes by itself; None if it counts none."""
+        """Steps between two snapshots that the trainer takes by itself; None if it does not count steps."""
         return self._every.count if isinstance(self._every, Steps) else None
 
     def interval_s(self, now_s: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Takes an attempt from a notice, or a request to stop, over its last snapshot to its last entry."""
+"""Leads an attempt from a notice, or a request to stop, through its last snapshot to its last ledger entry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from spotrun.agent.trainer_start import TrainerStart
 from spotrun.run.state import RunState
 
 FILES_STOP_BEFORE_S = 3.0
-"""System seconds before a noticed attempt's last snapshot, in which files of the script that are being sent arrive."""
+"""
+System seconds before the last snapshot at which sending of the script's files stops, so that files in flight can still
+arrive.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,7 @@ class Preemption:
         self._journal.notice_seen(notice)
 
     def read(self, state: RunState) -> None:
-        """Read the notice of another member, which ends the attempt of its gang (protocol 47)."""
+        """Act on a notice for another member of the gang, which ends this attempt too (protocol 47)."""
         notice = state.attempts[self._journal.attempt].notice
         if notice is None or notice.member is UNSET or self._drain.deadline_s is not None:
             return
@@ -73,7 +76,7 @@ class Preemption:
         if stage is Stage.TOO_LATE:
             if trainer.terminated:
                 self.terminated()
-            if trainer.final is not None:  # only the script's end after fit() is missing
+            if trainer.final is not None:  # only the end of the script, after fit(), is missing
                 self.drained(trainer.final)
             self._ending.drained_short("the final snapshot was not durable in time")
 
@@ -83,7 +86,7 @@ class Preemption:
         self._ending.drained(final, commit.event.taken_at if commit is not None and mine else self._context.clock.now())
 
     def terminated(self) -> NoReturn:
-        """End the attempt of a command that is done with its work after SIGTERM, or whose time is over."""
+        """End the attempt of a command that has ended after SIGTERM, or whose time is over."""
         trainer = self._trainers.current
         if trainer.final is not None:
             self.drained(trainer.final)
@@ -92,7 +95,7 @@ class Preemption:
         self._ending.drained(None, stopped_at)
 
     def _begin(self) -> None:
-        """Train no further step. A trainer that has ended saves its last snapshot, and that is all."""
+        """Begin the drain: train no further step. If the trainer has already ended, only its last snapshot is saved."""
         trainer, trainee = self._trainers.current, self._start.trainee
         self._drain.begin(trainee.times)
         trainee.make_way()

@@ -1,8 +1,8 @@
 """
 Reads and writes the ledger for an agent, in one thread.
 
-Appends wait in a queue and keep their order, so neither the main loop nor an upload ever waits for a slow store unless
-it wants to. A passing fault is retried while training goes on: unknown is not dead (promise I6).
+Appends wait in a queue and keep their order, so the main loop and uploads wait for a slow store only if they choose to.
+A temporary store fault is retried while training goes on: unknown is not dead (promise I6).
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ TAIL_S = 2.0
 TAIL_MIN_S = 0.1
 """Minimum system seconds between two reads of the next number."""
 PAUSE_S = 1.0
-"""System seconds between two tries, each of which the ledger may have given up after a minute, or at once."""
+"""System seconds between two tries. The ledger may give a try up at once, or after a minute."""
 GIVE_UP_AFTER_S = 3600.0
-"""Maximum system seconds of tries. A store that is gone for this long has taken the run with it."""
+"""Maximum system seconds of tries. If the store is gone for this long, the run is lost with it."""
 ROOM_WITHIN_S = float(os.environ.get("SPOTRUN_ROOM_WITHIN_S", "900"))
 """
-Maximum system seconds for which an instance waits until a store that takes no writes has room again. It bills
-meanwhile, and what it holds is seldom worth more: unless the job says otherwise, ten minutes of training. Tests set
-fewer.
+Maximum system seconds for which an instance waits for room in a store that takes no writes. The instance bills
+meanwhile, and its unsaved progress is seldom worth more: by default, ten minutes of training. Tests set fewer.
 """
 
 Job = tuple[Decide, "Future[Entry | None]"]
@@ -42,16 +41,16 @@ Job = tuple[Decide, "Future[Entry | None]"]
 
 def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
     """
-    Return a decision to append `event`, unless it stands there already: an append whose answer was lost is decided on
-    again.
+    Return a decision that appends `event` unless `done` finds it in the ledger. An append whose answer was lost is
+    decided again, so it must not be written twice.
     """
     return lambda state: None if done(state) else event
 
 
 class Recorder:
     """
-    Appends in order and tails, each text of an event after `clean`. If no further append can succeed, the inbox gets a
-    LedgerLost.
+    Appends events in order, with `clean` applied to each of their texts, and reads new entries of the ledger. If no
+    further append can succeed, the inbox gets a LedgerLost.
     """
 
     def __init__(self, ledger: Ledger, clock: Clock, inbox: Inbox, clean: Clean) -> None:
@@ -78,9 +77,10 @@ class Recorder:
 
     def append(self, decide: Decide) -> Future[Entry | None]:
         """
-        Return a future of the entry, once it is written; None if `decide` found nothing to do.
+        Return a future of the written entry. Its result is None if `decide` found nothing to do.
 
-        The future raises what Ledger.append raises, except that StoreUnavailable means an hour of it.
+        The future raises the errors of Ledger.append. StoreUnavailable is raised only after an hour of tries,
+        WritesRefused after ROOM_WITHIN_S.
         """
         future: Future[Entry | None] = Future()
         self._jobs.put((lambda state: cleaned(decide(state), self._clean), future))

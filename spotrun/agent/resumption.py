@@ -1,6 +1,6 @@
 """
-Finds what a trainer begins with: the newest whole checkpoint, from the store or from the memory that still holds it,
-and the ends of the fits before it.
+Finds the checkpoints that a trainer starts from: the newest whole one, from the store or from memory, and the final
+ones of the fits before it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NothingToResumeFrom(Exception):
     """No existing checkpoint can be read. Training never begins at zero in silence (promise I4)."""
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
-        """Keep the reason. `is_damage`: the store has not what was committed, so another commit may be whole."""
+        """Keep the reason. `is_damage`: the stored commit is damaged, so another one may be whole."""
         super().__init__(detail)
         self.cause = cause
         self.detail = detail
@@ -37,8 +37,8 @@ class NothingToResumeFrom(Exception):
 
 class Beginning(NamedTuple):
     """
-    Start of a trainer. The files of `found` are next to the work folder. `ends` are the images with which the fits
-    before that of `found` have ended, the first one first.
+    The checkpoint that a trainer starts from. The files of `found` have been fetched next to the work folder. `ends`
+    are the final images of the earlier fits, in order.
     """
 
     found: NewestReadable | None
@@ -58,7 +58,7 @@ class Beginning(NamedTuple):
 
 
 class Forwarding:
-    """Announces its checkpoint to a trainer while that is fetched."""
+    """Announces a checkpoint to its trainer while the checkpoint is being fetched."""
 
     def __init__(self, context: AgentContext, trainer: Trainer) -> None:
         self._context = context
@@ -75,8 +75,9 @@ def newest_checkpoint(
     context: AgentContext, ready: Image | None, trainer: Trainer, known: Mapping[str, StoredFile]
 ) -> Beginning:
     """
-    Return the newest checkpoint that is whole, with its files; none if there never was one. A `ready` image need not be
-    fetched. Fetched parts are handed on to the trainer at once. The work folder has the files that are `known`.
+    Return the newest whole checkpoint, with its files. If the run has no checkpoint to resume from, return an empty
+    Beginning. A `ready` image need not be fetched. Fetched parts are passed on to the trainer at once. The work folder
+    has the `known` files.
 
     Raises:
         NothingToResumeFrom: with the reason.
@@ -95,13 +96,13 @@ def newest_checkpoint(
 
 @contextlib.contextmanager
 def reasons() -> Iterator[None]:
-    """Raise NothingToResumeFrom for an error of reading a checkpoint."""
+    """Convert an error from reading a checkpoint into NothingToResumeFrom."""
     try:
         yield
     except CheckpointDamaged as error:
         raise NothingToResumeFrom(Cause.EXTERNAL, f"CheckpointDamaged: {error}", is_damage=True) from error
     except StoreUnavailable as error:
-        raise NothingToResumeFrom(Cause.INTERRUPTED, str(error)) from error  # another instance may be luckier
+        raise NothingToResumeFrom(Cause.INTERRUPTED, str(error)) from error  # another instance may succeed
     except StoreError as error:
         raise NothingToResumeFrom(Cause.ACCESS, str(error)) from error
     except SpotrunError as error:
@@ -110,8 +111,8 @@ def reasons() -> Iterator[None]:
 
 class StateFound(NamedTuple):
     """
-    The checkpoint whose state lies in the work folder now, and the newer ones that were left out. `in_place`: the files
-    there are those that the command before has left.
+    The checkpoint whose state is now in the work folder, and the newer ones that were skipped. `in_place`: the files
+    are those that the previous command left there.
     """
 
     commit: Commit
@@ -132,7 +133,8 @@ class StateFound(NamedTuple):
 
 def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choice: StateChoice) -> StateFound:
     """
-    Put the state of the newest checkpoint that is whole, or of the one before, into the work folder. There is one.
+    Restore the state of a checkpoint into the work folder: the newest whole one, or the one before. The run has at
+    least one.
 
     Raises:
         NothingToResumeFrom: with the reason.
@@ -165,19 +167,19 @@ def _newest_with_files(
     recipient: Recipient,
     known: Mapping[str, StoredFile],
 ) -> Beginning:
-    """Return the newest checkpoint whose files are whole, too; they are fetched along with the image."""
+    """Return the newest checkpoint whose image and files are both whole. They are fetched at the same time."""
     skipped: list[int] = []
     with ThreadPoolExecutor(1, "files") as beside:
         while True:
             files = FilesOfCommit(context, candidates[0], known)
             coming = beside.submit(files.fetch)
-            first = candidates[0].event.fit == 1  # else the trainer begins with another image
+            first = candidates[0].event.fit == 1  # otherwise the trainer starts from the image of an earlier fit()
             found = newest_readable(context.store, candidates, ready, recipient if first else None)
             ready, commit = None, found.image.commit
             try:
                 if found.skipped:
                     files = FilesOfCommit(context, commit, known)
-                    coming = beside.submit(files.fetch)  # after the other, which may still write there
+                    coming = beside.submit(files.fetch)  # queued after the first fetch, which may still write there
                 coming.result()
                 ends = fits.ends_before(context, commit)
                 return Beginning(NewestReadable(found.image, (*skipped, *found.skipped)), files, ends)
@@ -194,14 +196,14 @@ def _newest_with_files(
 
 
 def still_here(context: AgentContext, newest: Newest) -> Image | None:
-    """Return that commit, if every byte of its arena is still as it was; None otherwise."""
+    """Return the image of the commit `newest` if every byte of its arena is unchanged; None otherwise."""
     commit = context.recorder.state.commit(newest.commit)
     assert commit is not None
     return recognised(context.store, Image(commit, newest.fd, newest.start), newest.digest)
 
 
 def starts(context: AgentContext, beginning: Beginning, files: CommitFiles) -> list[Start]:
-    """Return the beginnings of the trainer's fits, the first one first."""
+    """Return the starts of the trainer's fits, in order."""
     if beginning.found is None:
         return [Start(told_to_trainer(context, None))]
     image = beginning.found.image

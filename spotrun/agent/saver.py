@@ -1,8 +1,8 @@
 """
 Turns full arenas into commits: one upload in flight, the newest waiting one next (protocol 20 to 22).
 
-The main loop owns what is waiting; a worker thread makes one snapshot durable at a time and reports the result to the
-inbox.
+The main loop owns the waiting snapshot. A worker thread makes one snapshot durable at a time and reports the result to
+the inbox.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from spotrun.store.port import Store
 METRICS_MAX = 50
 DETAIL_MAX = 1000
 TRY_AGAIN_S = 2.0
-"""System seconds between two tries to save what a full store has refused."""
+"""System seconds between two tries to save a snapshot that a full store has refused."""
 LARGE_BYTES = 32 << 20
 """
-Minimum bytes of an upload for which training goes first. A smaller one takes some hundredths of a second of computing,
-which training does not feel.
+Minimum bytes of an upload that gives way to training. A smaller upload computes for a few hundredths of a second, which
+does not slow training down noticeably.
 """
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """An upload. `image_digest` is set if the image was not sent whole."""
+    """A finished upload. `image_digest` is set if the image was not sent whole."""
 
     uploaded: Uploaded
     versions: dict[str, str]
@@ -70,15 +70,15 @@ _NO_IMAGE = _Sent(
     versions={},
     image_digest=None,
 )
-"""Upload of a command: its state is files alone."""
+"""The upload of a command's snapshot: it has no image, only files."""
 
 
 class Saver:
     """
-    Makes snapshots durable. In the main loop `spent` is called when the common part of a snapshot's arena may be
-    written again, and `released` when all of it may.
+    Makes snapshots durable. It calls `spent`, in the main loop, when the common part of a snapshot's arena may be
+    overwritten, and `released` when the whole arena may be.
 
-    `hold` keeps a waiting snapshot back (commits are 30 s apart); a final one never waits for that.
+    `hold` keeps a waiting snapshot back, because commits are 30 s apart. A final snapshot is never held back.
     """
 
     def __init__(
@@ -96,7 +96,8 @@ class Saver:
         self._in_flight: Snapshot | None = None
         self._torn = False
         """
-        True once the trainer may overwrite a part of what is in flight: if this upload fails, it cannot be repeated.
+        True once the trainer may overwrite a part of the snapshot in flight. If its upload fails, it cannot be
+        repeated.
         """
         self._control = UploadControl()
         self._hurried = False
@@ -115,13 +116,14 @@ class Saver:
     @property
     def at_work(self) -> bool:
         """
-        True while a thread sends a snapshot, or deletes what it makes superfluous. Its letter comes before it ends.
+        True while a thread sends a snapshot, or deletes the older checkpoints that it makes superfluous. The thread
+        puts its letter into the inbox before it ends.
         """
         return self._work is not None and self._work.is_alive()
 
     @property
     def held(self) -> Snapshot | None:
-        """The snapshot that waits although nothing is being sent."""
+        """The snapshot that is held back: it waits although no upload is in flight."""
         return self._waiting if self._in_flight is None else None
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -129,16 +131,19 @@ class Saver:
         self._waiting = snapshot
 
     def drop_waiting(self) -> None:
-        """Drop the waiting snapshot, unless it is final: the newest wins, and a final one is the newest."""
+        """
+        Drop the waiting snapshot in favour of a newer one, unless it is final: no newer one follows a final snapshot.
+        """
         if self._waiting is not None and not self._waiting.taken.final:
             self._released(self._waiting)
             self._waiting = None
 
     def turn(self, *, hold: bool, overdue: bool) -> None:
         """
-        Begin the next upload, if there is one and nothing is in flight. `overdue`: the next snapshot is due. Training
-        goes first on the processor until then, or until that snapshot is there: otherwise no snapshot might ever become
-        durable where the processors are always full.
+        Begin the next upload if a snapshot waits and none is in flight.
+
+        Training has priority on the processor while an upload goes on, until the next snapshot is waiting or `overdue`.
+        Without that limit, no snapshot might ever become durable on processors that are always full.
         """
         self._begin_next(hold=hold)
         if overdue or self._waiting is not None:
@@ -163,13 +168,14 @@ class Saver:
 
     def finish(self, within_s: float) -> None:
         """
-        Wait until what the newest commit makes superfluous is gone. In a complete run no other process deletes it.
+        Wait up to `within_s` until the checkpoints that the newest commit makes superfluous are deleted. Once the run
+        is complete, no other process deletes them.
         """
         if self._work is not None:
             self._work.join(within_s)
 
     def close(self) -> None:
-        """Stop saving. When this returns, nothing is on its way, and no memory is kept for it."""
+        """Stop saving. On return, no upload is in flight, and the memory of all snapshots is released."""
         self._control.cancel()
         if self._work is not None:
             self._work.join()
@@ -179,16 +185,17 @@ class Saver:
                 self._released(snapshot)
 
     def abandon(self) -> None:
-        """Cancel the upload in flight, unless it is of a final snapshot."""
+        """Cancel the upload in flight, unless its snapshot is final."""
         if self._in_flight is not None and not self._in_flight.taken.final:
             self._control.cancel()
             self._spend(self._in_flight)
 
     def common_part_sent(self, sequence: int) -> None:
         """
-        Note that the store holds the common part of that snapshot's arena; nothing follows a final one.
+        Note that the store has the common part of snapshot `sequence`. Does nothing for a final snapshot, since no
+        other follows it.
 
-        Another trainer's sequence begins at 0, but not before the snapshots of this one are settled.
+        The next trainer's sequence starts at 0 again, but only after all snapshots of this one are settled.
         """
         if self._in_flight is not None and self._in_flight.sequence == sequence and not self._in_flight.taken.final:
             self._spend(self._in_flight)
@@ -199,18 +206,23 @@ class Saver:
             self._spent(snapshot)
 
     def hurry(self) -> None:
-        """Let uploads take all of the network and of the processor from now on: there is a deadline."""
+        """Let uploads use the network and the processor fully from now on, because there is a deadline."""
         self._hurried = True
         self._control.hurry()
         self._cpu_priority.stand_behind(False)
 
     def refused(self) -> None:
-        """Keep what was to be saved, unless something newer waits or it is torn: the store takes no writes now."""
+        """
+        Keep the snapshot that the store refused and try again later, unless a newer one waits or this one is torn.
+        """
         self._not_before_s = time.monotonic() + TRY_AGAIN_S
         self.settled(retry=True)
 
     def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
-        """Settle the snapshot in flight. It is tried again only if nothing newer can follow it."""
+        """
+        Settle the snapshot in flight, and return it. It is tried again only if `retry`, or if a final snapshot
+        `failed`, and only if no newer one waits and it is not torn.
+        """
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:
             return None
@@ -325,7 +337,7 @@ class Worker:
         return _Sent(uploaded, versions, image_digest)
 
     def _lenders(self, attempt: int) -> set[str]:
-        """Return the prefixes of the commits whose objects stay while a new one borrows them."""
+        """Return the prefixes of the commits that a new commit may borrow from: their objects stay meanwhile."""
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
 
@@ -360,7 +372,7 @@ class Worker:
         try:
             self._recorder.append(unless(lambda state: state.commit_at(prefix), event)).result()
         except SpotrunError:
-            return  # the inbox has it: this agent is fenced. A zombie's objects are garbage, not damage.
+            return  # the inbox has a LedgerLost: this agent is fenced. Its objects are garbage, not damage.
         commit = self._recorder.state.commit_at(prefix)
         assert commit is not None
         if snapshot.arena is not None:
@@ -383,14 +395,14 @@ class Worker:
 
     def _retire(self, attempt: int, resume_source: int | None) -> None:
         if self._recorder.state.current_attempt != attempt:
-            return  # the next one retires
+            return  # the next attempt retires
         try:
             for number in retention.to_retire(self._recorder.state, self._rule, resume_source):
                 self._retire_one(attempt, number)
             self._sweep_once()
             self._files.sweep()
         except SpotrunError:
-            return  # fenced, and the current agent retires; or the store is away, and the next save retires
+            return  # fenced: the current agent retires; or the store is unavailable: the next save retires
 
     def _retire_one(self, attempt: int, number: int) -> None:
         event = CheckpointRetired(attempt=attempt, commit=number)
@@ -400,7 +412,7 @@ class Worker:
         discard(self._store, commit.event.prefix)
 
     def _sweep_once(self) -> None:
-        """Delete the remains of dead attempts, once in the life of this agent."""
+        """Delete the objects that dead attempts left behind, once in the life of this agent."""
         if self._swept:
             return
         keys = [stored.key for stored in self._store.list(retention.FOLDER)]
@@ -410,7 +422,10 @@ class Worker:
 
 
 def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> CheckpointCommitted:
-    """Return the event as that of a gang: all ranks have the same state, and rank 0 has stored it (protocol 41, 42)."""
+    """
+    Return the event with the fields of a gang added: all ranks have the same state, and rank 0 has stored it (protocol
+    41, 42).
+    """
     shard = Shard(
         rank=0,
         attempt=event.attempt,
@@ -426,5 +441,5 @@ def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> Checkpoint
 
 
 def finite(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the first few metrics that JSON can hold."""
+    """Return the metrics that are finite, because JSON has no NaN or Inf; only the first METRICS_MAX metrics count."""
     return {name: value for name, value in list(metrics.items())[:METRICS_MAX] if math.isfinite(value)}

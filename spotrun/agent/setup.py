@@ -1,12 +1,12 @@
 """
-Prepares a training: the work folder, and the environment that the user's own set-up command makes. PyTorch is a part of
-that environment if the image has none.
+Prepares an instance for training: the work folder, and the environment that the user's set-up command makes. PyTorch is
+installed into that environment if the machine image has none.
 
     (container) -> clean folders -> unpack what an earlier instance made -> ready
                   -> or run `setup` -> pack what it made, and store that while the training begins
 
-A set-up is paid for once; spotrun/folder/setup_cache.py keeps it. If anything is wrong with the cached one, the command
-runs again in clean folders, and the log says so.
+A set-up is paid for once: spotrun/folder/setup_cache.py keeps it. If the cached set-up is unusable for any reason, the
+command runs again in clean folders, and the log says so.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from spotrun.store.retrying import through_faults
 SETUP_MAX_S = 3600.0
 """Maximum system seconds of a set-up command."""
 FETCH_WITHIN_S = 300.0
-"""Maximum system seconds that a passing fault of the store may last."""
+"""Maximum system seconds to wait for a store fault to pass."""
 PACKED_MAX_BYTES = 16 << 30
 OUTPUT_BYTES = 64 << 10
-"""Bytes of a failed setup's output that are searched for the reason."""
+"""Bytes of a failed set-up's output that are searched for the reason."""
 FOLDERS = (environment.FOLDER, "work")
-"""Folders that a set-up may change, and all that is packed of it."""
+"""Folders that a set-up may change. Only these are packed."""
 
 
 class SetupFailed(SpotrunError):
@@ -51,20 +51,20 @@ class SetupFailed(SpotrunError):
 
 class NotInstalled(SpotrunError):
     """
-    A part that a training needs could not be had here. The user has nothing to correct, and another instance may have
-    it.
+    A package that a training needs could not be installed here. The user has nothing to correct, and another instance
+    may succeed.
     """
 
 
 def prepare(context: AgentContext) -> SetUp:
     """
-    Unpack the work folder, fetch what the run begins from, and set up; once in the life of an instance, or of its
-    container if set-up has changed that.
+    Unpack the work folder, fetch the run's start file, and set up. This happens once in the life of an instance, or of
+    its container if the set-up has changed the container.
 
     Raises:
         SetupFailed: the command ended with an error, or not within an hour.
         NotInstalled, NoImageNow
-        SpotrunError: the work folder cannot be had.
+        SpotrunError: the work folder cannot be fetched.
     """
     done = context.assignment.folder / "setup-done"
     began_s = context.clock.monotonic()
@@ -80,7 +80,7 @@ def prepare(context: AgentContext) -> SetUp:
     )
     how, size_bytes = _environment(context) if _has_environment(context) else ("none", 0)
     found = SetUp(seconds=context.clock.monotonic() - began_s, how=how, packed_bytes=size_bytes)
-    if before is None or not before.since():  # else a new container would lack what set-up has put into this one
+    if before is None or not before.since():  # a new container would lack what set-up changed in this one
         temporary = done.with_suffix(".tmp")
         temporary.write_bytes(msgspec.json.encode(found))
         temporary.replace(done)
@@ -88,7 +88,7 @@ def prepare(context: AgentContext) -> SetUp:
 
 
 def _fetch(context: AgentContext) -> None:
-    """Fetch into clean folders: an agent before this one may have died halfway through."""
+    """Fetch the files into clean folders, because an earlier agent may have died halfway through."""
     shutil.rmtree(context.assignment.work, ignore_errors=True)
     workdir.fetch(context.store, context.created.workdir_sha256, context.assignment.work)
     if context.created.start_sha256 is not None:
@@ -106,12 +106,15 @@ def _has_environment(context: AgentContext) -> bool:
 
 
 def _lacks_torch(context: AgentContext) -> bool:
-    """Return True if PyTorch has to be installed. A container has that of its image, or none."""
+    """
+    Return True if PyTorch has to be installed. It is never installed into a container, which has its image's PyTorch or
+    none.
+    """
     return context.container is None and environment.lacks_torch()
 
 
 def _environment(context: AgentContext) -> tuple[str, int]:
-    """Make the environment. Return how, and the size of its packed files, 0 if none are packed."""
+    """Make the environment. Return how it was made, and the size of its packed files, 0 if none are packed."""
     if not context.spec.pack_setup:
         _run(context)
         return "run", 0
@@ -127,7 +130,7 @@ def _environment(context: AgentContext) -> tuple[str, int]:
 
 
 def _unpacked(context: AgentContext, key: str) -> int | None:
-    """Return the size of the packed set-up that the environment now comes from; None if it has to be made."""
+    """Unpack the cached set-up. Return its packed size; None if `setup` has to run."""
     began_s = time.monotonic()
     try:
         packed = setup_cache.find(context.store, key)
@@ -165,9 +168,10 @@ def _unpack(context: AgentContext, key: str, packed: setup_cache.PackedSetup) ->
 
 def _run_and_pack(context: AgentContext, key: str, *, watched: bool) -> int:
     """
-    Run the command. Return the size of the packed set-up that is on its way into the store; 0 if there is none.
+    Run the command, and pack what it made. Return the size of the packed set-up, which a thread then uploads; 0 if it
+    is not packed.
 
-    `watched`: what the command leaves elsewhere on this machine will not be on the next one.
+    `watched`: check for changes elsewhere on this machine, because the next instance would lack them.
     """
     side_effects = _surroundings(context, watched=watched)
     before = diff_archive.survey(context.assignment.folder, FOLDERS)
@@ -210,7 +214,10 @@ def _why_not_packed(
 
 
 def _store(context: AgentContext, key: str, archive: Path) -> None:
-    """Store the packed set-up during the training. If the instance ends first, the next one has to set up again."""
+    """
+    Upload the packed set-up while the training begins. If the instance ends before that, the next one runs the set-up
+    again.
+    """
     try:
         stored = setup_cache.upload(context.store, key, context.assignment.launch, archive)
     except StoreError as error:
@@ -225,7 +232,7 @@ def _megabytes(size_bytes: int) -> str:
 
 
 def _run(context: AgentContext) -> None:
-    """Run the set-up. PyTorch comes first: the user's command may build on it."""
+    """Run the set-up. PyTorch is installed first, because the user's command may depend on it."""
     if _lacks_torch(context) and (failure := _failure_of(context, environment.torch_command())):
         raise NotInstalled(f"the installation of PyTorch {failure}")
     if context.spec.setup is not None and (failure := _failure_of(context, context.spec.setup)):
@@ -233,7 +240,7 @@ def _run(context: AgentContext) -> None:
 
 
 def _failure_of(context: AgentContext, command: str) -> str:
-    """Return how a command has failed; "" if it ended well."""
+    """Run a command, and return how it failed; "" if it ended well."""
     before = context.console.size_bytes()
     output = context.console.open()
     try:

@@ -1,4 +1,4 @@
-"""Waits, ready, behind an attempt that is about to end (protocol 13)."""
+"""Waits, ready to take over from an attempt that is about to end (protocol 13)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TURN_S = 0.1
 
 
 class Prefetch:
-    """Fetches the newest checkpoint before it is needed. What cannot be fetched now is fetched at the takeover."""
+    """Fetches the newest checkpoint before it is needed. If that fails, the takeover fetches it."""
 
     def __init__(self, context: AgentContext) -> None:
         self._store = context.store
@@ -39,7 +39,9 @@ class Prefetch:
             self._fetching = newest, self._pool.submit(fetch, self._store, newest, retry_for_s=10.0)
 
     def take(self, state: RunState) -> Image | None:
-        """Return the image of the newest commit, if it is here or on its way; None otherwise. Ends the prefetching."""
+        """
+        Stop prefetching. Return the image of the newest commit if it was fetched or is being fetched; None otherwise.
+        """
         newest, fetching = state.latest_commit(), self._fetching
         self._pool.shutdown(wait=False)
         if newest is None or fetching is None or fetching[0].number != newest.number:
@@ -61,13 +63,13 @@ def _close(future: Future[Image]) -> None:
 
 def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
     """
-    Wait until this agent may take over. Return the newest checkpoint then, if it was prefetched.
+    Wait until this agent may take over. Then return the newest checkpoint; None if it was not prefetched.
 
-    The standby is ready at once, or, `warming`, when its trainer has done its imports: a handover that is not pressed
-    for time waits for that.
+    The standby is ready at once, or, if `warming`, when its trainer has done its imports. A handover without time
+    pressure waits until the standby is ready.
 
     Raises:
-        PowerOff: it is not needed any more, or its own end was announced.
+        PowerOff: the standby is no longer needed, or the cloud has announced the end of its instance.
     """
     if not warming:
         context.status.change(phase="standby")
@@ -96,7 +98,7 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
 
 
 def _wait(context: AgentContext) -> list[Letter]:
-    """Wait for one letter or a short while. Letters that belong to the coming attempt are kept for it."""
+    """Wait up to TURN_S for one letter, and return it if the coming attempt needs it."""
     try:
         letter = context.inbox.get(timeout=TURN_S)
     except queue.Empty:

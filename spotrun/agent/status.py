@@ -1,4 +1,7 @@
-"""Shows the agent's state: `status.json` on its disk at each change, its status object in the store now and then."""
+"""
+Publishes the agent's state: in `status.json` on its disk at each change, and in its status object in the store every
+few seconds.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Upload(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of status.json. Epochs count from 0."""
+    """The content of status.json. Epochs count from 0."""
 
     phase: str = "boot"
     attempt: int | None = None
@@ -48,7 +51,7 @@ class Status:
         self._lock = threading.Lock()
         self.node = NodeStatus()
         self.facts: dict[str, Any] = {}
-        """More fields of the hint: epochs, metrics, step_s, stall_s, commit_s."""
+        """More fields of the status object: epochs, metrics, step_s, stall_s, commit_s."""
         self.data_wait = DataWait()
 
     def change(self, **changes: Any) -> None:
@@ -95,7 +98,7 @@ class Heartbeat:
         self._beat()
 
     def beat_now(self) -> None:
-        """Write the status at once: a change is worth a write of its own."""
+        """Write the status object at once, for a change that should not wait for the next beat."""
         self._now.set()
 
     def _work(self) -> None:

@@ -21,7 +21,7 @@ from spotrun.agent.trainer_start import TrainerStart
 from spotrun.run.events import Cause
 
 RETIRED_WITHIN_S = 10.0
-"""Maximum system seconds in which a complete run deletes the checkpoints that it need not keep."""
+"""Maximum system seconds in which a completed run deletes the checkpoints that it need not keep."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class TrainerExit:
         if trainer.refused is not None:
             self._ending.failed(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
         if trainer.terminated:
-            # With any exit code: a command that saves on SIGTERM ends well, and is not done.
+            # With any exit code: a command that saves on SIGTERM may exit with 0, and still is not done.
             self._preemption.terminated()
         if trainee.is_done(trainer.exited):
             step = trainer.last_step if trainer.finished is None else trainer.finished.step
@@ -65,8 +65,8 @@ class TrainerExit:
 
     def follow_others(self) -> None:
         """
-        Follow the others of a gang: a missing member ends the attempt, and a trainer that has ended elsewhere ends this
-        one.
+        React to the other members of a gang. A missing member ends the attempt. A trainer that failed on another member
+        ends this one.
         """
         if self._gang is None or self._trainer.exited is not None or self._drain.draining_s is not None:
             return
@@ -111,7 +111,7 @@ class TrainerExit:
         )
 
     def _own_end(self, exited: Exited) -> tuple[int, Cause, decisions.ExitWords]:
-        """Return the exit code, the cause and the words of this member's own trainer."""
+        """Return the exit code and cause of this member's own trainer, and the words that describe its end."""
         trainer = self._trainer
         code = decisions.FAILED if trainer.trained_again else exited.exit_code
         cause = decisions.exit_cause(code, hung=trainer.hung)

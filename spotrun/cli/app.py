@@ -62,7 +62,7 @@ VERBS = {
     "spans": Listed("Send a run's life to OpenTelemetry, as spans with the times of its ledger.", "resnet50"),
     "compare": Listed("Show the bills of several runs side by side.", "on-demand spot"),
     "bill": Listed(
-        "Compare what a run cost by its ledger with what the cloud charged.",
+        "Compare the cost of a run in its ledger with the cloud's bill.",
         "resnet50 --cur 'cur/2026-11/*.csv.gz'",
     ),
     "stop": Listed("Commit a last checkpoint, then end a run.", "resnet50"),
@@ -82,7 +82,10 @@ VERBS = {
     "version": Listed("Show the version, the commit where it is known, and which extras are installed."),
     "ps": Listed(same_as="status", arguments="--watch"),
 }
-"""Each with the first line of its help, and the arguments of an example. A test compares the lines with the verbs."""
+"""
+The verbs, each with the first line of its help and the arguments of an example. A test compares these lines with the
+verbs' docstrings.
+"""
 
 
 HEADINGS = {
@@ -132,22 +135,22 @@ def spotrun(
 
 
 def main() -> NoReturn:
-    """Run the console script: a SpotrunError becomes its message, its hint and its exit code."""
+    """Run the console script. A SpotrunError is reported with its message and hint, and sets the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a letter that the terminal's encoding lacks ends no command
+            stream.reconfigure(errors="replace")  # not an error if the terminal lacks a character
     try:
         code = exit_code(app, sys.argv[1:])
-        if sys.stdout is not None:  # as it is after `>&-`
+        if sys.stdout is not None:  # it is None after `>&-`
             sys.stdout.flush()
     except OSError as error:
         if error.errno != errno.EPIPE and error.errno not in NO_ROOM:
             raise
-        code = 0  # the reader of our output has left, as `| head` does
+        code = 0  # the reader of the output has ended, like `| head`
         if error.errno in NO_ROOM:
             fix = f"\n  try: {NO_ROOM[error.errno]}" if error.filename else ""
             print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}{fix}", file=sys.stderr)
             code = 1
         with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the output of Python itself when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python itself may still write when it ends
     sys.exit(code)

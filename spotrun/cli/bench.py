@@ -60,7 +60,7 @@ MaxParallelOption = Annotated[
         metavar="N",
         min=1,
         max=64,
-        help="How many are measured at once at most.",
+        help="Measure at most this many at once.",
         show_default="one of each type; 1 where the job trains on this machine",
     ),
 ]
@@ -120,9 +120,9 @@ def bench(
     """
     Measure how many samples a second and a dollar a job trains on several types.
 
-    Rents all types at once, each for some minutes; or trains here where the job does, one after the other. The
-    beginning of each training is left out. What was rented is gone when the command ends. Later runs of the same job
-    know what was measured.
+    Rents all types at once, each for some minutes. A job that trains on this machine is measured here, one training
+    after the other. The first steps of each training are left out. All rented instances are ended when the command
+    ends. Later runs of the same job use the measurements.
     """
     from spotrun.bench import report
     from spotrun.bench.attending import wanted
@@ -179,7 +179,10 @@ def _measure_and_show(
 
 
 def _measure(asked: BenchPlan, steps: int, max_parallel: int | None, rows: list[BenchRow]) -> None:
-    """Measure the trials of a bench. Each row is shown and added as soon as it is known, in the order of the trials."""
+    """
+    Measure the trials of a bench. Each row is shown, and added to `rows`, as soon as it is known. `rows` is in the
+    order of the trials.
+    """
     from spotrun.bench import report
     from spotrun.bench.attending import measuring
 

@@ -27,7 +27,7 @@ GcpBillingOption = Annotated[
     typer.Option("--gcp-billing", metavar="FILE", help="A detailed Google Cloud billing export, JSON or CSV."),
 ]
 CorrectOption = Annotated[
-    bool, typer.Option("--correct", help="Take over from the bill the ends of instances that no runner saw.")
+    bool, typer.Option("--correct", help="Take the ends of instances that no runner saw from the bill.")
 ]
 
 
@@ -42,7 +42,7 @@ def bill(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Compare what a run cost by its ledger with what the cloud charged.
+    Compare the cost of a run in its ledger with the cloud's bill.
 
     Exits with 12 if a difference cannot be explained. If the bill has several files, repeat the option or quote a
     pattern.
@@ -92,7 +92,10 @@ def bill(
 
 
 def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
-    """Ask, then write. Messages go to the error output: the standard output may be JSON."""
+    """
+    Show the corrections, ask, and write them to the ledger. Messages go to the error output, because the standard
+    output may be JSON.
+    """
     from functools import partial
 
     from spotrun.bill.corrections import corrected, corrections
@@ -116,5 +119,5 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
 
 
 def _as_decided(event: EndCorrected, _: RunState) -> EndCorrected:
-    """Return the same event whatever else was written meanwhile: the fold checks it again."""
+    """Return the event, even if other entries were written meanwhile: the fold checks it again."""
     return event

@@ -55,7 +55,7 @@ def _print_commits(commits: list[Commit]) -> None:
 
 
 def _told(commit: Commit) -> dict[str, Any]:
-    """Return the checkpoint for `--json`: its entry, with the epoch numbered as everywhere else that people read."""
+    """Return the checkpoint for `--json`: its entry, with the epoch counted from 1 as in all other output."""
     from msgspec import to_builtins
 
     entry = {**to_builtins(commit.event), "epoch": commit.event.epoch + 1}
@@ -134,7 +134,7 @@ def export_checkpoint(
 
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
-    """Return the newest checkpoint of a step. A step may name one that is suspect or cut off."""
+    """Return the newest checkpoint of `step`, even a suspect or cut-off one; or the newest usable one if it is None."""
     held = [commit for commit in state.commits if commit.retired_at is None]
     chosen = state.restore_candidates() if step is None else [c for c in reversed(held) if c.event.step == step]
     if chosen:
@@ -208,7 +208,10 @@ def prune(
 
 
 def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
-    """Only its current attempt may retire the checkpoints of a run that goes on (protocol 23)."""
+    """
+    Request that the agent prunes, because only the current attempt may retire the checkpoints of a run that goes on
+    (protocol 23). `dry_run` prints how many it would delete.
+    """
     from msgspec.structs import replace
 
     from spotrun.checkpoint.retention import to_retire
@@ -243,5 +246,5 @@ VERBS: Verbs = {
     "import": (import_checkpoint, "out.ckpt train.yaml"),
     "prune": (prune, "resnet50 --keep 1 --dry-run"),
 }
-"""Each with the arguments of an example for its help."""
+"""The verbs, each with the arguments of an example for its help."""
 add_verbs(app, "spotrun checkpoints", VERBS)

@@ -44,7 +44,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
 
 
 def _end_sweep(sweep: NamedSweep, yes: bool) -> None:
-    """Stop all its runs first, so that none launches, then end them one by one."""
+    """End the runs of a sweep: first stop all of them, so that none launches, then end them one by one."""
     from spotrun.runs.asking import confirm
     from spotrun.runs.interrupts import told
     from spotrun.runs.termination import take_down

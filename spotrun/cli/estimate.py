@@ -29,7 +29,7 @@ def estimate(
     """
     Reckon what a training costs at several places: rented, on spot, or on a machine of your own.
 
-    Nothing is rented. A figure of `published:` that is not reproduced, and does not say why, makes this exit with 1.
+    Nothing is rented. Exits with 1 if a figure under `published:` is not reproduced, and the study does not say why.
     """
     from spotrun.estimate import report
 
@@ -52,9 +52,7 @@ def estimate(
 
 
 def _reckonable(path: Path) -> CostStudy:
-    """
-    Return the study, with the prices of the places that are rented, or listed in a table, and with measured speeds.
-    """
+    """Return the study, completed with the prices of rented and listed places, and with measured speeds."""
     from spotrun.estimate.benched import with_benches
     from spotrun.estimate.cost_study_file import load_study, placed_in
     from spotrun.estimate.listed import with_list_prices
@@ -78,7 +76,7 @@ def _reckonable(path: Path) -> CostStudy:
 def _list_price(listed: Listed) -> ListPrice:
     """
     Raises:
-        SpecInvalid: no table has that price.
+        SpecInvalid: no table has the price.
     """
     from spotrun.estimate.price_lists import find_price
     from spotrun.units import Unreadable
@@ -90,7 +88,10 @@ def _list_price(listed: Listed) -> ListPrice:
 
 
 def _benched(job: Path, measured: Measured) -> BenchedSpeed:
-    """Raises: \n    SpecInvalid: the job was never measured that way, or the samples of a step are unknown."""
+    """
+    Raises:
+        SpecInvalid: the job was never measured on this type, or the samples of a step are unknown.
+    """
     from decimal import Decimal
 
     from spotrun.estimate.benched import BenchedSpeed
@@ -114,7 +115,7 @@ def _benched(job: Path, measured: Measured) -> BenchedSpeed:
 def _quotes(rented: Rented) -> Quotes:
     """
     Raises:
-        SpecInvalid: the cloud does not rent that out.
+        SpecInvalid: the cloud does not rent out this instance type there.
     """
     from spotrun.clouds.cloud import RentalFlags
     from spotrun.clouds.registry import cloud_named
@@ -131,7 +132,7 @@ def _quotes(rented: Rented) -> Quotes:
 def _require_agreement(studies: list[CostStudy]) -> None:
     """
     Raises:
-        FiguresDiffer: a published figure is not ours, and the study does not say why.
+        FiguresDiffer: a published figure differs from the computed one, and the study does not say why.
     """
     from spotrun.estimate.published import compared
 

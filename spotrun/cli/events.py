@@ -9,7 +9,7 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     """
     List everything that happened to a run, in order.
 
-    Times are UTC; where the run has a faster clock, they are its own. Entries without effect are marked VOID.
+    Times are UTC. If the run has a faster clock, they are times of that clock. Entries without effect are marked VOID.
     """
     import json
 
@@ -25,7 +25,7 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     for entry in opened.ledger.entries:
         mark = f"   VOID: {plain(voids[entry.number].reason)}" if entry.number in voids else ""
         if as_json:
-            print(json.dumps(json.loads(entry_json(entry)), separators=(",", ":")))  # all but ASCII is escaped
+            print(json.dumps(json.loads(entry_json(entry)), separators=(",", ":")))  # ASCII only
         else:
             say(event_line(entry, ordinals) + mark, EVENT_INDENT)
     readable = {entry.number for entry in opened.ledger.entries}

@@ -35,11 +35,11 @@ ToOption = Annotated[
 ]
 StepOption = Annotated[
     int | None,
-    typer.Option("--step", metavar="N", help="The files as of the checkpoint of this step, not the newest."),
+    typer.Option("--step", metavar="N", help="Fetch the files of the checkpoint of this step, not the newest."),
 ]
 ListedOption = Annotated[bool, typer.Option("--list", "-l", help="Show which files there are, and fetch none.")]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Replace also files that are not as fetch has written them.")
+    bool, typer.Option("--force", help="Also replace files that fetch did not write, or that have changed since.")
 ]
 
 
@@ -56,10 +56,11 @@ def fetch(
     """
     Fetch the files that the script has written, during the run and after it.
 
-    Only what is not here yet is fetched. The job's `outputs` say which files are stored. Times are UTC.
+    Files that are here already are not fetched again. The job's `outputs` say which files are stored. Times are UTC.
 
-    Files with names that tools obey are not fetched: hidden ones, and those that git, Python, test runners, build
-    tools, linters or coding assistants run or obey. Nothing is written into hidden folders, or folders of git.
+    Files that a tool could run, or read as its configuration, are not fetched: hidden files, and files with names that
+    git, Python, test runners, build tools, linters or coding assistants use. Nothing is written into hidden folders or
+    git folders.
     """
     from msgspec.structs import replace
 
@@ -76,7 +77,7 @@ def fetch(
     state, damage = opened.read_whole_part()
     outputs = _outputs_of(opened, state, step)
     listing = read_listing(opened.store, outputs, retry_for_s=RETRY_FOR_S)
-    stored = chooser(opened.spec.outputs.files)  # the files of a checkpoint are more than that
+    stored = chooser(opened.spec.outputs.files)  # a checkpoint may have more files
     listing = replace(listing, files=tuple(file for file in listing.with_copies if stored(file.path)))
     chosen = _chosen(opened.id, listing, patterns or [])
     if listed:
@@ -107,7 +108,7 @@ def fetch(
 def _outputs_of(run: OpenRun, state: RunState, step: int | None) -> Outputs:
     """
     Raises:
-        RunNotFound: nothing is stored, or nothing of that step.
+        RunNotFound: the run has no stored files, or none for the step.
     """
     from spotrun.report.fetching import why_nothing
 
@@ -127,7 +128,7 @@ def _outputs_of(run: OpenRun, state: RunState, step: int | None) -> Outputs:
 def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[OutputFile]:
     """
     Raises:
-        RunNotFound: a pattern fits no file.
+        RunNotFound: a pattern does not match any file.
     """
     from spotrun.report.fetching import NONE_STORED
     from spotrun.report.tables import plain
@@ -155,11 +156,11 @@ def _target(run_id: str, to: str | None) -> Path:
     """
     Return the folder to write into.
 
-    Refuse one that is hidden, git's or another tool's, or lies in one, wherever the command is called. Names of folders
-    above the user's home do not count.
+    Refuse a folder that is hidden, or belongs to git or another tool, or is inside such a folder, wherever the command
+    is called. Names of folders above the user's home do not count.
 
     Raises:
-        SpecInvalid: it is such a folder, or `to` is empty.
+        SpecInvalid: the folder is refused, or `to` is empty.
     """
     from spotrun.folder.fetched_names import Unfetched, unfetched_below
     from spotrun.folder.tool_folders import is_git_folder
@@ -186,8 +187,8 @@ def _target(run_id: str, to: str | None) -> Path:
 def _refuse_failures(found: Sequence[Fetched]) -> None:
     """
     Raises:
-        CheckpointDamaged: a file is not in the store as it was stored.
-        SpotrunError: something here is in the way of a file, or no file may be fetched, or one is refused.
+        CheckpointDamaged: a stored file is missing or damaged.
+        SpotrunError: a file or folder here is in the way, no file may be fetched, or a file is refused.
     """
     from spotrun.folder.stored_files import Outcome
 

@@ -32,12 +32,12 @@ def init(
     require_script(script)
     job = script.with_suffix(".yaml") if out is None else out
     if job.is_dir() or not job.parent.is_dir():
-        raise SpecInvalid(f"{job} is a folder, or its folder does not exist", hint="name a file by --out")
+        raise SpecInvalid(f"{job} is a folder, or its folder does not exist", hint="name a file with --out")
     if job.parent.resolve() != script.parent.resolve():
         hint = "name a file in the folder of the script: a run uploads the folder of its job"
         raise SpecInvalid(f"{job} is not next to {script}", hint=hint)
     if job.exists() and not force:
-        raise SpecInvalid(f"{job} exists already", hint="name another file by --out, or add --force")
+        raise SpecInvalid(f"{job} exists already", hint="name another file with --out, or add --force")
     text = first_job(script, arguments or (), job)
     check_job(job, text)
     write_text(job, text)

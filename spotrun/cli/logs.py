@@ -36,7 +36,7 @@ def logs(
     """
     Show what the training printed, attempt by attempt.
 
-    Of several nodes it is what rank 0 has printed, unless --member names another.
+    With several nodes, it is the output of rank 0, unless --member names another.
 
     A line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==` comes before what each instance printed. The log of
     a run whose ledger is damaged is shown too, before the error.
@@ -66,7 +66,7 @@ def logs(
 
 
 def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName | None:
-    """Return the member whose log is wanted; None if it is that of all."""
+    """Return the member whose log to print; None for the logs of all members."""
     if attempt is None and member is None:
         return None
     state, _ = run.read_whole_part()
@@ -74,7 +74,7 @@ def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName |
 
 
 def _lead_of(run: OpenRun, state: RunState, attempt: int) -> MemberName:
-    """Return the member with rank 0 in the run's attempt of this number."""
+    """Return the member with rank 0 in the run's attempt number `attempt`, counted from 1."""
     found = {ordinal: number for number, ordinal in state.ordinals().items()}
     if attempt not in found:
         known = f"a number from 1 to {len(found)}" if len(found) > 1 else "--attempt 1, its only one" if found else None
@@ -83,14 +83,14 @@ def _lead_of(run: OpenRun, state: RunState, attempt: int) -> MemberName:
 
 
 _CHUNK = re.compile(r"logs/(\d{1,15})(?:\.(\d{1,2}))?/([^/]+)")
-"""Names that agents give to parts of their logs. Other objects may lie next to them."""
+"""The keys of the chunks of agents' logs. Other objects may be next to them."""
 
 
 class _Output:
-    """The chunks of a run's log as they come, those of one instance after the other, each instance below its title."""
+    """Prints the chunks of a run's logs as they arrive, one instance after the other, each below its title."""
 
     def __init__(self, store: Store, only: MemberName | None = None) -> None:
-        """Show the log of `only` that member, or of each that is shown."""
+        """Print the log of member `only`, or, if that is None, of all members that `_shows` selects."""
         self.told: set[str] = set()
         self._only = only
         self._store = store
@@ -99,7 +99,7 @@ class _Output:
         self._in_line = False
 
     def print_new(self, state: RunState | None) -> None:
-        """Print new chunks. Without a state the launches have no other name than their number."""
+        """Print new chunks. If `state` is None, titles have only the numbers of launches."""
         keys = (key for key in _keys(self._store, self._prefix) if _CHUNK.fullmatch(key))
         new = (key for key in keys if key not in self.told and self._shows(state, _order(key)[0]))
         for key in sorted(new, key=_order):
@@ -112,8 +112,8 @@ class _Output:
 
     def _shows(self, state: RunState | None, name: MemberName) -> bool:
         """
-        Return whether to show the log of an instance. Of a gang only members that have had rank 0 are shown: the others
-        print the same, or nothing.
+        Return True if the log of member `name` is shown. For a gang, only members that have had rank 0 are shown,
+        because the others print the same, or nothing.
         """
         if self._only is not None or state is None or not state.of_gangs:
             return True
@@ -122,7 +122,7 @@ class _Output:
         return any(attempt.names[0] == name for attempt in state.attempts.values())
 
     def _print_title(self, title: str) -> None:
-        """Print a title where the log of another instance begins, as `tail -f` does for several files."""
+        """Print the title if it differs from the last one, as `tail -f` does for several files."""
         if title != self._title:
             sys.stdout.write(("\n" if self._in_line else "") + f"==> {title} <==\n")
             self._title = title
@@ -130,7 +130,8 @@ class _Output:
 
 def _title(state: RunState | None, name: MemberName) -> str:
     """
-    Return `attempt 2: spot in local-a (sim-v100)`; an instance may print before it takes over, or never take over.
+    Return a title like `attempt 2: spot in local-a (sim-v100)`. An instance without an attempt has a title too, because
+    it may print before it takes over, or never take over.
     """
     from spotrun.report.tables import plain
     from spotrun.report.why import offering_text
@@ -148,7 +149,7 @@ def _title(state: RunState | None, name: MemberName) -> str:
 
 
 def _print_consoles(run: OpenRun, only: MemberName | None) -> None:
-    """Print the consoles of the instances, or of one: the only logs when no agent came to write any."""
+    """Print the consoles of all instances, or of `only` that member. They are the only logs if no agent ever ran."""
     from spotrun.report.describe import printable
 
     for instance in run.driver.instances(run.created.uid, must_see=()):
@@ -185,7 +186,7 @@ def _text(store: Store, key: str) -> str:
 
 
 def _order(key: str) -> tuple[MemberName, str]:
-    """Return the sort key: launches in the order of their numbers, then their members, then chunks in theirs."""
+    """Return the sort key of a chunk: by launch, then by member, then by the chunk's number."""
     found = _CHUNK.fullmatch(key)
     assert found is not None
     return MemberName(int(found[1]), int(found[2] or 0)), found[3]

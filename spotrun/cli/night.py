@@ -75,7 +75,7 @@ def install(
 
 
 def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """List the nights that are installed: when they are due, what became of the last one, and what calling costs."""
+    """List the installed nights: when each is due, how the last one ended, and what the scheduled calls cost."""
     from datetime import UTC, datetime
 
     from msgspec import to_builtins
@@ -115,7 +115,7 @@ def run(name: NightArgument, store: StoreOption = None) -> None:
 
 
 def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = False) -> None:
-    """Remove a night and what calls it. Its runs stay; one that goes on loses its runner."""
+    """Remove a night and its schedule. Its runs stay; a run that goes on loses its runner."""
     from spotrun.folder.night_record import NightRecord
     from spotrun.night.rows import newest_run
     from spotrun.runs.asking import confirm, say
@@ -158,5 +158,5 @@ VERBS: Verbs = {
     "run": (run, "resnet50"),
     "rm": (remove, "resnet50"),
 }
-"""Each with the arguments of an example for its help."""
+"""The verbs, each with the arguments of an example for its help."""
 add_verbs(app, "spotrun night", VERBS)

@@ -10,7 +10,7 @@ from spotrun.cli.options import JsonOption, print_json
 from spotrun.errors import NotInstalled, SpecInvalid
 from spotrun.runs.flags import read_flag
 
-CloudOption = Annotated[str, typer.Option("--cloud", metavar="[aws|gcp|local]", help="Whose offers to show.")]
+CloudOption = Annotated[str, typer.Option("--cloud", metavar="[aws|gcp|local]", help="Show what this cloud offers.")]
 AcceleratorsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -34,7 +34,7 @@ AdvisorOption = Annotated[
     typer.Option(
         "--advisor",
         metavar="FILE|URL",
-        help="AWS: where Amazon's spot-advisor-data.json is, which says how often spot instances are taken back. "
+        help="AWS: where to read Amazon's spot-advisor-data.json, which lists how often spot instances are taken back. "
         "A URL is read once a day.",
     ),
 ]

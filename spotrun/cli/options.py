@@ -25,10 +25,11 @@ RunArgument = Annotated[
 
 def existing(context: typer.Context, store: str | None) -> str | None:
     """
-    Return a store to look for runs in. Before the first launch, the one that the environment names need not be there.
+    Return the store in which to look for runs. A store named by the environment need not exist, because there may have
+    been no launch yet.
 
     Raises:
-        StoreError: the flag names a folder that is not there.
+        StoreError: the flag names a folder that does not exist.
     """
     source = context.get_parameter_source("store")
     if store is not None and source is not None and source.name == "COMMANDLINE":
@@ -85,7 +86,7 @@ ScriptArguments = Annotated[
 
 
 def print_json(value: object) -> None:
-    """Print the answer of a command. Only people see an error that follows."""
+    """Print the answer of a command. An error that follows is then reported only on the error output."""
     import json
 
     from spotrun.runs import boundary
@@ -96,7 +97,7 @@ def print_json(value: object) -> None:
 
 @contextmanager
 def progress_bar(*, quiet: bool, doing: str = "simulating") -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on the terminal during long work: the caller reports how much is done, and of how much."""
+    """Show a bar on the terminal during long work. Yield a function that takes the amount done and the total."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -108,10 +109,10 @@ def progress_bar(*, quiet: bool, doing: str = "simulating") -> Iterator[Callable
 
 def require_writable(path: Path) -> None:
     """
-    Check whether a file may be written there, before anything is done for it.
+    Check that a file can be written at `path`, before any work is done for it.
 
     Raises:
-        SpotrunError: the folder is not there, or is not the user's.
+        SpotrunError: the folder does not exist, or the user may not write there.
     """
     if path.is_dir() or not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
         raise SpotrunError(f"cannot write {path}", hint="name a file in a folder that you may write")

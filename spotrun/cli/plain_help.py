@@ -1,7 +1,7 @@
 """
-The look of `--help`: plain lines, each value by the word that its option gives it, and an example at the end.
+Formats `--help`: plain lines, a metavar for each value, and an example at the end.
 
-Typer by itself writes a type next to every argument and flag (`<bool>`, `<path>`).
+Typer's own format writes a type next to every argument and flag (`<bool>`, `<path>`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import typer
 from typer.core import CompletionItem, TyperArgument, TyperCommand, TyperGroup  # type: ignore[attr-defined]
 
 HELP = {"help_option_names": ["-h", "--help"]}
-"""The settings of each command."""
+"""The context settings of each command."""
 Verbs = Mapping[str, tuple[Callable[..., None], str]]
-"""Functions by the names of their commands, each with the arguments of an example."""
+"""Maps the name of each command to its function and the arguments of an example."""
 
 
 class Verb(TyperCommand):
-    """A command of spotrun. It shows its arguments by their metavar alone, and reads flags by their old names too."""
+    """A command of spotrun. It shows only the metavars of its arguments, and also accepts the old names of flags."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from spotrun.runs.flags import with_new_names
@@ -45,7 +45,7 @@ class Verb(TyperCommand):
 
 
 def add_verbs(app: typer.Typer, command: str, verbs: Verbs) -> None:
-    """Make the verbs of `command`. Its list of them shows the first line of each docstring in full."""
+    """Add the verbs to the group `command`. The group's list shows the first line of each verb's docstring in full."""
     for name, (function, arguments) in verbs.items():
         assert function.__doc__ is not None
         short = function.__doc__.strip().splitlines()[0]
@@ -55,10 +55,10 @@ def add_verbs(app: typer.Typer, command: str, verbs: Verbs) -> None:
 
 class Listed(NamedTuple):
     """
-    A verb that nothing is imported for until it is chosen.
+    A verb whose module is imported only when the verb is chosen.
 
-    `short` is the first line of its docstring, for the list of verbs; `arguments` are those of its example. `same_as`
-    names the verb that it is another name of: then it is not listed.
+    `short` is the first line of its docstring, for the list of verbs, and `arguments` are those of its example. If this
+    is another name for a verb, `same_as` names that verb, and this one is not listed.
     """
 
     short: str = ""
@@ -70,13 +70,13 @@ class VerbGroup(TyperGroup):
     """
     A group whose verbs are imported when they are chosen, because `--help` has no time to import them all.
 
-    Each verb is the function of its name in the file of `spotrun/cli` of that name. If the file has an `app` instead,
-    the verb is a group of more verbs.
+    Each verb is a function in a file of `spotrun/cli`; both have the verb's name. If the file has an `app`, the verb is
+    a group of further verbs.
     """
 
     verbs: ClassVar[Mapping[str, Listed]]
     headings: ClassVar[Mapping[str, tuple[str, ...]]]
-    """The verbs by purpose; together they are all that are listed."""
+    """The listed verbs, grouped by purpose."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 
 class StoredRuns(NamedTuple):
-    """
-    The runs of a store by uid, and other names that may end in the uid of one: those of folders that cannot be read.
-    """
+    """The readable runs of a store, by uid, and the names and possible uids of folders that cannot be read."""
 
     runs: dict[str, OpenRun]
     unreadable: frozenset[str]
@@ -69,11 +67,11 @@ def reap(
     """
     Find and end instances that no run needs any more.
 
-    Living instances of runs that are not in the store are named: another store may have the run. With --run those of
-    one such run are ended, if its folder is lost or damaged.
+    Instances of runs that are not in the store are listed and not ended, because another store may have the run. --run
+    ends the instances of one such run, if its folder is lost or damaged.
 
-    This also removes what a cloud keeps of ended runs: roles on AWS; service accounts and disks on Google Cloud; what a
-    doctor left behind. If one region does not answer, the others are reaped all the same.
+    This also removes what ended runs leave in a cloud: roles on AWS, service accounts and disks on Google Cloud, and
+    the remains of an interrupted `spotrun doctor`. If a region does not answer, the others are searched all the same.
     """
     from spotrun.address import DEFAULT_STORE
     from spotrun.clouds.registry import cloud_named
@@ -97,7 +95,10 @@ def reap(
 
 
 def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
-    """Return all instances; where a region does not answer, those of the others, and its error."""
+    """
+    Return all instances, and None. If a region does not answer, return the instances of the other regions, and its
+    error.
+    """
     unseen = None
     try:
         found = driver.instances()
@@ -121,11 +122,11 @@ def _end_lost(
 ) -> None:
     """
     Raises:
-        SpecInvalid: the store has the run, and it can be read.
-        RunNotFound: the cloud lists no living instance of it.
+        SpecInvalid: the run is in the store and can be read.
+        RunNotFound: the cloud lists no instance of the run, or only ended ones.
     """
     if run_uid in known.runs:
-        raise SpecInvalid(f"--run: the run {run_uid} is in the store", hint=f"end it by `spotrun down {run_uid}`")
+        raise SpecInvalid(f"--run: the run {run_uid} is in the store", hint=f"end it with `spotrun down {run_uid}`")
     living = [each for each in found if each.alive and each.run_uid == run_uid]
     if not living:
         raise RunNotFound(
@@ -145,8 +146,8 @@ def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bo
 
 def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
     """
-    Name living instances of runs that are not readable in this store: they may be in another one, or their folder was
-    moved or deleted, or something in it is damaged.
+    Print the instances that have not ended and whose runs cannot be read in this store: the run may be in another
+    store, its folder may have been moved or deleted, or it may be damaged.
     """
     others = [each for each in found if each.alive]
     unread = [each for each in others if each.run_uid not in runs().runs and runs().has(each.run_uid)]
@@ -156,7 +157,7 @@ def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
     strangers = [each for each in others if not runs().has(each.run_uid)]
     if strangers:
         print(f"of runs that are not in {store}:")
-        _name(strangers, "name their store by --store; if it is lost, `spotrun reap --run UID` ends those of one run")
+        _name(strangers, "name their store with --store; if it is lost, `spotrun reap --run UID` ends those of one run")
 
 
 def _name(instances: Iterable[Instance], advice: str) -> None:
@@ -166,13 +167,15 @@ def _name(instances: Iterable[Instance], advice: str) -> None:
 
 
 def _named(instance: Instance) -> str:
-    """Return an instance as text, safe to show: any user of the account may have set its tags."""
+    """Return a description of an instance. Its tags are escaped, because any user of the account may have set them."""
     said = f"{instance.instance_id}  {instance.offering}  of run {instance.run_uid}, launch {instance.launch}"
     return shown(said, len(said))
 
 
 def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
-    """End an instance and remove its guard. A failure is printed, so that the others are still ended."""
+    """
+    End an instance and remove its guard. Print a failure and return False, so that the other instances are still ended.
+    """
     from spotrun.clouds.guards import guard_token
 
     try:
@@ -189,8 +192,8 @@ def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
 
 def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     """
-    Return whether the instance's run still needs it. A run that cannot be found or read keeps its instances, because
-    unknown does not mean dead. An instance that has switched itself off is never started again.
+    Return True if the run still needs the instance. A run that cannot be found or read keeps its instances, because
+    unknown does not mean dead. An instance that has powered itself off is never started again, so it is not needed.
     """
     from spotrun.run.gang import MemberName
 
@@ -215,7 +218,7 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
 
 
 def _remove_leftovers(leftovers: Leftovers, runs: Runs, yes: bool) -> None:
-    """Remove the leftovers of runs that are over, and name those of others."""
+    """Remove the leftovers of runs that are over, and print the leftovers of other runs."""
     from spotrun.runs.asking import confirm
 
     found = leftovers.found()
@@ -260,7 +263,7 @@ def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
 
 
 def _is_removed(identities: Identities, uid: str, what: str) -> bool:
-    """Remove one. A failure is printed, so that the others are still removed."""
+    """Remove an identity. Print a failure and return False, so that the others are still removed."""
     try:
         identities.remove(uid)
     except CloudError as error:
@@ -270,7 +273,10 @@ def _is_removed(identities: Identities, uid: str, what: str) -> bool:
 
 
 def _identified(identities: Identities) -> list[str]:
-    """Return the uids that have an identity. An account with one for all runs may not allow the call."""
+    """
+    Return the uids of runs that have an identity. If the account has one identity for all runs, it may not allow this
+    call.
+    """
     try:
         return identities.runs()
     except CloudError as error:
@@ -280,9 +286,9 @@ def _identified(identities: Identities) -> list[str]:
 
 def _is_over(run: OpenRun, what: str) -> bool:
     """
-    Return whether the run has ended and has no living instance in any of its regions; an instance may still be ending.
+    Return True if the run has ended, and so have all its instances in all its regions.
 
-    A run that is not in this store, or cannot be read, keeps what it has: `what`. So does one that is being created.
+    A run that cannot be read keeps its resource (`what`), and so does a run that is still being created.
     """
     try:
         state = run.ledger.refresh()

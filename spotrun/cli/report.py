@@ -77,7 +77,7 @@ def report(
 def _refuse_of_sweeps(sweep: NamedSweep, given: dict[str, bool]) -> None:
     """
     Raises:
-        SpecInvalid: a flag is given that only a run's report has.
+        SpecInvalid: a flag is given that only works for the report of a run.
     """
     for flag in (flag for flag, is_given in given.items() if is_given):
         raise SpecInvalid(

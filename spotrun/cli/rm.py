@@ -22,8 +22,8 @@ def rm(
     """
     Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.
 
-    A run that goes on, or may still have an instance, is never deleted. The disks that its instances have left on
-    this machine are deleted too. What stays in its cloud is named.
+    A run that goes on, or may still have an instance, is never deleted. The disks that its instances have left on this
+    machine are deleted too. The command lists what stays in the run's cloud.
     """
     from spotrun.runs.open_run import open_run
     from spotrun.runs.removing import removable, remove_all

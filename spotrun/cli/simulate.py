@@ -117,7 +117,7 @@ def _strategies() -> list[str]:
 def require_finite(flag: str, number: float) -> None:
     """
     Raises:
-        SpecInvalid: it is `nan` or `inf`, which Typer takes for numbers.
+        SpecInvalid: `number` is `nan` or `inf`, which Typer accepts as numbers.
     """
     if not isfinite(number):
         raise SpecInvalid(f"{flag}: {number} is not a number", hint=f"write it like {flag} 3.06")

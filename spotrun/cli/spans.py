@@ -19,7 +19,7 @@ def spans(
             "--endpoint",
             metavar="URL",
             envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
-            help="The collector, by OTLP over HTTP.",
+            help="Send to this OpenTelemetry collector, with OTLP over HTTP.",
             show_default="http://localhost:4318",
         ),
     ] = None,
@@ -27,7 +27,7 @@ def spans(
     """
     Send a run's life to OpenTelemetry, as spans with the times of its ledger.
 
-    A run that goes on has spans for what is over. Sending again sends the same spans.
+    For a run that goes on, only spans that have ended are sent. Sending again sends the same spans.
     """
     from spotrun.metrics.spans import stretches
     from spotrun.runs.open_run import open_run

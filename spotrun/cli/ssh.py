@@ -34,7 +34,7 @@ def ssh(
     lead: Annotated[
         list[str] | None,
         typer.Option(
-            "-L", metavar="HERE:THERE", help="Lead this port of your machine to that one of the instance: 8889:8888."
+            "-L", metavar="HERE:THERE", help="Forward a port of your machine to one of the instance: 8889:8888."
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the command instead of running it.")] = False,
@@ -42,12 +42,12 @@ def ssh(
     """
     Open a shell on the instance where a run trains.
 
-    Of several nodes it is that of rank 0, unless --member names another.
+    With several nodes, it is the instance of rank 0, unless --member names another.
 
     On AWS it goes through Session Manager, on Google Cloud through Identity-Aware Proxy: neither needs an open port.
 
-    With -L, which may be given several times, ports of your machine lead to what listens on the instance, as a notebook
-    does. On AWS that is all it does; on Google Cloud it opens a shell as well.
+    -L forwards a port of your machine to a port of the instance, for example to a notebook. It can be repeated. On AWS,
+    no shell is opened then; on Google Cloud, a shell is opened as well.
     """
     from spotrun.runs.open_run import open_run
 
@@ -70,7 +70,7 @@ def ssh(
 def forwards_of(texts: Sequence[str]) -> list[Forward]:
     """
     Raises:
-        SpecInvalid: one is not two ports, or two of them begin at one port.
+        SpecInvalid: a text is not two ports, or a port of this machine is given twice.
     """
     from spotrun.clouds.cloud import Forward
 
@@ -88,10 +88,10 @@ def forwards_of(texts: Sequence[str]) -> list[Forward]:
 
 def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     """
-    Return the living instance where the run trains; if there is none, the newest living one.
+    Return the instance on which the run trains; if it trains nowhere, its newest instance that has not ended.
 
     Raises:
-        CloudError: no instance of the run lives, or `instance_id` does not.
+        CloudError: all instances of the run have ended, or `instance_id` has ended or is not one of them.
     """
     living = sorted(
         (each for each in run.driver.instances(run.created.uid, must_see=()) if each.alive),

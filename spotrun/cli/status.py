@@ -39,7 +39,7 @@ STATES: dict[type[SpotrunError], str] = {
     RunCopied: "copied",
     RunMisnamed: "misnamed",
 }
-"""The state of a run that cannot be read, by the error."""
+"""The displayed state of a run that cannot be read, by the type of the error."""
 
 
 def status(
@@ -47,7 +47,7 @@ def status(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Only runs whose name or id begins so, or those of a sweep.",
+            help="Only runs whose name or id begins with this, or the runs of this sweep.",
             autocompletion=run_names,
         ),
     ] = None,
@@ -98,7 +98,7 @@ def status(
 
 
 def _named(runs: list[OpenRun], name: str | None) -> list[OpenRun]:
-    """Return the runs of exactly that name or id; if there are none, those whose name or id begins with it."""
+    """Return the runs with exactly this name or id; if there are none, those whose name or id begins with it."""
     exactly = [run for run in runs if name in (None, run.id, run.created.name, run.created.uid)]
     return exactly or [run for run in runs if name and name in (run.id[: len(name)], run.created.uid[: len(name)])]
 
@@ -108,7 +108,7 @@ def _is_open(row: dict[str, Any]) -> bool:
 
 
 def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Show the runs until all have ended, and return the last rows. Ctrl-C ends only the watching."""
+    """Show the runs until all have ended, and return the last rows. Ctrl-C ends only this display."""
     from spotrun.report.watching import watching
 
     with watching() as view:
@@ -121,7 +121,7 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
-    """Raise for damaged and copied runs, so that the exit code shows them too."""
+    """Raise an error if a run is damaged or copied, so that the exit code shows that too."""
     from spotrun.units import count_of
 
     damaged = [row for row in rows if row["state"] == "damaged"]
@@ -145,7 +145,7 @@ def _rows(runs: list[OpenRun]) -> list[dict[str, Any]]:
 
 
 def _row(run: OpenRun) -> dict[str, Any]:
-    """Return the facts of a run; if its figures cannot be computed, that is the fact."""
+    """Return the row of a run. If its figures cannot be computed, the row has that error."""
     from spotrun.report.machine_readable import json_object
 
     base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch, "uri": run.uri}
@@ -157,7 +157,10 @@ def _row(run: OpenRun) -> dict[str, Any]:
 
 
 def _facts(run: OpenRun) -> dict[str, Any]:
-    """Return the facts. A run that has ended is shown without its ledger, if a runner has left its final status."""
+    """
+    Return the facts of a run. For an ended run, they come from the final status that a runner has written; the ledger
+    is read only if that is missing.
+    """
     from spotrun.folder.final_status import final_status, read_final_status
     from spotrun.store.retrying import persist
 
@@ -240,7 +243,7 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
 
 
 def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
-    """Return the forecast of the budget under the keys of `--json`. Epochs count from 1."""
+    """Return the budget forecast with the keys of `--json`. Epochs count from 1."""
     if budget is None:
         return dict.fromkeys(("budget_usd", "budget_passed_at", "budget_passed_in_epoch", "budget_needed_usd"))
     return {
@@ -252,7 +255,7 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 
 def _blind(run: OpenRun) -> Blindness | None:
-    """Return since when the cloud does not answer its runner, and why; None if the runner sees the run's instances."""
+    """Return since when, and why, the runner gets no answer from the cloud; None if it gets answers."""
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 
     status = read_status(run.store, RUNNER_KEY, RunnerStatus)
@@ -268,7 +271,7 @@ def _told_blind(run: OpenRun, found: Blindness) -> str:
 
 
 def _next(run: OpenRun, state: RunState, *, attended: bool) -> str | None:
-    """Return the next decision; None if the run has ended, or a later spotrun wrote its specification."""
+    """Return the next decision as text; None if the run has ended, or this spotrun cannot read its job."""
     from spotrun.folder.store_capacity import shortage
     from spotrun.report.next_decision import left_undone, next_decision
     from spotrun.report.tables import plain
@@ -305,7 +308,7 @@ def _unreadable_facts(error: SpotrunError) -> dict[str, Any]:
 
 
 def _attended(run: OpenRun) -> bool | None:
-    """Return whether a runner attends to the run; None if it has ended."""
+    """Return True if a runner attends to the run, False if none does, and None if the run has ended."""
     from spotrun.runs.open_run import attended
 
     return None if run.ledger.state.terminal is not None else attended(run)

@@ -9,8 +9,8 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     """
     Commit a last checkpoint, then end a run.
 
-    A command without checkpoints gets SIGTERM instead, and has 30 s to end. A full store takes no last checkpoint.
-    `spotrun resume` carries it on. The name of a sweep means all of its runs, and no other trial begins.
+    A command without checkpoints gets SIGTERM instead, and has 30 s to end. If the store is full, no last checkpoint is
+    saved. `spotrun resume` carries it on. The name of a sweep means all of its runs, and no other trial begins.
     """
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
     from spotrun.report.tables import plain

@@ -63,7 +63,7 @@ ResumeStoppedOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which trials come first.")]
 NameOption = Annotated[
-    str | None, typer.Option("--name", "-n", metavar="NAME", help="Its name. Default: that of the job, and -sweep.")
+    str | None, typer.Option("--name", "-n", metavar="NAME", help="Name the sweep. Default: the job's name and -sweep.")
 ]
 ForegroundOption = Annotated[bool, typer.Option("--foreground", hidden=True)]
 
@@ -92,9 +92,9 @@ def sweep(
     """
     Train a job with several parameters, under one budget and one deadline; the worst trials stop early.
 
-    Each trial is an ordinary run, NAME-1, NAME-2 and so on. The same command again carries on a sweep that was stopped
-    or lost this process, and shows the report of one that is over. A parameter becomes an argument of the script, or
-    one of the job's envs of that name.
+    Each trial is an ordinary run, NAME-1, NAME-2 and so on. Repeat the same command to carry on a sweep that was
+    stopped or lost its process. For a sweep that is over, it shows the report. A parameter becomes an argument of the
+    script, or sets the variable of that name if the job's envs have one.
     """
     import contextlib
     import sys

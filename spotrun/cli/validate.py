@@ -24,12 +24,12 @@ def validate(
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="sky", help="The file is SkyPilot's: say what each of its keys becomes, or what to write."
+            "--from", metavar="sky", help="Read a SkyPilot file: show what each key becomes, or what to write instead."
         ),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the job in spotrun's words, next to it."),
+        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the translated job next to the file."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -91,11 +91,11 @@ def _say_what_was_not_asked(spec: RunSpec) -> None:
 
 def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> tuple[RunSpec, bool]:
     """
-    Show the result for each key, and write the job if `write` names a file. Return the job, and whether the file names
-    a cloud, and so says where it can be had.
+    Show the result for each key of a SkyPilot file, and write the job if `write` names a file. Return the job, and True
+    if the file names a cloud.
 
     Raises:
-        SpecInvalid: a key was not taken, or the job may not be written there.
+        SpecInvalid: a key cannot be translated, or the job cannot be written to `write`.
     """
     from spotrun.runs.asking import say
     from spotrun.spec.sky.reading import read_sky, same_job

@@ -11,7 +11,7 @@ from spotrun.errors import NotIdentical, SpecInvalid
 from spotrun.runs.flags import only_one, read_flag
 
 KILLS = 4
-"""Kills, unless the user gives their number or their steps."""
+"""Number of kills, unless the user gives a number or the steps."""
 
 
 KillsOption = Annotated[
@@ -41,7 +41,7 @@ def verify_resume(
     no step does, it trains once more without kills, to see what differs by itself. Exits with 9 if anything else
     differs. Epochs, batches and steps count from 1, in JSON too.
 
-    Of a command that keeps its state in files, these are compared by content.
+    If a command keeps its state in files, the files are compared by content.
     """
     import os
 

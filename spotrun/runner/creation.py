@@ -1,4 +1,4 @@
-"""Creates runs: the folder, the work folder's content, and entry 0. Compares an entry 0 with what it should say."""
+"""Creates runs: the folder, the work folder's content, and entry 0. Compares a stored entry 0 with the expected one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from spotrun.store.retrying import persist
 from spotrun.version import __version__
 
 TRIAL = "trial"
-"""The name of the object that is tried out in a new run's folder, and deleted again."""
+"""Name of a test object that is written to a new run's folder and deleted again."""
 
 
 def new_uid() -> str:
@@ -43,8 +43,8 @@ def new_uid() -> str:
 
 class NewRun:
     """
-    A run that has all in its folder but entry 0. Every try to create it writes the same bytes. `shared`: an entry 0 of
-    another process will do, if it says the same.
+    A run whose folder is complete except for entry 0. Every try to create it writes the same bytes. `shared`: another
+    process may write entry 0 instead, if it has the same content.
     """
 
     def __init__(self, store: Store, created: RunCreated, ledger: Ledger, *, shared: bool = False) -> None:
@@ -63,7 +63,7 @@ class NewRun:
 
     @property
     def first_sha256(self) -> str:
-        """The digest of the object that entry 0 will be."""
+        """The digest that the stored object of entry 0 will have."""
         return self._ledger.first_sha256(self.created)
 
     def create(self) -> str:
@@ -71,8 +71,8 @@ class NewRun:
         Write entry 0, and return the address of the run's folder.
 
         Raises:
-            LedgerDamaged: there is another entry 0.
-            StoreUnavailable: it may have been written; a repeated call finds out.
+            LedgerDamaged: the run already has a different entry 0.
+            StoreUnavailable: entry 0 may have been written; a repeated call finds out.
         """
         try:
             self._ledger.create(self.created)
@@ -83,7 +83,7 @@ class NewRun:
         return self.uri
 
     def not_ours(self, found: RunCreated) -> LedgerDamaged:
-        """The error if another process wrote the entry 0 that was found."""
+        """Return the error for a `found` entry 0 that another process wrote."""
         return LedgerDamaged(
             f"another process wrote the first entry of {self.uri}{in_what(differences(found, self.created))}",
             hint="nothing of it was run; see who may write in that store, then delete the folder",
@@ -101,15 +101,16 @@ def prepare_run(
     signer: keys.Signer | None = None,
 ) -> NewRun:
     """
-    Put into the store everything that an instance needs, except for entry 0.
+    Put everything that an instance needs into the store, except entry 0.
 
-    `start` is a Lightning checkpoint for the training to begin from. `uid` is that of the run, if it was chosen before.
-    `shared`: several processes may create the run at once. The store is not tried out then, because they would disturb
-    one another. `part_of` is what alone can carry it on: see RunCreated. `signer` signs entry 0.
+    `start` is a Lightning checkpoint that the training starts from. `uid` is the run's uid, if it was chosen before.
+    `shared`: several processes may create the run at the same time. Then the store is not tested, because the tests
+    would disturb one another. `part_of` names the only command that can carry the run on: see RunCreated. `signer`
+    signs entry 0.
 
     Raises:
         StoreError: the store cannot hold a run.
-        SpecInvalid: the work folder is too large, or its script does not travel.
+        SpecInvalid: the work folder is too large, or the script is not among the files to upload.
         CloudError: the interruption rates that the specification names cannot be read.
     """
     if (source := spec.train.source(Path(spec.workdir))) is not None:
@@ -131,7 +132,7 @@ def prepare_run(
 
 def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunCreated:
     """
-    Return what entry 0 of a run of `spec` would say now, without a key. Nothing is written.
+    Return the event that entry 0 of a run of `spec` would have now, without a key. Nothing is written.
 
     Raises:
         StoreError, SpecInvalid, CloudError: as in `prepare_run`.
@@ -142,7 +143,7 @@ def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunC
 
 
 def _stores_of(spec: RunSpec, uid: str) -> tuple[Store, Store]:
-    """The store of runs, and the folder of this one."""
+    """Return the store of runs, and the store of this run's folder."""
     return open_store(spec.checkpoint.uri), open_store(f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}")
 
 
@@ -167,10 +168,11 @@ def _first_event(
 
 def differences(found: RunCreated, ours: RunCreated) -> list[str]:
     """
-    Name all in which a stored entry 0 is not the one that would be written now, the work folder first.
+    Name all differences between a stored entry 0 (`found`) and the one that would be written now (`ours`), the work
+    folder first.
 
-    Each creation has a moment and a key of its own; a deadline counts from that moment. Of work folders the files are
-    compared, not the paths.
+    The creation time, the key, and a deadline that counts from the creation always differ, and are ignored. For work
+    folders, the files are compared, not the paths.
     """
     job = {**ours.spec, "workdir": found.spec.get("workdir")}
     deadline = RunSpec.from_dict(ours.spec).policy.deadline
@@ -192,33 +194,37 @@ def differences(found: RunCreated, ours: RunCreated) -> list[str]:
 
 
 def in_what(unlike: Sequence[str]) -> str:
-    """Say in what an entry 0 differs, for the end of a sentence; "" if in nothing."""
+    """Return the differences as the end of a sentence; "" if there are none."""
     return f": it differs in {', '.join(unlike)}" if unlike else ""
 
 
 def _try_out(store: Store) -> None:
-    """Try what every run needs of its store before anything is rented. `spotrun doctor` tries more."""
+    """Test the store operations that every run needs, before anything is rented. `spotrun doctor` tests more."""
     try:
         race(store, TRIAL)
     except StoreError:
-        with contextlib.suppress(StoreError):  # the first reason is the one to report
+        with contextlib.suppress(StoreError):  # only the first error is reported
             store.delete(TRIAL)
         raise
     persist(lambda: store.delete(TRIAL))
 
 
 def region_of(store: Store) -> str:
-    """Return the region of a bucket, for the price of what leaves it; "" for a folder, or if the store does not say."""
+    """
+    Return the region of a bucket, which determines the price of outgoing traffic; "" for a folder, or if the store does
+    not report a region.
+    """
     found = store.region() if isinstance(store, Located) else ""
     return found if isinstance(found, str) else ""
 
 
 def benched_steps(runs: Store, spec: RunSpec, clock: ScaledClock) -> dict[str, float]:
     """
-    Return the seconds of a step by kind of the choice that a run of `spec` has, as the store of runs knows them.
+    Return the seconds of a step for each kind that a run of `spec` may choose, as far as the store of runs has
+    measurements.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: the measurements cannot be read.
     """
     if not spec.resources.is_choice:
         return {}
@@ -230,8 +236,8 @@ def newborn(
     spec: RunSpec, clock: ScaledClock, region: str = "", benched: Mapping[str, float] = MappingProxyType({})
 ) -> RunState:
     """
-    Return the state in which a run of `spec` begins, with its bucket in `region` and the speeds in `benched`; nothing
-    is written anywhere.
+    Return the first state of a run of `spec`, with its bucket in `region` and the speeds in `benched`. Nothing is
+    written.
     """
     event = replace(run_created(spec, "unborn", "", clock, region), benched=dict(benched) or UNSET)
     return fold.begin(Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
@@ -239,10 +245,10 @@ def newborn(
 
 def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock, region: str = "") -> RunCreated:
     """
-    Entry 0 of a run of `spec`, as it is launched at the epoch of `clock`; its bucket is in `region`.
+    Return the event of entry 0 for a run of `spec` that begins at the epoch of `clock`, with its bucket in `region`.
 
     Raises:
-        SpecInvalid: its cloud does not have the places that it names.
+        SpecInvalid: the job names regions or zones that its cloud does not have.
     """
     cloud, began_at = cloud_of(spec), clock.epoch - clock.ahead
     cloud.require_known(spec)

@@ -1,4 +1,4 @@
-"""Adds what an instance said before it ended to the entry of its end."""
+"""Adds an instance's last output to the ledger entry of its end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def with_last_words(
     last_words: LastWords | None,
 ) -> ev.InstanceGone | ev.LaunchClosed:
     """
-    Return the event with what an instance said that ran, and was given up or ended by itself before its agent took
-    over. `listed` are the instances that the cloud shows.
+    Return the event, with the instance's last output added if the instance ran, and was given up or ended by itself
+    before its agent took over. `listed` are the instances that the cloud lists.
     """
     launch = state.launches[event.launch]
     if last_words is None or launch.came_up or launch.closed is not None or launch.recorded is None:

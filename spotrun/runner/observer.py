@@ -29,17 +29,17 @@ from spotrun.store.port import Store
 
 LOOKS_LEFT_OUT = 4
 """
-Number of calls of the cloud that are left out after one that failed: a failed call has tried several times already, and
-a cloud that throttles an account needs fewer calls.
+Number of cloud calls that are skipped after a failed one. A failed call has already tried several times, and a cloud
+that throttles the account needs fewer calls.
 """
 
 
 class Observer:
     """
-    Observes what a decision needs. It remembers only facts that a later observation would show again.
+    Observes the facts that a decision needs. It remembers only facts that a later observation would show again.
 
-    `message` is what the runner's sign of life says of the run. `has_seen_cloud` is true once the cloud has answered.
-    `listed` are the instances that the cloud showed last.
+    `message` is written with the runner's sign of life. `has_seen_cloud` is True once the cloud has answered. `listed`
+    are the instances in the cloud's newest list.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Observer:
         pace: Pace,
         erased: Callable[[], None],
     ) -> None:
-        """`erased` is called when the run's folder may be gone; it raises if it is."""
+        """`erased` is called when the run's folder may be gone, and raises an error if it is gone."""
         self.message = ""
         self.has_seen_cloud = False
         self.statuses = AgentStatuses(store)
@@ -73,22 +73,25 @@ class Observer:
         self._blind: Blindness | None = None
 
     def show_signs_of_life(self) -> None:
-        """Write that this runner attends to its run although it sees nothing: no other one has to take its place."""
+        """
+        Write a sign of life although the runner cannot see the cloud or the ledger, so that no other runner takes its
+        place.
+        """
         with contextlib.suppress(CloudError, StoreUnavailable):
             self._heartbeats.silent(self.message, self._blind)
 
     @property
     def remarks(self) -> list[str]:
-        """Troubles that stop no run; "" where there is none."""
+        """One text for each kind of problem that does not stop the run; "" if there is no such problem now."""
         market = "" if self._market is None else self._market.trouble or ""
         return [self._heartbeats.refused, market, self._unlisted]
 
     def observe(self) -> World:
         """
-        Observe the ledger first, the cloud second; and the ledger again when the cloud has an instance we do not know.
+        Read the ledger first, then the cloud, and the ledger again if the cloud lists an unknown instance.
 
-        Without the second reading, a launch that another runner intended and executed between our two reads would be
-        taken for an orphan and terminated. A region that fails and has nothing of this run is left out.
+        Without the second read, an instance that another runner launched between the two reads would be mistaken for an
+        orphan and terminated. A region that fails is left out if it has nothing of this run.
         """
         state = self._ledger.refresh()
         occupied = [each.intent.offering for each in state.launches.values() if not each.settled]
@@ -117,10 +120,11 @@ class Observer:
 
     def _instances(self, state: RunState, zones: set[str]) -> tuple[Instance, ...]:
         """
-        Return the instances that the cloud shows. If a cloud rations its calls, the runner calls it only now and then
-        while the run is still and its agents go on writing: an end without an entry is seen when an agent falls silent,
-        or at the next of those calls. The answer to such a call can wait, so one that fails leaves the cloud alone for
-        a while.
+        Return the instances that the cloud lists.
+
+        If the cloud limits its calls, the runner calls it less often while nothing happens in the run and its agents
+        keep writing. An instance's end without an entry is then noticed when its agent falls silent, or at the next
+        call. Such a call is not urgent, so after a failed one the next few are skipped.
         """
         goes_on = self._pulses.beat(self.statuses.all_current(state))
         may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self.listed)
@@ -142,7 +146,7 @@ class Observer:
 
 
 def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[MemberName]:
-    """Return the members that are not known to be gone, and are in the cloud's list no longer."""
+    """Return the members that the ledger does not know to be gone, but that the cloud no longer lists."""
     listed = {instance.instance_id for instance in instances}
     alive = (member.recorded for member in state.members() if member.gone is None)
     return [ev.name_of(each) for each in alive if each is not None and each.instance_id not in listed]

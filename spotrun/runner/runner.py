@@ -1,8 +1,8 @@
 """
-The runner: observe, decide, act, record; again every few seconds.
+The runner: observes, decides, acts and records, every few seconds.
 
-It holds no state that it cannot read again. A second runner on the same run is harmless, and any other can replace one
-that died: the ledger has each intention before it is carried out.
+It has no state that it cannot read again. The ledger has each intention before it is carried out, so a second runner on
+the same run is harmless, and can replace one that died.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 TICKS_MAX = 20
-"""A decision may follow from the one before (intend, then execute); more ticks without a pause would be a fault."""
+"""
+Maximum ticks without a pause. One decision may follow from another (intend, then execute); more than this would be an
+error.
+"""
 Decision = Callable[[RunState, RunSpec, World, datetime], list[Action]]
 
 
@@ -75,10 +78,11 @@ class Runner:
         last_words: LastWords | None = None,
     ) -> None:
         """
-        `market` is the record in which runs share what they saw of the market; without it a run knows only its own.
-        `guards` end instances of clouds that do not do so themselves. `identities` are for clouds where each run has
-        its own. `decide` says what to do next. `pace` is for one that is not called every few seconds. `last_words`
-        are of instances that never got an agent: the entry of their end has them.
+        `market` is the record in which runs share their observations of the market; without it, the run has only its
+        own. `guards` end instances on clouds without a time-to-live of their own. `identities` are for clouds where
+        each run has its own role. `decide` returns the next actions. `pace` is for a runner that is not called every
+        few seconds. `last_words` reads the last output of instances whose agent never took over, for the entry of their
+        end.
         """
         self._ledger = ledger
         self._store = store
@@ -95,7 +99,7 @@ class Runner:
         )
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
-        """Attend until the run has ended and nothing of it is left running. `watch` receives each tick."""
+        """Attend until the run has ended and none of its instances is left. `watch` receives each tick."""
         while True:
             for tick in self.ticks():
                 watch(tick)
@@ -104,7 +108,7 @@ class Runner:
             self._pause()
 
     def watch_for(self, seconds: float) -> Iterator[Tick]:
-        """Tick for at least `seconds` of run time: entries that an agent writes meanwhile are acted on at once."""
+        """Tick for at least `seconds` of run time. React at once to entries that an agent writes meanwhile."""
         until_s = self._clock.monotonic() + seconds
         while True:
             for tick in self.ticks():
@@ -128,8 +132,9 @@ class Runner:
 
     def ticks(self) -> Iterator[Tick]:
         """
-        Yield one tick, and another at once after each that wrote: an intended launch is requested now, and if the cloud
-        refuses it, the next offering. During a notice every pause between two ticks is downtime.
+        Yield one tick, and another one at once after each tick that wrote an entry: so an intended launch is requested
+        now, and if the cloud refuses it, so is the next offering. During a notice, every pause between two ticks is
+        downtime.
         """
         for _ in range(TICKS_MAX):
             tick = self.tick()
@@ -139,14 +144,13 @@ class Runner:
 
     def tick(self) -> Tick:
         """
-        Observe, decide, act and record once. A cloud or store that cannot be seen just now is no reason to act (promise
-        I6).
+        Observe, decide, act and record once. If the cloud or the store cannot be read now, do nothing (promise I6).
 
         Raises:
-            LedgerDamaged, KeyMissing: no runner may go on.
+            LedgerDamaged, KeyMissing: no runner can attend to this run any more.
             RunGone: the run's folder was moved or deleted, and its instances were ended.
-            AccessDenied: the cloud has refused the credentials from the first call on; instances and agents go on
-            without a runner. Once it has answered, a refusal may pass.
+            AccessDenied: the cloud has refused the credentials since the first call; instances and agents go on without
+                a runner. After the cloud has answered once, a refusal is not raised, because it may pass.
         """
         self._observer.statuses.forget()
         try:
@@ -167,7 +171,7 @@ class Runner:
         return tick
 
     def _see_and_act(self) -> tuple[World, list[Action], bool]:
-        """Observe and act; return both, and whether an entry was written."""
+        """Observe and act. Return the observation, the actions, and True if an entry was written."""
         try:
             world = self._observer.observe()
             read = self._ledger.state.next_number
@@ -201,12 +205,13 @@ class Runner:
 
     def _refuse_gone(self) -> None:
         """
-        End the instances of a run whose folder was moved or deleted: nothing that it trains can be stored any more
+        End the run's instances if its folder was moved or deleted, because its training can no longer be stored
         (protocol 4).
 
         Raises:
-            RunGone: it was.
-            CloudUnavailable, StoreUnavailable: it is unknown, or something of it goes on; a later tick tries again.
+            RunGone: the folder was moved or deleted.
+            CloudUnavailable, StoreUnavailable: it is unknown whether the folder is gone, or an instance may still run;
+                a later tick tries again.
         """
         if not self._ledger.is_gone():
             return
@@ -229,7 +234,7 @@ class Runner:
                 self._driver.terminate(action.instance_id)
 
     def _append(self, event: ev.AnyEvent) -> bool:
-        """Write an event unless the run has changed since it was decided on."""
+        """Append an event, unless the ledger has changed since the decision. Return True if it was written."""
         decided_at = self._ledger.state.next_number
         if isinstance(event, ev.InstanceGone):
             step = self._observer.statuses.last_step(self._ledger.state, ev.name_of(event))
@@ -250,7 +255,7 @@ class Runner:
 
     def _arm_missing_guards(self, instances: Iterable[Instance]) -> None:
         """
-        Arm missing guards. A guard ends the instance that it names, so only instances that the cloud shows as this
+        Arm missing guards. A guard ends the instance that it names, so only instances that the cloud lists as this
         run's get one.
         """
         shown = {(each.launch, each.instance_id) for each in instances}
@@ -259,7 +264,7 @@ class Runner:
                 self._append(ev.GuardArmed(launch=found.launch, member=found.member))
 
     def _guarded(self, found: ev.LaunchRecorded) -> tuple[LaunchRequest, str, datetime, int]:
-        """Return the data for its guard."""
+        """Return the arguments for arming the guard of instance `found`."""
         return self._request(found.launch), found.instance_id, found.billed_from, ev.name_of(found).member
 
     def _execute(self, number: int) -> None:
@@ -276,10 +281,10 @@ class Runner:
         except LaunchTokenSpent as error:
             self._close(number, Cause.EXTERNAL, error.message, refused=False)
         except IdentityPending:
-            raise  # nothing was requested, and no other pool would help: it is made or known within minutes
+            raise  # nothing was requested, and no other pool would help; the identity is ready within minutes
         except CloudUnavailable as error:
             if not unanswered_for_too_long(self._ledger.state, number, self._clock.now()):
-                raise  # it is unknown whether it was launched: the next tick tries again with the same token
+                raise  # an instance may have been launched: the next tick tries again with the same token
             detail = f"asked for in vain, and no instance of it is shown: {error.message}"
             self._close(number, Cause.CAPACITY, detail, refused=False)
         except CloudError as error:

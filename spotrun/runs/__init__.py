@@ -1,1 +1,1 @@
-"""Opens, prepares, attends and ends the runs that the verbs name: what several verbs share."""
+"""Opens, prepares, attends and ends runs: the code that several verbs of the command line share."""

@@ -17,11 +17,11 @@ YES_NO = ("yes", "no")
 
 def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
     """
-    Ask, unless a flag gave the answer. `default` is what Enter means. The answer no ends the command with exit code 1;
-    `declined` is printed unless the answer is yes.
+    Ask for confirmation, unless a flag (`yes`) has given it. `default` is the meaning of Enter. The answer no ends the
+    command with exit code 1. `declined` is printed unless the answer is yes.
 
     Raises:
-        SpecInvalid: there is no terminal to answer on.
+        SpecInvalid: there is no terminal to ask on, or the input has ended.
     """
     if yes:
         return
@@ -41,7 +41,7 @@ def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
 
 def choose(question: str, answers: Sequence[str], default: str | None = None) -> str:
     """
-    Return one of `answers`, each of which may be cut short. Ask again until there is one; Enter alone means `default`.
+    Ask until the user types one of `answers`, or the beginning of one, and return it. Enter alone means `default`.
 
     Raises:
         EOFError: the input has ended.
@@ -57,6 +57,6 @@ def choose(question: str, answers: Sequence[str], default: str | None = None) ->
 
 
 def say(line: str) -> None:
-    """Print a line on the error output, which may have no reader any more."""
+    """Print a line on the error output. It is not an error if nothing reads that any more."""
     with contextlib.suppress(OSError):
         print(shown_lines(line), file=sys.stderr, flush=True)

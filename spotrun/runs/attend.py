@@ -36,13 +36,13 @@ from spotrun.spec.model import RunSpec
 
 def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> None:
     """
-    Be the run's runner until it ends, then show its bill. After a nightly run, send its summary. `background`: no
-    terminal belongs to this process.
+    Attend to the run as its runner until it ends, then show its bill. After a nightly run, send its summary.
+    `background`: this process has no terminal.
 
     Raises:
         RunEnded: the run failed, or was stopped.
         LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
-        KeyboardInterrupt, Signalled: this process attends to the run no longer. It has printed what is left of the run.
+        KeyboardInterrupt, Signalled: this process no longer attends to the run. It has printed what goes on without it.
     """
     with notifying(run, ours=nightly) as notifier:
         last = _until_the_end(run, notifier, Interrupts(run, background=background))
@@ -68,7 +68,7 @@ def _show_results(run: OpenRun, state: RunState) -> None:
 
 
 def _until_the_end(run: OpenRun, notifier: Notifier, interrupts: Interrupts) -> Tick | None:
-    """Attend and return the last tick; None if the run was left to another runner."""
+    """Attend until the run ends, and return the last tick; None if another runner has taken over."""
     view = view_for(run.ledger, run.clock, run.spec, run.id)
     show = _show_or_go_on(view)
 
@@ -109,13 +109,16 @@ def _report_end(run: OpenRun, last: Tick) -> None:
 
 
 def _of_member(state: RunState) -> str:
-    """Return, for a gang, the flag that shows the output of the member that failed, if that is not the lead."""
+    """
+    Return the flag of `spotrun logs` that shows the output of the member that failed; "" if that is the lead, or the
+    run is not a gang's.
+    """
     named = member_in(state.terminal.detail) if state.terminal is not None and state.of_gangs else ""
     return f" --member {named}" if named else ""
 
 
 def launch_again(run: OpenRun, state: RunState) -> str:
-    """Say how to train a change since the run's launch, from the run's newest checkpoint if it has one."""
+    """Return advice on how to train a changed script, starting from the run's newest checkpoint if it has one."""
     if not state.has_weights:
         return "to train a change, launch again"
     file = quote(f"{run.created.name}.ckpt")
@@ -126,7 +129,10 @@ def launch_again(run: OpenRun, state: RunState) -> str:
 
 
 def changed_script(run: OpenRun) -> str | None:
-    """Return a note if the script on this machine is not the one that the run was launched with; None if it may be."""
+    """
+    Return a note if the script on this machine differs from the one that the run was launched with; None if it is the
+    same, or cannot be compared.
+    """
     launched, train = run.created.script_sha256, run.spec.train
     source = train.source(Path(run.spec.workdir))
     if not launched or source is None:
@@ -142,7 +148,10 @@ def changed_script(run: OpenRun) -> str | None:
 
 
 def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:
-    """Show ticks, and keep attending even if the reader of our output has left (`| head`, a terminal that is gone)."""
+    """
+    Return a function that shows a tick. It does not stop the runner if the reader of the output has left (`| head`, a
+    closed terminal).
+    """
 
     def show(tick: Tick) -> None:
         say_that_it_attends()

@@ -1,4 +1,4 @@
-"""Starts a runner in the background, which reports to its starter once it attends to the run."""
+"""Starts a runner in the background. The runner reports to the process that started it once it attends to the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spotrun.runs.signals import Signalled
 LOGS = Path("~/.spotrun/runners")
 """The output of background runners whose runs are in a bucket."""
 STARTER_FD = "SPOTRUN_STARTER_FD"
-"""The variable with the pipe on which the background runner reports that it attends."""
+"""Variable with the descriptor of the pipe through which a background runner reports that it attends."""
 ATTENDS_WITHIN_S = 60.0
 """Maximum seconds of system time until a runner attends. It first reads the ledger and the cloud."""
 LOG_TAIL_BYTES = 500
@@ -28,10 +28,10 @@ LOG_TAIL_BYTES = 500
 
 def leave_behind(run: OpenRun) -> None:
     """
-    Start a detached runner for a run that is known here, and wait until it attends.
+    Start a detached runner for a run that this user knows (known.py), and wait until it attends.
 
     Raises:
-        SpotrunError: the runner ended, or gave no sign of life for a minute; or its log cannot be written.
+        SpotrunError: the runner ended, or did not report for ATTENDS_WITHIN_S, or its log cannot be written.
     """
     what = Background(f"the background runner of {run.id}", log_of(run), f"spotrun stop {run.typed}", "/")
     what.start(["resume", run.uri, "--foreground"], otherwise=f"attend with `spotrun resume {run.typed}`")
@@ -41,7 +41,9 @@ def leave_behind(run: OpenRun) -> None:
 
 
 class Background(NamedTuple):
-    """A spotrun without a terminal, which works in `folder` and writes `log`. `ends` is the command that ends it."""
+    """
+    A spotrun process without a terminal that works in `folder` and writes `log`. `ends` is the command that ends it.
+    """
 
     name: str
     log: Path
@@ -50,10 +52,10 @@ class Background(NamedTuple):
 
     def start(self, words: Sequence[str], *, otherwise: str) -> None:
         """
-        Start it, and wait until it says that it attends. `otherwise` is what to do if it does not.
+        Start the process, and wait until it reports that it attends. `otherwise` is the advice to give if it does not.
 
         Raises:
-            SpotrunError: it ended, or gave no sign of life for a minute; or its log cannot be written.
+            SpotrunError: the process ended, or did not report for ATTENDS_WITHIN_S, or its log cannot be written.
         """
         before = self.log.stat().st_size if self.log.exists() else 0
         reading, writing = os.pipe()
@@ -87,21 +89,23 @@ class Background(NamedTuple):
 
 
 def say_that_it_attends() -> None:
-    """Report once to the starter of this background runner; does nothing in any other process."""
+    """
+    Report once, to the process that started this background runner, that it attends. Do nothing in any other process.
+    """
     writing = os.environ.pop(STARTER_FD, None)
     if writing is None:
         return
-    with contextlib.suppress(OSError), open(int(writing), "wb", buffering=0) as starter:  # the starter may have left
+    with contextlib.suppress(OSError), open(int(writing), "wb", buffering=0) as starter:  # the starter may have ended
         starter.write(b"1")
 
 
 def open_to_append(log: Path) -> BinaryIO:
     """
-    Open a log to append. Another user of a store's folder could put a link there that leads into any file of this user,
-    or a pipe.
+    Open a log to append, but not a link or a pipe. Another user who can write to a store's folder could put one there,
+    to make this user write to another file or wait.
 
     Raises:
-        OSError: it is one, or it cannot be written.
+        OSError: `log` is a link or a pipe, or cannot be written.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return open(os.open(log, flags, 0o600), "ab")
@@ -117,13 +121,13 @@ def _opened(log: Path) -> BinaryIO:
 
 
 def log_of(run: OpenRun) -> Path:
-    """Return the log: in the run's folder if that is on this machine."""
+    """Return the path of the run's log: in the run's folder if that is on this machine, otherwise below LOGS."""
     place = address.parse(run.uri)
     return Path(place) / "runner.log" if isinstance(place, str) else log_named(run.id)
 
 
 def log_named(name: str) -> Path:
-    """Return the path of a log on this machine, for a run in a bucket."""
+    """Return the path of log `name` below LOGS, for a run in a bucket."""
     folder = LOGS.expanduser()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / f"{name}.log"

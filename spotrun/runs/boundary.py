@@ -1,8 +1,8 @@
 """
-Turns each error of a command into text on the error output and an exit code.
+Turns every error of a command into text on the error output, and an exit code.
 
-With `--json`, the standard output still has JSON: the answer, or if there is none, one line of this shape. A place that
-an error does not have is null.
+With `--json`, the standard output is always JSON: the answer, or if there is none, one line of this form. A field that
+an error lacks is null.
 
     {"error": "…", "exit_code": 2, "problems": [{"file", "line", "column", "key", "problem", "fix"}, …]}
 """
@@ -21,9 +21,9 @@ from spotrun.runs.signals import heeding
 
 INTERRUPTED = 130
 LIKE = 0.75
-"""Minimum ratio from which a flag is a mistake for another: --fllow for --follow, and not --json for --store."""
+"""Minimum similarity at which another flag is suggested: --follow for --fllow, but not --store for --json."""
 answered = False
-"""The command has printed its JSON. Then the standard output has no room for that of an error."""
+"""True once the command has printed its JSON answer. After that, an error must not add JSON to the standard output."""
 
 
 def exit_code(app: typer.Typer, words: Sequence[str]) -> int | str | None:
@@ -61,7 +61,9 @@ def _failed(words: Sequence[str], error: SpotrunError) -> int:
 
 
 def _refused(words: Sequence[str], error: Any) -> int:
-    """Report a flag or argument that Typer refuses. `error` is one of its UsageErrors, which have no public name."""
+    """
+    Report a flag or argument that Typer refuses. `error` is one of Typer's UsageErrors, which have no public name.
+    """
     if possible := getattr(error, "possibilities", None):
         error.possibilities = get_close_matches(error.option_name, possible, cutoff=LIKE)
     error.show()
@@ -72,7 +74,7 @@ def _refused(words: Sequence[str], error: Any) -> int:
 
 
 def _told(words: Sequence[str], message: str, code: int, problems: list[dict[str, object]]) -> int:
-    """Return the exit code, after printing the error as JSON if the command has `--json`."""
+    """Print the error as JSON if the command has `--json`. Return the exit code."""
     ours = words[: words.index("--")] if "--" in words else words
     if "--json" in ours and not answered:
         import json

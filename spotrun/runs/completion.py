@@ -12,8 +12,8 @@ JOBS = (".yaml", ".yml", ".py")
 
 def run_names(context: typer.Context, incomplete: str) -> list[str]:
     """
-    Return names and ids that begin with `incomplete`; none if the store cannot be read: a shell has no place for an
-    error.
+    Return the names and ids of runs that begin with `incomplete`. If the store cannot be read, return none: a shell
+    cannot show an error here.
     """
     from spotrun import address
     from spotrun.errors import StoreError

@@ -66,7 +66,7 @@ def _on(cloud: Cloud, spec: RunSpec | None, wish: RentalFlags, uri: str) -> Iter
 
 
 def _container(spec: RunSpec) -> Iterator[Finding]:
-    """Yield findings on the image of a job: the engine, if this machine trains, and the image."""
+    """Yield findings on a job's container: the engine, if this machine trains, and the image."""
     trains_here = cloud_of(spec).here or spec.resources.home is not None
     engine = [Step("container engine", _engine)] if trains_here else []
     image = Step("container image", lambda: _image(spec), needs=("container engine",))
@@ -76,7 +76,7 @@ def _container(spec: RunSpec) -> Iterator[Finding]:
 def _engine() -> Iterator[Finding]:
     """
     Raises:
-        NotInstalled, EngineFailed: nothing here runs containers.
+        NotInstalled, EngineFailed: this machine cannot run containers for a training.
     """
     engine = find_engine()
     found = facts_of(engine)
@@ -104,7 +104,7 @@ def _image(spec: RunSpec) -> Iterator[Finding]:
 def _store(uri: str, region: str | None) -> Iterator[Finding]:
     """
     Raises:
-        StoreError: an error that ends the trial would also end the questions. The store passes only after both.
+        StoreError: the trial or the questions about the store failed. The store passes only after both.
     """
     opened = open_store(uri)
     yield from Trial(opened, system_clock()).findings()

@@ -1,4 +1,4 @@
-"""Reads what a store of runs knows of a job before a run of it begins: the earlier runs of its name, and speeds."""
+"""Reads a store of runs before a new run of a job begins: the earlier runs with the job's name, and measured speeds."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from spotrun.store.port import Store
 
 Answer = TypeVar("Answer")
 RUNS_MAX = 10
-"""Maximum runs of the name that are read, the newest first."""
+"""Maximum number of runs with the name that are read, the newest first."""
 
 
 def earlier_runs(spec: RunSpec) -> list[OpenRun]:
-    """Return the runs of that name in its store that can be read, the newest first."""
+    """Return the readable runs with the name of `spec` in its store, the newest first."""
 
     def named(store: Store) -> list[OpenRun]:
         runs, _ = open_each(store, [name for name in store.folders() if name.rpartition("-")[0] == spec.name])
@@ -33,14 +33,14 @@ def earlier_runs(spec: RunSpec) -> list[OpenRun]:
 
 
 def newest_state(runs: Sequence[OpenRun]) -> RunState | None:
-    """Return the state of the first of these runs; None if there is none, or it cannot be read."""
+    """Return the state of the first of `runs`; None if there is none, or it cannot be read."""
     with contextlib.suppress(StoreError):
         return runs[0].ledger.refresh() if runs else None
     return None
 
 
 def going_on(runs: Sequence[OpenRun]) -> list[str]:
-    """Return a note on each of these runs that trains or may be billed; none if one cannot be read."""
+    """Return a note on each of `runs` that trains or may be billed; no notes at all if one cannot be read."""
     try:
         unended = [run for run in runs[:RUNS_MAX] if not read_final_status(run.store, run.created.uid)]
         found = [(run, run.ledger.refresh(), attended(run)) for run in unended]
@@ -54,13 +54,19 @@ def going_on(runs: Sequence[OpenRun]) -> list[str]:
 
 
 def unborn_in(folder: str, spec: RunSpec, clock: ScaledClock) -> RunState:
-    """Return the state in which a run of `spec` begins, as far as the store of runs at `folder` can be read."""
+    """
+    Return the first state of a run of `spec`, with the measurements of the store of runs at `folder`, if that can be
+    read.
+    """
     steps = ask_store(folder, lambda store: benched_steps(store, spec, clock)) or {}
     return newborn(spec, clock, ask_store(folder, region_of) or "", steps)
 
 
 def ask_store(folder: str, question: Callable[[Store], Answer]) -> Answer | None:
-    """Return the answer of a store; None if it cannot be read, because only the launch needs it."""
+    """
+    Return the store's answer to `question`; None if the store cannot be read. That is not an error here, because only a
+    launch needs the store.
+    """
     if absent(folder):
         return None
     try:

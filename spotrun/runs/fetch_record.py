@@ -1,8 +1,9 @@
 """
-Remembers what `spotrun fetch` wrote into a folder, so that it knows what the user has changed there since.
+Remembers which files `spotrun fetch` wrote into a folder, so that a later fetch can tell which ones the user has
+changed.
 
-The record of a folder is a file of the user's home, where no instance writes. A line has the path of a file and the
-digests of the bytes that fetch wrote there; of several lines the last counts. Whatever no line names is the user's.
+The record of a folder is a file in the user's home, where no instance writes. Each line has a file's path and the
+digests of the bytes that fetch wrote; the last line for a path counts. A file without a line is the user's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spotrun.folder.stored_files import Content
 from spotrun.runs.known import known_folder
 
 FOLDER = "fetched-files"
-"""Next to the runs that are known here. No run's uid has a dash."""
+"""Folder name next to the files of known runs. It cannot be a run's uid, because no uid has a dash."""
 
 
 class _Line(msgspec.Struct, frozen=True, array_like=True):
@@ -28,10 +29,11 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 class FetchRecord:
     """
-    The record of what fetch wrote into `folder`, wherever links on the way to it lead. See
+    The record of the files that fetch wrote into `folder`, identified by its real path. See
     spotrun.checkpoint.fetching.Record.
 
-    `problem` says why it cannot be read or written; then later fetches keep files that this one could replace.
+    `problem` is the reason if the record cannot be read or written. Then later fetches keep files that they could
+    otherwise replace.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +47,7 @@ class FetchRecord:
 
     def add(self, path: str, contents: Sequence[Content]) -> None:
         self._contents[path] = contents
-        line = b"\n" + msgspec.json.encode(_Line(path, tuple(contents)))  # a torn line before it stays one of its own
+        line = b"\n" + msgspec.json.encode(_Line(path, tuple(contents)))  # the first newline ends a torn line
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -68,7 +70,9 @@ class FetchRecord:
 
 
 def _decoded(line: bytes) -> _Line | None:
-    """Return None for a line that a full disk or a lost process has cut off: its file counts as the user's."""
+    """
+    Return the decoded line; None if a full disk or a killed process has cut it off. Its file then counts as the user's.
+    """
     try:
         return msgspec.json.decode(line, type=_Line)
     except (msgspec.MsgspecError, ValueError):

@@ -1,4 +1,7 @@
-"""Reads the market of a job before it runs, and refuses a job that no offering suits. Nothing is written."""
+"""
+Reads the market for a job before it runs, and refuses a job for which there is no suitable offering. Nothing is
+written.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from spotrun.units import Unreadable
 
 
 class Market(NamedTuple):
-    """The market as a run of `spec` meets it: the run's first state, and the offerings that suit it."""
+    """The market for a run of `spec`: the run's first state, and the suitable offerings."""
 
     spec: RunSpec
     unborn: RunState
@@ -37,10 +40,10 @@ class Market(NamedTuple):
     @property
     def offerings(self) -> list[Offering]:
         """
-        The offerings that the run may ask for now. Never empty.
+        The offerings that the run may request now. Never empty.
 
         Raises:
-            SpecInvalid, CloudError: there is none; with the key at fault.
+            SpecInvalid, CloudError: there is no such offering; the error names the key at fault.
         """
         found = [each for each in self.world.offerings if may_be_asked(each, self.spec.resources)]
         if not found:
@@ -48,7 +51,7 @@ class Market(NamedTuple):
         return found
 
     def require_any(self) -> None:
-        """Raises as `offerings` does."""
+        """Raise an error if the run may not request any offering now; the errors are those that `offerings` raises."""
         _ = self.offerings
 
     @property
@@ -57,19 +60,19 @@ class Market(NamedTuple):
 
     @property
     def least_usd(self) -> Decimal | None:
-        """The minimum budget with which the run begins; None if no budget lets it."""
+        """The minimum budget with which the run can begin; None if it cannot begin with any budget."""
         return least_budget_usd(self.unborn, self.spec, self.world)
 
     def for_job(self, spec: RunSpec) -> Market:
-        """Return the same market as a run of `spec` meets it, which asks for the same resources."""
+        """Return this market for a run of another `spec` with the same resources."""
         return Market(spec, unborn_in(spec.checkpoint.uri, spec, clock_of(spec)), self.world)
 
     def first_choice(self) -> Offering:
         """
-        Return the offering that the run's first decision asks for.
+        Return the offering that the run would request first.
 
         Raises:
-            SpecInvalid, CloudError: it asks for none; with the key at fault.
+            SpecInvalid, CloudError: the run would not request any offering; the error names the key at fault.
         """
         for action in decide(self.unborn, self.spec, self.world, self.unborn.created_at):
             if isinstance(action, Append) and isinstance(action.event, LaunchIntended):
@@ -81,9 +84,9 @@ class Market(NamedTuple):
 
     def _no_choice(self) -> CloudError | SpecInvalid:
         """
-        Return why the run may request none of the offerings, and what there is instead.
+        Return the error that explains why the run may not request any of the offerings, and what is offered instead.
 
-        A limit that all of them exceed is the job's mistake, as is a budget that is too small: the cloud was not
+        If all offerings exceed a limit, or the budget is too small, the error is the job's (SpecInvalid): no cloud was
         called.
         """
         if self.world.offerings:
@@ -103,7 +106,8 @@ class Market(NamedTuple):
     def _refuse_a_far_bucket(self) -> None:
         """
         Raises:
-            SpecInvalid: no offering could keep the budget.
+            SpecInvalid: a budget cannot be kept with any offering, because the bucket is in another region than all of
+                them.
         """
         facts, offerings = self.facts, self.world.offerings
         if offerings and not any(reservable(facts, found) for found in offerings):
@@ -118,12 +122,13 @@ class Market(NamedTuple):
 
 def look_at_market(spec: RunSpec, store: str | None = None, part_of: str = "") -> Market:
     """
-    Return the market as a run of `spec` would meet it now. `part_of` is as in RunCreated.
+    Return the current market for a run of `spec`. `part_of` is as in RunCreated.
 
-    `store` has the runs, if that is not checkpoint.uri. If it cannot be read yet, less is known; the launch reports it.
+    `store` is the store of runs, if that is not checkpoint.uri. If it cannot be read, its measurements are missing
+    here, and the launch reports the error.
 
     Raises:
-        SpecInvalid: the job names a type that the cloud does not have.
+        SpecInvalid: the job names an instance type that the cloud does not have.
         CloudError: the cloud does not answer.
     """
     cloud, folder = cloud_of(spec), store or spec.checkpoint.uri
@@ -132,7 +137,7 @@ def look_at_market(spec: RunSpec, store: str | None = None, part_of: str = "") -
     if part_of:
         unborn = replace(unborn, created=replace(unborn.created, part_of=part_of))
     driver = cloud.driver(spec, clock)
-    offered = driver.offerings(must_see=())  # its own market, which begins with it
+    offered = driver.offerings(must_see=())  # for the local cloud, a market that begins with this job
     if offered and not driver.remarks:
         _require_types(spec, cloud, offered)
     offerings, created = suitable(offered, spec), unborn.created
@@ -142,7 +147,7 @@ def look_at_market(spec: RunSpec, store: str | None = None, part_of: str = "") -
 
 def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
     """
-    Return what the cloud of `spec` charges for these, and has charged lately.
+    Return the current and recent prices of the instance types of `offerings` on the cloud of `spec`.
 
     Raises:
         CloudError: the cloud does not answer.
@@ -151,7 +156,7 @@ def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
 
 
 def not_offered(spec: RunSpec) -> SpecInvalid | None:
-    """Return the error of a job whose resources its cloud never rents out, or None."""
+    """Return the error for a job whose resources its cloud never rents out; None if it does."""
     cloud = cloud_of(spec)
     offered = cloud.driver(spec, cloud.clock(spec)).offerings(must_see=()) or _of_any_type(spec, cloud)
     found = _not_named(spec, cloud, offered) or unmet(offered, wishes_of(spec.resources))
@@ -162,7 +167,7 @@ def not_offered(spec: RunSpec) -> SpecInvalid | None:
 def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> None:
     """
     Raises:
-        SpecInvalid: one of the types that the job lists is neither among these offerings nor among all of the cloud.
+        SpecInvalid: an instance type that the job lists is neither in `offered` nor rented out by the cloud at all.
     """
     if _not_named(spec, cloud, offered) is None:
         return
@@ -172,8 +177,9 @@ def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> 
 
 def _not_named(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> Unreadable | None:
     """
-    Return the problem with one of several types or kinds, each of which the job names for itself: in the section of its
-    cloud, unless `resources` names the type to check, or as a choice.
+    Return the problem with an instance type or kind that the job lists and that is not offered; None if all are
+    offered. Types are listed in the cloud's own section, and count unless `resources` names a type. Kinds are listed as
+    a choice.
     """
     types = cloud.types_listed(spec) if spec.resources.instance_type is None else ()
     listed = not_listed(offered, (cloud.name, "instance_types"), types)
@@ -181,5 +187,5 @@ def _not_named(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> Unre
 
 
 def _of_any_type(spec: RunSpec, cloud: Cloud) -> Sequence[Offering]:
-    """Return what the cloud rents out where the job may run, of types that it does not name too."""
+    """Return all offerings in the places where the job may run, including instance types that the job does not name."""
     return cloud.driver(cloud.of_any_type(spec), cloud.clock(spec)).offerings(must_see=())

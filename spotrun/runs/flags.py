@@ -20,13 +20,13 @@ RENAMED = {
     "--stop-worst": "--reduction-factor",
     "--within": "--trial-timeout",
 }
-"""Flags by their old names, which are still read in this version, and shown nowhere."""
+"""The new names of flags, by their old names. This version still reads the old names, but does not show them."""
 
 
 def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str | None = None) -> Value:
     """
     Raises:
-        SpecInvalid: `read` cannot read the flag's value. The hint is its suggestion, unless another one is given.
+        SpecInvalid: `read` cannot read the flag's value. Its hint is `hint`, or else the suggestion of `read`.
     """
     try:
         return read(text)
@@ -37,7 +37,7 @@ def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str |
 def only_one(**given: bool) -> None:
     """
     Raises:
-        SpecInvalid: several of these flags are given, and they exclude one another.
+        SpecInvalid: more than one of these flags is given, and they exclude one another.
     """
     flags = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
     if len(flags) > 1:
@@ -47,7 +47,7 @@ def only_one(**given: bool) -> None:
 def known_word(flag: str, word: str, words: Collection[str]) -> str:
     """
     Raises:
-        SpecInvalid: the flag's value is none of `words`.
+        SpecInvalid: the flag's value is not in `words`.
     """
     if word not in words:
         raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"one of {', '.join(words)}")
@@ -56,10 +56,10 @@ def known_word(flag: str, word: str, words: Collection[str]) -> str:
 
 def with_new_names(words: Sequence[str], known: Container[str]) -> list[str]:
     """
-    Replace the old names of flags that a command knows by new ones. Words after `--` are the script's.
+    Replace old names of flags by new ones, if the command knows those. Words after `--` belong to the script and stay.
 
     Raises:
-        SpecInvalid: a flag is given by both of its names.
+        SpecInvalid: a flag is given under both of its names.
     """
     end = words.index("--") if "--" in words else len(words)
     given = {word.partition("=")[0] for word in words[:end]}

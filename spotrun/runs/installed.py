@@ -1,4 +1,4 @@
-"""The installed spotrun: its version, the commit that it was made from if that is known, and its extras."""
+"""The installed spotrun: its version, its commit if known, and its extras."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from spotrun.version import __version__
 
 PACKAGE = Path(spotrun.__file__).parent
 COMMIT_FILE = "commit.txt"
-"""The name of a file in the package that `make dist` has built."""
+"""Name of the file with the commit, in a package built by `make dist`."""
 GIT_WITHIN_S = 5.0
 SHORT = 12
 
 
 def told() -> str:
-    """Return lines for people who report a mistake."""
+    """Return the version, commit and extras, for bug reports."""
     commit = commit_of(PACKAGE)
     known = "" if commit is None else f" (commit {commit})"
     return f"spotrun {__version__}{known}\nextras: {', '.join(extras()) or 'none'}"
@@ -27,8 +27,8 @@ def told() -> str:
 
 def commit_of(package: Path) -> str | None:
     """
-    Return the commit of this package's code, from the file written into it, from pip's record, or from git in a
-    checkout. There `-dirty` says that files differ from the commit.
+    Return the commit of the package's code: from the file in the package, from pip's record, or, in a checkout, from
+    git. In a checkout, `-dirty` means that files differ from the commit.
     """
     return _built_in(package) or _told_to_pip() or _checked_out(package.parent)
 
@@ -64,7 +64,7 @@ def _checked_out(folder: Path) -> str | None:
 
 
 def extras() -> list[str]:
-    """Return the extras all of whose packages are installed, in versions that spotrun accepts."""
+    """Return the extras that are complete: all their packages are installed, in versions that spotrun accepts."""
     try:
         named = distribution("spotrun").metadata.get_all("Provides-Extra") or []
     except PackageNotFoundError:

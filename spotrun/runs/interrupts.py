@@ -1,12 +1,12 @@
 """
-Handles Ctrl-C and signals to a runner. A line always says what goes on, and what to type.
+Handles Ctrl-C and signals to a runner. It always prints what goes on without this process, and what to type.
 
     Ctrl-C    ask whether to stop or to detach, for ANSWER_WITHIN_S; without a terminal: stop
     SIGTERM   stop, within STOP_WITHIN_S
     SIGHUP    detach: a runner in the background takes over
 
-Where another runner attends to the run, each of them ends only this one. While the run stops, another signal ends only
-the runner. The agent saves its last checkpoint without it, if it can.
+If another runner attends to the run too, each of them ends only this process. While the run is stopping, another signal
+ends only this runner. Without it, the agent still saves its last checkpoint if it can.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from spotrun.runs.signals import Signalled, undisturbed
 STOP_WITHIN_S = 60.0
 """Maximum seconds of system time for a stop. After SIGTERM, SIGKILL usually follows; systemd sends it after 90 s."""
 ANSWER_WITHIN_S = 20.0
-"""Maximum seconds of system time for an answer. No runner attends to the run while the question stands."""
+"""Maximum seconds of system time for an answer. No runner attends to the run while the question is open."""
 Interrupt = KeyboardInterrupt | Signalled
 
 
 class Interrupts:
-    """The interrupts of one runner. `background`: it has no terminal, and is the one that took over."""
+    """
+    Handles the interrupts of one runner. `background`: this runner has no terminal, and is the one that took over.
+    """
 
     def __init__(self, run: OpenRun, *, background: bool) -> None:
         self._run = run
@@ -48,10 +50,10 @@ class Interrupts:
 
     def answer(self, caught: Interrupt) -> bool:
         """
-        Return True to go on attending; False if a background runner has taken over.
+        Handle an interrupt. Return True to go on attending, False if a background runner has taken over.
 
         Raises:
-            KeyboardInterrupt, Signalled: this process does not attend to the run any more.
+            KeyboardInterrupt, Signalled: this process has to end.
         """
         number = caught.signal if isinstance(caught, Signalled) else signal.SIGINT
         if self._stopped_by is None and _attends_elsewhere(self._run):
@@ -73,7 +75,7 @@ class Interrupts:
         return self._stop(caught)
 
     def done(self) -> None:
-        """Stop the timer, as nothing is waited for any more."""
+        """Stop the timer."""
         signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _hung_up(self) -> bool:
@@ -125,7 +127,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def told(run: OpenRun) -> Iterator[None]:
-    """Print what is left of the run if Ctrl-C or a signal ends the block."""
+    """Print what goes on with the run if Ctrl-C or a signal ends this block."""
     try:
         yield
     except (KeyboardInterrupt, Signalled):
@@ -134,7 +136,7 @@ def told(run: OpenRun) -> Iterator[None]:
 
 
 def what_is_left(run: OpenRun) -> str:
-    """Say what is left of the run once this process is gone; and what to type."""
+    """Return what goes on with the run once this process has ended, and what to type."""
     state, other = run.ledger.state, _attends_elsewhere(run)
     if other is None or state.terminal is not None:
         return left_alone(run.typed, state)
@@ -142,7 +144,7 @@ def what_is_left(run: OpenRun) -> str:
 
 
 def _attends_elsewhere(run: OpenRun) -> RunnerStatus | None:
-    """Return the runner that goes on without this process, as far as the store can be read now."""
+    """Return another runner that attends to the run; None if there is none, or the store cannot be read now."""
     try:
         return other_runner(run.store, run.clock)
     except StoreError:
@@ -150,7 +152,7 @@ def _attends_elsewhere(run: OpenRun) -> RunnerStatus | None:
 
 
 def last_act(run: OpenRun) -> str:
-    """Return what spotrun does for a run that has to stop, before its instances end."""
+    """Return a description of what spotrun does before the instances of a stopping run end."""
     state = run.ledger.state
     no_room = shortage(run.store, state)
     if state.current is None:
@@ -164,8 +166,8 @@ def last_act(run: OpenRun) -> str:
 
 def request_stop(run: OpenRun, by: str | None = None) -> bool:
     """
-    Request that a run stops, in the name of this user or of `by`; False if it has ended or the request was there
-    before.
+    Request that a run stops, in the name of `by`, or else of this user. Return False if the run has already ended, or
+    the stop was requested before.
     """
     event = StopRequested(by=by or who())
     try:
@@ -177,8 +179,8 @@ def request_stop(run: OpenRun, by: str | None = None) -> bool:
 
 def stop_or_detach(what: str = "the run") -> str | None:
     """
-    Return the answer; None without one. A second Ctrl-C means stop. If the input has ended, there is no user to decide:
-    detach.
+    Ask whether to stop or to detach, and return the answer; None if there was none within ANSWER_WITHIN_S. A second
+    Ctrl-C means stop. If the input has ended, no user can decide, so detach.
     """
     signal.setitimer(signal.ITIMER_REAL, ANSWER_WITHIN_S)
     try:

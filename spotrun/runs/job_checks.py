@@ -1,5 +1,6 @@
 """
-Checks of a job that need no market: its script, its work folder, its bucket, and anything that this machine lacks.
+Checks of a job that do not need the market: its script, its work folder, its bucket, and the needed packages and
+variables of this machine.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from spotrun.store.opening import open_store
 from spotrun.units import format_duration, to_the_cent
 
 SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
-"""Names in scripts whose training has checkpoints, and can be compared by `verify-resume`."""
+"""Names in a script that show that its training has checkpoints, and that `verify-resume` can compare it."""
 
 
 def check_job(spec: RunSpec, *, later: bool = False, all_left_behind: bool = False) -> list[str]:
     """
-    Check what a job needs besides its offerings, and return notes on what could not be checked.
+    Check the needs of a job besides its offerings. Return notes, also on each need that could not be checked.
 
-    `later`: it begins on another machine, so this one need not be able to train it, nor have its secrets.
-    `all_left_behind` names each file that does not travel.
+    `later`: the job begins on another machine, so this one need not be able to train it, nor have its secrets.
+    `all_left_behind`: name every file that is not uploaded, not only the first ones.
 
     Raises:
         SpecInvalid, NotInstalled, SecretUnreadable, StoreError, CloudError: something is missing.
@@ -60,10 +61,12 @@ def check_job(spec: RunSpec, *, later: bool = False, all_left_behind: bool = Fal
 
 def check_script(spec: RunSpec, *, here: bool) -> str | None:
     """
-    Return a note on a script that this Python cannot read. That of an instance elsewhere may be newer.
+    Return a note on a script that this Python cannot read; None if it can. An instance elsewhere may have a newer
+    Python.
 
     Raises:
-        SpecInvalid: the script would run `here`, with this Python; or it spreads its state over several instances.
+        SpecInvalid: this Python cannot read the script and would have to run it (`here`), or the script spreads its
+            state over several instances.
     """
     require_whole_state(spec)
     script = spec.train.source(Path(spec.workdir))
@@ -83,10 +86,11 @@ def check_script(spec: RunSpec, *, here: bool) -> str | None:
 
 def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
     """
-    Return a note on files of the work folder that do not travel: the first ones, or all of them.
+    Return a note on files of the work folder that are not uploaded; None if there are none. It names the first ones, or
+    all of them.
 
     Raises:
-        SpecInvalid: the script is one of them, or a file of rules cannot be read.
+        SpecInvalid: the script is not uploaded, or an ignore file cannot be read.
     """
     found = travelling(Path(spec.workdir), spec.checkpoint.uri)
     if (source := spec.train.source(Path(spec.workdir))) is not None:
@@ -95,7 +99,10 @@ def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
 
 
 def without_checkpoints(spec: RunSpec) -> str | None:
-    """Return a note on a job that may have no checkpoints: only trainings by a framework and named state have any."""
+    """
+    Return a note on a job that may have no checkpoints; None if it has. Only a framework's training and named state
+    have checkpoints.
+    """
     if spec.train.state or _names(spec, SAVED):
         return None
     source = spec.train.source(Path(spec.workdir)) or spec.train.module
@@ -114,7 +121,7 @@ def _names(spec: RunSpec, words: re.Pattern[str]) -> bool:
 
 
 def about_home(spec: RunSpec) -> str | None:
-    """Return the hourly cost of the user's own machine, and why; None for a job without one."""
+    """Return the hourly cost of the user's own machine with its reason; None for a job that does not name one."""
     name, home = spec.resources.home, spec.home
     if home is None:
         return None
@@ -124,7 +131,8 @@ def about_home(spec: RunSpec) -> str | None:
 
 def alone_at_home(spec: RunSpec) -> str | None:
     """
-    Return the part that a forecast leaves out: the same work on the user's own machine. None for a job without one.
+    Return a note with what the forecast leaves out, the cost of the same work on the user's own machine; None for a job
+    that does not name one.
     """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:
@@ -139,11 +147,11 @@ def alone_at_home(spec: RunSpec) -> str | None:
 
 def require_framework(spec: RunSpec) -> None:
     """
-    Check that a training on this machine finds PyTorch and Lightning, if its script imports them and no `setup` might
-    bring them.
+    Check that PyTorch and Lightning are installed on this machine, if the script imports them and no `setup`,
+    PYTHONPATH or image may provide them.
 
     Raises:
-        NotInstalled: one of them is missing.
+        NotInstalled: a package that the script imports is missing.
     """
     source = spec.train.source(Path(spec.workdir))
     if source is None or spec.setup is not None or "PYTHONPATH" in spec.envs or spec.image is not None:
@@ -160,7 +168,7 @@ def require_framework(spec: RunSpec) -> None:
 
 
 def _imports_of(script: Path) -> set[str]:
-    """Return the packages that a script cannot begin without; none where it is no Python that we can read."""
+    """Return the packages that a script imports at its top level; none if it is not valid Python."""
     try:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -172,11 +180,12 @@ def _imports_of(script: Path) -> set[str]:
 
 def unseen(spec: RunSpec) -> Iterator[str]:
     """
-    Check, without changing anything, the other needs of a launch besides its offerings: the bucket, and the identity
-    that the job names. Yield a note on each that could not be checked.
+    Check the bucket, and the identity that the job names, without changing anything. Yield a note if they could not be
+    checked.
 
     Raises:
-        StoreError, CloudError: it is not there, or is not for this user; with the key of the job.
+        StoreError, CloudError: the bucket or identity does not exist, or this user may not use it; the error names the
+            job's key.
     """
     try:
         _look_at_bucket(spec)
@@ -186,7 +195,7 @@ def unseen(spec: RunSpec) -> Iterator[str]:
 
 
 def _look_at_bucket(spec: RunSpec) -> None:
-    """Check the bucket. The launch creates a folder that is not there."""
+    """Check the bucket. A local folder is not checked, because the launch creates it."""
     if spec.checkpoint.in_bucket:
         try:
             open_store(spec.checkpoint.uri).folders()

@@ -1,9 +1,9 @@
 """
-The runs that this user may carry on without a question: those created or confirmed here.
+The runs that this user may carry on without confirmation: those created or confirmed here.
 
-To carry a run on is to execute what its folder says: `notify.command` in a shell of the user, on the local cloud the
-job itself, elsewhere at the user's expense. A user with write access to the store can make a folder that looks like a
-run. So the digest of entry 0, which never changes, is remembered where only the user writes.
+To carry a run on means to execute the contents of its folder: `notify.command` in the user's shell, and the job itself,
+on this machine for the local cloud, elsewhere at the user's expense. Another user with write access to the store can
+make a folder that looks like a run. So the digest of entry 0, which never changes, is kept where only this user writes.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:  # commands that create no run start faster without it
     from spotrun.runner.creation import NewRun
 
 KNOWN = "~/.spotrun/known"
-"""A file for each run, by its uid, with the sha256 of entry 0."""
+"""A folder with one file for each run, named by its uid, which contains the sha256 of entry 0."""
 KNOWN_VARIABLE = "SPOTRUN_KNOWN"
-"""The variable with another folder for them."""
+"""Variable with another path for this folder."""
 
 
 def create_known(new: NewRun, role: str = "runner") -> OpenRun:
     """
-    Create a run of this user, and open it. What is to be written is remembered before it is written: so the run is
-    known to the next command too if this one is killed, and what another process put in its place is not.
+    Create a run of this user, and open it. The digest of entry 0 is remembered before entry 0 is written. So if this
+    command is killed, the next one still knows the run, but does not know a run that another process put in its place.
 
     Raises:
-        LedgerDamaged: another process wrote the first entry.
-        StoreUnavailable: it may have been created; a repeated call finds out.
+        LedgerDamaged: another process wrote entry 0.
+        StoreUnavailable: the run may have been created; a repeated call finds out.
     """
     _write(new.created.uid, new.first_sha256, new.id)
     try:
@@ -50,12 +50,12 @@ def create_known(new: NewRun, role: str = "runner") -> OpenRun:
 
 
 def remember(run: OpenRun) -> None:
-    """Take this run for the user's own from now on."""
+    """Remember this run as the user's own."""
     _write(run.created.uid, run.first_sha256, run.id)
 
 
 def _write(run_uid: str, first_sha256: str, run_id: str) -> None:
-    """Note that this user knows the run; if the home cannot be written to, a later command asks."""
+    """Remember that this user knows the run. If the home folder cannot be written to, a later command asks again."""
     path = _path(run_uid)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -71,7 +71,7 @@ def forget(run_uid: str) -> None:
 
 
 def is_known(run: OpenRun) -> bool:
-    """Return whether this user created this run here, or said that it is theirs."""
+    """Return True if this user created the run here, or confirmed that it is theirs."""
     try:
         return _path(run.created.uid).read_text() == run.first_sha256
     except (OSError, UnicodeDecodeError):
@@ -80,10 +80,10 @@ def is_known(run: OpenRun) -> bool:
 
 def require_known(run: OpenRun, yes: bool) -> None:
     """
-    Ask whether a run from elsewhere is the user's; remember a yes.
+    Ask whether a run from elsewhere is the user's own, and remember the answer yes.
 
     Raises:
-        SpecInvalid: there is no terminal to answer on.
+        SpecInvalid: there is no terminal to ask on.
         typer.Exit: the answer was no.
     """
     if is_known(run):
@@ -103,7 +103,7 @@ def require_known(run: OpenRun, yes: bool) -> None:
 
 
 def _executed(run: OpenRun) -> Iterator[str]:
-    """Yield the actions in this user's name that follow if the user carries the run on."""
+    """Yield the actions that are done with this user's rights if the user carries the run on."""
     if run.cloud.here:
         train = run.spec.train
         yield f"run its {train.title} on this machine, with your rights"
@@ -120,7 +120,7 @@ def _listed(lines: list[str]) -> str:
 
 
 def known_folder() -> Path:
-    """Return the folder of what this user's spotrun remembers."""
+    """Return the folder in which spotrun remembers this user's runs."""
     return Path(os.environ.get(KNOWN_VARIABLE) or KNOWN).expanduser()
 
 

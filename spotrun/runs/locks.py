@@ -1,4 +1,4 @@
-"""Locks of this machine, for work that only one process may do at a time."""
+"""Locks on this machine, for work that only one process may do at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from spotrun.errors import SpotrunError
 
 LOCKS = Path("~/.spotrun/locks")
-"""The locks of runs and nights in a bucket."""
+"""The locks of runs and nights whose store is a bucket."""
 
 
 def lock_of(name: str) -> Path:
@@ -20,10 +20,11 @@ def lock_of(name: str) -> Path:
 @contextlib.contextmanager
 def alone(path: Path, busy: SpotrunError) -> Iterator[None]:
     """
-    Hold the lock. The kernel frees it however this process ends.
+    Hold the lock at `path` in this block. The kernel frees it even if this process is killed.
 
     Raises:
-        SpotrunError: another process of this machine holds it, which is `busy`; or it cannot be made.
+        SpotrunError: another process on this machine holds the lock (the error is `busy`), or the lock file cannot be
+            made.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Naming one member of a gang on the command line."""
+"""Finds the member of a gang that a command line names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MemberOption = Annotated[
     str | None,
-    typer.Option("--member", metavar="LAUNCH.N", help="Of several nodes, this one, as `spotrun events` names it."),
+    typer.Option("--member", metavar="LAUNCH.N", help="With several nodes: this one, as `spotrun events` names it."),
 ]
 NAMED_MAX = 16
 _NAME = re.compile(r"(\d{1,15})\.(\d{1,2})", re.ASCII)
@@ -44,17 +44,17 @@ def instance_of(run: OpenRun, state: RunState, text: str) -> str:
     Return the id of a member's instance.
 
     Raises:
-        RunNotFound: there is no such member, or it has no instance yet.
+        RunNotFound: the run does not have this member, or the member has no instance yet.
     """
     return _recorded(run, state, member_named(run, state, text))
 
 
 def living_instance_of(run: OpenRun, state: RunState, text: str) -> str:
     """
-    Return the same of a member whose instance has not ended, by the ledger.
+    Return the id of a member's instance, which has not ended according to the ledger.
 
     Raises:
-        RunNotFound: there is no such member, it has no instance yet, or that has ended.
+        RunNotFound: the run does not have this member, or the member's instance does not exist yet or has ended.
     """
     from spotrun.report.describe import timestamp
 

@@ -33,11 +33,11 @@ from spotrun.spec.model import RunSpec
 
 def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prepared]) -> None:
     """
-    Attend to the last night of `spec` if it is unfinished, else to a new one from `prepare`, until it ends.
+    Attend to the last night of `spec` if it is unfinished, otherwise to a new one from `prepare`, until it ends.
 
     Raises:
         NightUnderWay: another process already attends to a night.
-        RunEnded, LimitExceeded: as `attend`.
+        RunEnded, LimitExceeded: as for `attend`.
     """
     with one_at_a_time(spec):
         last = newest_of(spec.name, spec.checkpoint.uri, "runner")
@@ -63,17 +63,19 @@ def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prep
 @contextlib.contextmanager
 def one_at_a_time(spec: RunSpec) -> Iterator[None]:
     """
-    Hold the lock of the nights of this name in this store. The kernel frees it however this process ends.
+    Hold the lock for the nights with this job's name in this store. The kernel frees it even if this process is killed.
 
     Raises:
-        NightUnderWay: another process of this machine holds it.
+        NightUnderWay: another process on this machine holds the lock.
     """
     with alone(_lock_path(spec), _under_way(spec.name)):
         yield
 
 
 def _lock_path(spec: RunSpec) -> Path:
-    """Return a path in the store itself if that is a folder, so that all users who share it share the lock."""
+    """
+    Return the path of the lock. If the store is a folder, the lock is in it, so that all users of the store share it.
+    """
     place = address.parse(spec.checkpoint.uri)
     if isinstance(place, str):
         return Path(address.absolute(place)) / f".night-{spec.name}.lock"
@@ -82,10 +84,10 @@ def _lock_path(spec: RunSpec) -> Path:
 
 def _unfinished(run: OpenRun) -> bool:
     """
-    Return whether the night can be continued.
+    Return True if the night is unfinished and can be continued.
 
     Raises:
-        NightUnderWay: a runner elsewhere attends to it.
+        NightUnderWay: another runner attends to the night.
     """
     state = run.ledger.refresh()
     if state.terminal is None and attended(run):
@@ -95,11 +97,11 @@ def _unfinished(run: OpenRun) -> bool:
 
 def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     """
-    Return whether the user need not be asked first: the run is known here, or its code runs elsewhere and its entry 0
-    says in all what it would say if it was created now.
+    Return True if the run may be carried on without confirmation: it is known here, or its code runs elsewhere and its
+    entry 0 equals the one that would be created now.
 
-    A scheduler may begin each night on a new machine, which knows no run, in another folder. Such a run is compared
-    again each time, and never remembered: what it equals may change.
+    A scheduler may start each night on a new machine that knows no runs, in another folder. Such a run is compared
+    again each time and never remembered, because the job may change.
     """
     return is_known(run) or (not run.cloud.here and not differences(run.created, as_now()))
 
@@ -126,7 +128,10 @@ def _if_late(run: OpenRun) -> str:
 
 
 def clean_up(run: OpenRun) -> None:
-    """Make sure that a run that ended, or got a request to stop, left nothing running and all its news delivered."""
+    """
+    Make sure that a run that has ended, or was requested to stop, has no instances left, and that all its notifications
+    are sent.
+    """
     with told(run), notifying(run, ours=True) as notifier:
         last = run.runner.run(lambda _: notifier.show(run.ledger.entries))
         notifier.tell(night(last.state, summarise(last.state, run.clock.now())))

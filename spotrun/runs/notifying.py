@@ -1,4 +1,4 @@
-"""Sends the news of a run to the receivers that its job names, while a command attends to it."""
+"""Sends a run's notifications to the receivers that its job names, while a command attends to the run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from spotrun.runs.open_run import OpenRun
 @contextlib.contextmanager
 def notifying(run: OpenRun, *, ours: bool = False) -> Iterator[Notifier]:
     """
-    Send news to the receivers that the job names; and print here each piece that they did not receive.
+    Send notifications in this block, to the receivers that the job names. At its end, print each failure.
 
-    A run that is not known here sends no news: its job may name any command. `ours`: it is known, or was compared.
+    An unknown run (known.py) sends no notifications, because its job may name any command. `ours`: the run is known, or
+    was compared with the job.
     """
     told = run.spec
     if told.notify and not ours and not is_known(run):

@@ -1,4 +1,4 @@
-"""Finds the runs of a store by name, and opens them with the cloud and clock that they are attended with."""
+"""Finds the runs of a store by name, and opens them with their cloud and clock."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ from spotrun.store.retrying import persist
 from spotrun.units import shown
 
 OPENERS = 8
-"""Maximum runs of a store that are opened at the same time: each one waits for the store."""
+"""Maximum number of runs that are opened at the same time, because each one waits for the store."""
 _UID = re.compile(r"[0-9a-z]{1,32}", re.ASCII)
 NO_RUNS = frozenset({MARKET, KEYS, BENCH, SWEEPS, NIGHTS})
-"""Other folders next to the runs of a store."""
+"""Folders next to the runs of a store that are not runs."""
 LISTED_MAX = 10
-"""Maximum runs that are listed if a reference may mean several."""
+"""Maximum number of runs that are listed if a reference is ambiguous."""
 
 
 class OpenRun:
-    """A run that exists, with everything that a command needs to read it or to attend to it."""
+    """An existing run, with everything that a command needs to read it or attend to it."""
 
     def __init__(self, uri: str, writer: str) -> None:
         self.store: Store = open_store(uri)
@@ -76,13 +76,13 @@ class OpenRun:
 
     @property
     def typed(self) -> str:
-        """The run's reference for other commands, as a shell reads it."""
+        """The reference of the run for other commands, quoted for a shell."""
         return reference(self.id, self.uri)
 
     def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
         """
-        Return the state by all entries; or by those before the first damaged one, with that damage. So a command can
-        show the stored part of the run, which changes nothing. The caller raises the damage in the end.
+        Return the state from all entries and None, or the state from the entries before the first damaged one, and the
+        damage. So a command can still show the readable part of the run. The caller raises the damage at its end.
         """
         try:
             return self.ledger.refresh(), None
@@ -92,7 +92,7 @@ class OpenRun:
 
     @cached_property
     def runs(self) -> Store:
-        """The store of runs that its folder is in."""
+        """The store of runs that contains this run's folder."""
         return open_store(self.uri.rpartition("/")[0] or "/")
 
     @cached_property
@@ -112,7 +112,7 @@ class OpenRun:
         return self.runner_at(ALL_THE_TIME)
 
     def runner_at(self, pace: Pace) -> Runner:
-        """Return a runner of its own that attends to the run at another pace."""
+        """Return a new runner that attends to the run at `pace`."""
         return Runner(
             self.ledger,
             self.store,
@@ -131,8 +131,9 @@ class OpenRun:
 def _require_its_name(uri: str, created: RunCreated) -> None:
     """
     Raises:
-        RunMisnamed: the folder is another's, or was renamed, or no job may have its name. A user who can write next to
-        the runs of a store can make a folder that calls itself by the uid of any of them, or looks like its name.
+        RunMisnamed: the folder's name is not the one that its entry 0 says, or is not a valid name of a run. Another
+            user with write access to the store could make a folder whose entry 0 has another run's uid, or whose name
+            looks like another run's.
     """
     run_id = f"{created.name}-{created.uid}"
     if uri.rpartition("/")[2] != run_id:
@@ -143,20 +144,20 @@ def _require_its_name(uri: str, created: RunCreated) -> None:
 
 
 def default_store() -> str:
-    """Return the store of runs, unless a flag or a specification names one."""
+    """Return the store of runs to use if neither a flag nor a specification names one."""
     return os.environ.get("SPOTRUN_STORE") or DEFAULT_STORE
 
 
 def reference(run_id: str, uri: str) -> str:
     """
-    Return how other commands find a run, typed in a shell at the same place: by its id, or by its address if it is in
-    another store.
+    Return the reference of a run for other commands in the same shell: its id, or its address if it is not in the
+    default store.
     """
     return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else quote(uri)
 
 
 def who() -> str:
-    """Return the person at this terminal, for the ledger. In a container a user may have a number and no name."""
+    """Return the user's name and host, for the ledger. In a container a user may have a number and no name."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # OSError from Python 3.13 on
@@ -170,12 +171,12 @@ def writer(role: str) -> str:
 
 def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     """
-    Return the run that a person means: a full address, an id, a name (then the newest of that name), or the beginning
-    of one of them that fits no other.
+    Return the run that `reference` means. It is an address, an id, or a name (the newest run of that name), or an
+    unambiguous beginning of an id or a name.
 
     Raises:
-        RunNotFound: there is no such run, or several are meant. The message says where spotrun looked.
-        RunCopied: two folders hold it.
+        RunNotFound: no run matches, or several do. The message says where spotrun looked.
+        RunCopied: the run is in more than one folder.
     """
     if "/" in reference:
         return OpenRun(reference, writer(role))
@@ -185,20 +186,20 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
 
 def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
     """
-    Return the newest runs of that name, at most `count`, oldest first.
+    Return the newest runs that `reference` means, at most `count`, the oldest first.
 
     Raises:
-        RunNotFound: there is none, or several names are meant.
+        RunNotFound: no run matches, or runs of several names do.
     """
     return _runs_meant_by(reference, store)[-count:]
 
 
 def newest_of(name: str, store: str, role: str) -> OpenRun | None:
     """
-    Return the newest run of exactly this name.
+    Return the newest run of exactly this name; None if there is none.
 
     Raises:
-        StoreError: the only runs of this name cannot be read.
+        StoreError: there are runs of this name, but none can be read.
     """
     runs, unreadable = look_in(store)
     named = [run for run in runs if run.created.name == name]
@@ -209,7 +210,7 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
 
 
 def attended(run: OpenRun) -> bool:
-    """Return whether a runner has recently shown a sign of life, and is not known to have died since."""
+    """Return True if a runner has recently written a sign of life, and is not known to have died since."""
     statuses = persist(lambda: run.store.list(RUNNER_KEY))
     silent = datetime.now(UTC) - statuses[0].modified_at if statuses else UNATTENDED_AFTER_MAX
     if silent >= UNATTENDED_AFTER_MAX:
@@ -221,7 +222,10 @@ def attended(run: OpenRun) -> bool:
 
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
-    """Return every run of that id or name, or of the only one that begins with it; oldest first, at least one."""
+    """
+    Return all runs with the id or name `reference`, or with the only id or name that begins with it. The oldest is
+    first, and there is at least one.
+    """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
     _refuse(each for each in unreadable if reference in each.words and isinstance(each.error, RunCopied))
@@ -239,7 +243,8 @@ def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
 def _refuse_sweep(reference: str, folder: str) -> None:
     """
     Raises:
-        RunNotFound: it is the name of a sweep, and so of none of its runs: also while that has begun one alone.
+        RunNotFound: `reference` is the name of a sweep, which does not stand for any of its runs, even if the sweep has
+            only one so far.
     """
     if not re.fullmatch(NAME_PATTERN, reference, re.ASCII) or absent(folder):
         return
@@ -255,10 +260,11 @@ def _refuse_sweep(reference: str, folder: str) -> None:
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
-    Return every run of the only name that begins with it, or the only run whose id does.
+    Return all runs of the only name that begins with `reference`, or the only run whose id does; empty if there is
+    none.
 
     Raises:
-        RunNotFound: several do.
+        RunNotFound: several names or ids begin with it.
     """
     if not reference:
         return []
@@ -278,34 +284,34 @@ def _id_begins(run: OpenRun, reference: str) -> bool:
 
 
 class Unreadable(NamedTuple):
-    """A folder of a run whose first entry cannot be read, or is damaged; or one of two that hold the same run."""
+    """A run's folder whose first entry cannot be read or is damaged, or one of several folders with the same run."""
 
     name: str
     uri: str
     error: StoreError
     words: tuple[str, ...]
-    """The names that a person may give for it. A folder is called NAME-UID."""
+    """The references that a user may type for this run. A folder is named NAME-UID."""
 
 
 def runs_in(folder: str) -> list[OpenRun]:
-    """Return every run in a store that can be opened, in no order."""
+    """Return all readable runs in a store, in no particular order."""
     return look_in(folder)[0]
 
 
 def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
     """
-    Return every run in a store, and every folder of a run whose first entry cannot be read. Other folders are skipped.
+    Return all readable runs in a store, and all folders of runs that are not readable. Other folders are skipped.
 
     Raises:
         StoreError: the folders cannot be listed.
-        StoreUnavailable: one of them cannot be read now, so that a run may be missed.
+        StoreUnavailable: a folder cannot be read now, so a run could be missed.
     """
     store = open_store(folder)
     return open_each(store, [name for name in persist(store.folders) if name not in NO_RUNS])
 
 
 def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[Unreadable]]:
-    """Return the runs in these folders of a store, and those whose first entry cannot be read."""
+    """Return the readable runs in the folders `names` of a store, and the folders of runs that are not readable."""
     with ThreadPoolExecutor(OPENERS) as pool:
         found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), names))
     runs, copies = set_copies_apart([run for run in found if isinstance(run, OpenRun)])
@@ -313,7 +319,10 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
 
 
 def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
-    """Return the runs that lie in one folder each, and the folders of those that lie in several."""
+    """
+    Separate the runs that are in one folder each from the copies: return those runs, and all folders of runs that are
+    in several.
+    """
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:
         by_uid.setdefault(run.created.uid, []).append(run)
@@ -343,7 +352,7 @@ def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
 
 
 def _refuse(meant: Iterable[Unreadable]) -> None:
-    """Raise for runs that cannot be read: they are not reported as missing."""
+    """Raise the error of the first run in `meant`, if any: an unreadable run must not be reported as missing."""
     for each in meant:
         raise each.error
 
@@ -362,7 +371,7 @@ def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
 
 
 def absent(folder: str) -> bool:
-    """Return whether it is a folder of this machine that does not exist; opening it would create it."""
+    """Return True if `folder` is on this machine and does not exist. Opening it would create it."""
     place = address.parse(folder)
     return isinstance(place, str) and not Path(place).expanduser().is_dir()
 
@@ -370,7 +379,7 @@ def absent(folder: str) -> bool:
 def require_store(folder: str) -> None:
     """
     Raises:
-        StoreError: it is a folder of this machine that does not exist. A bucket answers when it is read.
+        StoreError: `folder` is on this machine and does not exist. A bucket is checked only when it is read.
     """
     if not absent(folder):
         return

@@ -1,4 +1,4 @@
-"""Pins what a job leaves open until it begins: the digest of its container image, and the price of its baseline."""
+"""Pins the values that a job leaves open until it begins: the digest of its container image, and its baseline price."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from spotrun.spec.image import CREDENTIALS, Image
 from spotrun.spec.model import ResourcesSpec, RunSpec
 
 INSTANCES = "x86_64"
-"""The processors of all instances that the clouds rent out to us."""
+"""The processor architecture of all instances that spotrun rents."""
 NOT_LOOKED_AT = "the image was not checked"
 _WRITE_DIGEST = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
 
 
 def pinned(spec: RunSpec, environment: Mapping[str, str], *, later: bool = False) -> tuple[RunSpec, list[str]]:
     """
-    Return the job as its run stores it, and notes on that; one that begins `later` keeps the tag of its image.
+    Return the job as its run stores it, and notes. A job that begins `later` keeps the tag of its image.
 
     Raises as `with_baseline_price` and `with_image`.
     """
@@ -45,8 +45,8 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
     Return the job with the current on-demand price of its `report.baseline`, if that names an instance type.
 
     Raises:
-        SpecInvalid: the cloud does not rent it out there.
-        CloudError: the cloud cannot be asked.
+        SpecInvalid: the cloud does not rent this type out on demand in the job's region.
+        CloudError: the cloud does not answer.
     """
     kind = spec.report.baseline_type
     if kind is None or spec.report.baseline_usd_per_hour is not None:
@@ -72,15 +72,16 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
 
 def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, list[str]]:
     """
-    Return the job with the digest of its container image; and notes on that.
+    Return the job with the digest of its container image, and notes on checks that were not possible.
 
-    An image that this very machine has, and trains in, need be in no registry.
+    If the training runs on this machine, and this machine has the image, the image need not be in a registry.
 
     Raises:
-        SpecInvalid: there is no such image, or not for this user, or not for the processors of instances.
-        NotInstalled: this machine would run it, or does so while it is free, and has no engine for that.
-        RegistryUnavailable: the digest of a tag is unknown, or this machine, which would train in it, has neither the
-        image nor its registry.
+        SpecInvalid: the image does not exist, this user may not read it, or it is not for the processors of the
+            instances.
+        NotInstalled: this machine would run the image, always or while it is free, and has no container engine.
+        RegistryUnavailable: the digest of a tag cannot be found out. Or this machine would train in the image, does not
+            have it, and cannot reach its registry.
     """
     image, here = spec.image, spec.cloud.here
     if image is None:
@@ -119,7 +120,10 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
 
 
 def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
-    """Return the same for a job that is tried on this machine, wherever it would train. Raises as `with_image`."""
+    """
+    Return the job with the digest of its image, for a trial on this machine, wherever the job would train. Raises as
+    `with_image`.
+    """
     resources = ResourcesSpec(image_id=spec.resources.image_id)
     found, _ = with_image(spec.model_copy(update={"resources": resources}), environment)
     return spec if found.image is None else spec.with_image(found.image)
@@ -128,7 +132,7 @@ def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
 def _digest_here(image: Image) -> str:
     """
     Raises:
-        NotInstalled: this machine runs no containers.
+        NotInstalled: this machine has no container engine.
     """
     engine = find_engine()
     if image.digest:
@@ -138,12 +142,13 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return the user at the registry; or why it cannot be read from here, where only instances may read it. An
-    identity of `cloud` logs in too; none does if that is "".
+    Return the login to the image's registry (None if no login is known), and a reason if only instances can read the
+    job's credentials ("" otherwise). The user's identity on `cloud` may log in too, unless that is "".
 
     Raises:
-        RegistryUnavailable: the registry cannot be read from here, for a tag; or the reason is unknown.
-        NotForThisUser: no user is logged in here.
+        RegistryUnavailable: the credentials cannot be read here although the digest of a tag is needed, or the cloud
+            does not answer.
+        NotForThisUser: this machine has no identity for the registry.
     """
     references = {name: place for name, place in spec.secret_references.items() if name in CREDENTIALS}
     image, here = spec.image, spec.cloud.here

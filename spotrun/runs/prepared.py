@@ -1,6 +1,6 @@
 """
-Prepares a run: gathers everything that has to be known before it begins, shows it, and creates the run. Until that,
-nothing is written or rented.
+Prepares a run: gathers everything that has to be known before it begins, shows that, and creates the run. Before the
+creation, nothing is written or rented.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ ONLY_WHERE_THE_NETWORK_IS_YOURS = (
 
 class Prepared(NamedTuple):
     """
-    A job that can begin: `spec` as it will be stored, the market that it meets, the offering that it asks for first,
-    the runs of its name so far, the newest first, and notes that a user should read before that. `start` is the
-    Lightning checkpoint that it begins from. `later`: it does not begin now.
+    A job that can begin: `spec` as it will be stored, its market, the offering that it requests first (`chosen`), the
+    earlier runs of its name, the newest first, and notes for the user. `start` is the Lightning checkpoint that it
+    starts from. `later`: the job does not begin now.
     """
 
     spec: RunSpec
@@ -58,11 +58,10 @@ class Prepared(NamedTuple):
 
     def show(self, others: Sequence[str] = ()) -> None:
         """
-        Print the offerings that suit the run, with a tick at the first choice; the notes go to stderr, those on
-        `others` first.
+        Print the offerings that suit the run, with a tick at the first choice. The notes go to stderr, `others` first.
 
         Raises:
-            SpecInvalid: the start is not a Lightning checkpoint, or could run code.
+            SpecInvalid: the file `start` is not a Lightning checkpoint, or could execute code.
         """
         spec, asked = self.spec, self.market.offerings
         work = works_of_hours(self.market.facts, asked)
@@ -88,10 +87,10 @@ class Prepared(NamedTuple):
 
     def create(self) -> OpenRun:
         """
-        Create the run in its store, remembered as ours.
+        Create the run in its store, and remember it as this user's.
 
         Raises:
-            SpotrunError: it cannot be created.
+            SpotrunError: the run cannot be created.
             KeyboardInterrupt, Signalled: nothing was rented.
         """
         try:
@@ -110,14 +109,15 @@ def prepare(
     market: Market | None = None,
 ) -> Prepared:
     """
-    Gather everything that has to be known before a run of `spec` begins, from `start` if that is given.
+    Gather everything that has to be known before a run of `spec` begins. `start` is a Lightning checkpoint that it
+    starts from, or None.
 
-    `later`: it begins on another machine at another time, so the tag of its image and the secrets of this machine are
-    not checked. `dry_run` names each file that does not travel, and not only the first ones, and what only a launch
-    checks. `market` is what a job with the same resources has just met.
+    `later`: the run begins on another machine at another time, so its image's tag and this machine's secrets are not
+    checked. `dry_run`: notes name every file that is not uploaded, not only the first ones, and the checks that only a
+    launch does. `market` is the market of another job with the same resources, just read.
 
     Raises:
-        SpecInvalid: no offering suits, none is within max_price now, or the run would never be done.
+        SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
         SpotrunError: something that the run needs is missing here, in its store or on its cloud.
     """
     stored, of_image = pinned(spec, os.environ, later=later)
@@ -136,16 +136,16 @@ def prepare(
 
 
 def billed(spec: RunSpec) -> bool:
-    """Return True if a launch costs real money: the instances may be simulated, and the bucket real."""
+    """Return True if a launch costs real money. Even with simulated instances, the bucket may be real."""
     return not spec.cloud.simulated or spec.checkpoint.in_bucket
 
 
 def show_start(path: Path) -> None:
     """
-    Print which checkpoint a run will begin from.
+    Print which checkpoint a run will start from.
 
     Raises:
-        SpecInvalid: the file is not a Lightning checkpoint, or could run code.
+        SpecInvalid: the file is not a Lightning checkpoint, or could execute code.
     """
     with needs_extra("lightning", "a Lightning checkpoint"):
         from spotrun.lightning.checkpoint_file import read_facts
@@ -157,7 +157,7 @@ def show_start(path: Path) -> None:
 def _refuse_hopeless(spec: RunSpec, newest: RunState | None, market: Market) -> None:
     """
     Raises:
-        SpecInvalid: the newest run of this name showed that on spot the run would never be done.
+        SpecInvalid: measurements of the newest run of this name show that the run would never complete on spot.
     """
     known = None if newest is None else measured_by(newest, market.unborn.created.time_scale)
     found = hopeless_on_spot(spec, known, median_life(market.world.observations))
@@ -166,7 +166,7 @@ def _refuse_hopeless(spec: RunSpec, newest: RunState | None, market: Market) -> 
 
 
 def _who_bills(spec: RunSpec) -> str:
-    """Say who bills a run on a simulated cloud."""
+    """Return a sentence about the costs of a run on a simulated cloud."""
     if not billed(spec):
         return "There is no bill."
     return f"There is no bill for the instances; the objects in {address.parse(spec.checkpoint.uri)} may cost money."
@@ -175,7 +175,7 @@ def _who_bills(spec: RunSpec) -> str:
 def _require_reachable(spec: RunSpec) -> None:
     """
     Raises:
-        SpecInvalid: not even on-demand could meet the deadline.
+        SpecInvalid: the deadline cannot be met even on demand.
     """
     if spec.policy.deadline is None:
         return

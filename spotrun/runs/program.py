@@ -1,4 +1,4 @@
-"""The word that starts spotrun in a shell here."""
+"""The command that starts spotrun in this user's shell."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 
 def program() -> str:
     """
-    Return `spotrun`, or the path of the one next to this Python if a shell would not find any: `.venv/bin/spotrun`. In
-    `/`, where a runner in the background works, the path is absolute: a reader of its log is elsewhere.
+    Return `spotrun`, or, if a shell would not find that, the path of the program next to this Python:
+    `.venv/bin/spotrun`. A background runner works in `/`; there the path is absolute, because the reader of its log is
+    in another folder.
     """
     beside = Path(sys.executable).with_name("spotrun")
     if shutil.which("spotrun") is not None or not beside.exists():

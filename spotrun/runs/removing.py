@@ -1,4 +1,7 @@
-"""Removes ended runs, for `rm` and `prune`: which may go, what stays of them elsewhere, and the question before."""
+"""
+Removes ended runs, for `rm` and `prune`. Checks which runs may be removed, reports what stays elsewhere, and asks
+before.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class StillThere(SpotrunError):
 
 
 class Removable(NamedTuple):
-    """A run that has ended and may go, the store that its folder is in, and how much is in it."""
+    """An ended run that may be removed, with the store of its folder, and the number and size of its objects."""
 
     run: OpenRun
     ended_at: datetime
@@ -34,7 +37,7 @@ class Removable(NamedTuple):
     objects: int
     size_bytes: int
     disks: int
-    """Number of ended instances that have left a disk on this machine."""
+    """Number of ended instances whose disk is still on this machine."""
 
     def __str__(self) -> str:
         held = f"{count_of(self.objects, 'object')}, {gigabytes(self.size_bytes)}"
@@ -46,9 +49,9 @@ class Removable(NamedTuple):
 def removable(run: OpenRun) -> Removable:
     """
     Raises:
-        StillThere: it goes on, a runner attends to it, or an instance of it may still be there.
-        StoreError: it cannot be read.
-        CloudError: the cloud does not say whether an instance of it lives.
+        StillThere: the run goes on, a runner attends to it, or one of its instances may still exist.
+        StoreError: the run cannot be read.
+        CloudError: the cloud does not answer whether all of its instances have ended.
     """
     state = run.ledger.refresh()
     if state.terminal is None:
@@ -82,7 +85,7 @@ def removable(run: OpenRun) -> Removable:
 
 def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
     """
-    Show what will be deleted and what stays, ask, and delete.
+    Show which runs will be deleted and what stays of them, ask, and delete.
 
     Raises:
         SpecInvalid: there is no terminal to ask on.
@@ -99,7 +102,7 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
         return
     confirm(yes, f"Delete {total}, with checkpoints, logs and bills?", default=False, declined="nothing was deleted")
     for each in found:
-        each.run.cloud.forget(each.run.created.uid)  # first: without its folder, the run could not be named again
+        each.run.cloud.forget(each.run.created.uid)  # first: once its folder is gone, no command can name the run
         keys.remove(each.store, each.run.created.uid)
         remove(each.store, each.folder)
         forget(each.run.created.uid)
@@ -107,7 +110,7 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
 
 
 def _stays(found: Removable) -> Iterator[str]:
-    """Yield what the run leaves elsewhere, each with the command that removes it."""
+    """Yield each thing that the run leaves elsewhere, with the way to remove it."""
     run = found.run
     try:
         if run.created.uid in run.cloud.identities(run.spec, run.clock).runs():

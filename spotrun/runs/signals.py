@@ -1,4 +1,7 @@
-"""SIGTERM and SIGHUP as exceptions: without a handler they end a process before it can say what it leaves behind."""
+"""
+Raises SIGTERM and SIGHUP as exceptions. Without a handler, they end a process before it can print what goes on without
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ HEEDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 class Signalled(SystemExit):
     """
-    A signal. If no handler catches it, the process ends with 128 plus its number, as a shell reports it.
+    A signal. If nothing catches the exception, the process exits with 128 plus the signal's number, as a shell reports
+    it.
 
     Ctrl-C stays a KeyboardInterrupt.
     """
@@ -26,7 +30,10 @@ class Signalled(SystemExit):
 
 @contextlib.contextmanager
 def heeding() -> Iterator[None]:
-    """Raise `Signalled` in the main thread for each signal. One that the parent had ignored (`nohup`) stays ignored."""
+    """
+    Raise `Signalled` in the main thread for each signal. A signal that the parent process ignores (`nohup`) stays
+    ignored.
+    """
     before = [number for number in HEEDED if signal.getsignal(number) == signal.SIG_DFL]
     _handle(before, _raise)
     try:
@@ -37,9 +44,12 @@ def heeding() -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Drop signals that arrive meanwhile, Ctrl-C too: a second one must not prevent what the first one requested."""
+    """
+    Ignore signals in this block, Ctrl-C too, so that a second one does not interrupt the work that the first one
+    requested.
+    """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}
-    # No SIG_IGN: a process that is started meanwhile would inherit it.
+    # Not SIG_IGN, because a process started in this block would inherit it.
     _handle([number for number, handler in before.items() if handler != signal.SIG_IGN], lambda *_: None)
     try:
         yield
@@ -60,7 +70,7 @@ def _raise(number: int, _: FrameType | None) -> None:
 
 
 def _leave_terminal() -> None:
-    """Put /dev/null in the place of a terminal that is gone: its reads and writes would fail from now on."""
+    """Replace a terminal that is gone by /dev/null, because reads and writes would fail from now on."""
     gone = [descriptor for descriptor in (0, 1, 2) if _hung_up(descriptor)]
     if gone:
         null = os.open(os.devnull, os.O_RDWR)
@@ -70,7 +80,7 @@ def _leave_terminal() -> None:
 
 
 def _hung_up(descriptor: int) -> bool:
-    """Return whether the descriptor was a terminal. One that is gone is still a character device."""
+    """Return True if the descriptor is a terminal that is gone. It is still a character device."""
     try:
         return stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor)
     except OSError:  # it is closed

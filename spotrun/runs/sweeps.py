@@ -1,4 +1,4 @@
-"""Sweeps by their name: their runs, and the commands that apply to all of them."""
+"""Finds sweeps by name, reads their runs, and stops or continues all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spotrun.store.retrying import persist
 
 
 class NamedSweep:
-    """A sweep that exists, with the runs of its trials that have begun."""
+    """An existing sweep, with the runs of the trials that have begun."""
 
     def __init__(self, store: Store, record: SweepRecord) -> None:
         self.store = store
@@ -32,7 +32,7 @@ class NamedSweep:
 
     @property
     def typed(self) -> str:
-        """The sweep's reference for other commands, as a shell reads it."""
+        """The reference of the sweep for other commands, quoted for a shell."""
         elsewhere = self.store.uri != address.absolute(default_store()).rstrip("/")
         return self.record.name + (f" --store {quote(self.store.uri)}" if elsewhere else "")
 
@@ -43,7 +43,7 @@ class NamedSweep:
         return {self.record.folder_of(number, uid) for number, uid in enumerate(uids, 1) if uid is not None}
 
     def is_over(self, begun: Sequence[OpenRun]) -> bool:
-        """Return whether nothing of it goes on, and no trial is to begin. `begun` are its runs."""
+        """Return True if no run of the sweep goes on, and no further trial is to begin. `begun` are its runs."""
         ended = all(run.ledger.refresh().terminal is not None for run in begun)
         return ended and (len(begun) >= self.record.trials or self.record.stopped_by != "")
 
@@ -57,7 +57,7 @@ class NamedSweep:
         return f"{said} `spotrun report {self.typed}` shows what they have come to.{attend}"
 
     def run(self, number: int, role: str = "cli") -> OpenRun | None:
-        """The run of that trial; None if it has not begun, or was deleted."""
+        """Return the run of trial `number`; None if it has not begun, or was deleted."""
         uid = run_of_trial(self.store, self.record, number)
         try:
             return None if uid is None else self._open(self.record.folder_of(number, uid), role)
@@ -69,10 +69,10 @@ class NamedSweep:
 
     def begin(self, run: OpenRun, number: int) -> None:
         """
-        Record that this is the run of that trial.
+        Record `run` as the run of trial `number`.
 
         Raises:
-            SpotrunError: the trial has another run.
+            SpotrunError: the trial already has another run.
         """
         if record_trial(self.store, self.record, number, run.created.uid):
             return
@@ -85,7 +85,10 @@ class NamedSweep:
         record_trial(self.store, self.record, number, run.created.uid, anyway=True)
 
     def cut_off(self, number: int, role: str) -> list[OpenRun]:
-        """The run that a killed command of this user created for that trial and did not record; empty if none."""
+        """
+        Find the run that a killed command of this user created for trial `number` and did not record. Record and return
+        it; return an empty list if there is none.
+        """
         prefix = self.record.folder_of(number, "")
         named = [folder for folder in persist(self.store.folders) if folder.startswith(prefix)]
         for run in open_each(self.store, named)[0]:
@@ -96,7 +99,7 @@ class NamedSweep:
         return []
 
     def runs(self, role: str = "cli") -> list[OpenRun]:
-        """Return the runs that have begun, which they do in the order of their numbers."""
+        """Return the runs that have begun. They begin in the order of their numbers."""
         found: list[OpenRun] = []
         while len(found) < self.record.trials and (run := self.run(len(found) + 1, role)) is not None:
             found.append(run)
@@ -107,11 +110,11 @@ class NamedSweep:
         self.record = record
 
     def request_stop(self) -> None:
-        """Record that from now on no trial begins; the process that attends to the sweep follows it too."""
+        """Record that no further trial may begin. The process that attends to the sweep reads that too."""
         self.keep(replace(self.record, stopped_by=who()))
 
     def stop_all(self) -> list[OpenRun]:
-        """Request each run that goes on to stop, and return these."""
+        """Request that each run that goes on stops. Return these runs."""
         asked = [run for run in self.runs() if run.ledger.refresh().terminal is None]
         for run in asked:
             request_stop(run, self.with_all)
@@ -119,7 +122,9 @@ class NamedSweep:
 
     @property
     def with_all(self) -> str:
-        """Return the name under which the runs that go on with the sweep were stopped."""
+        """
+        Return the author to record in each run's stop request: it marks that the run was stopped with all of the sweep.
+        """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 
     @property
@@ -127,7 +132,7 @@ class NamedSweep:
         return f" with all of the sweep {self.record.name}"
 
     def go_on(self) -> None:
-        """Take back the stop of the whole sweep, from each run that it stopped."""
+        """Undo the stop of the whole sweep, in every run that it stopped."""
         for run in self.runs():
             run.ledger.refresh()
             if stopped_by(run).endswith(self._with_all):
@@ -136,13 +141,13 @@ class NamedSweep:
 
 
 def reopening(state: RunState) -> ResumeRequested | None:
-    """Return the event that carries on a run that was stopped, or is about to; None for any other run."""
+    """Return the event that continues a run that has stopped or is stopping; None for any other run."""
     ended = state.terminal is not None and state.terminal.outcome == "stopped"
     return ResumeRequested(by=who()) if ended or (state.terminal is None and state.stop_requested) else None
 
 
 def stopped_by(run: OpenRun) -> str:
-    """Return the author of the last stop request, if the run has stopped or is about to; "" if there is none."""
+    """Return the author of the last stop request, if the run has stopped or is stopping; "" otherwise."""
     state, asked = run.ledger.state, ""
     for entry in run.ledger.entries:
         if isinstance(entry.event, StopRequested):
@@ -155,10 +160,10 @@ def stopped_by(run: OpenRun) -> str:
 
 def sweep_named(name: str, store: str | None) -> NamedSweep | None:
     """
-    Return the sweep of exactly that name in a store.
+    Return the sweep of exactly this name in a store; None if there is none.
 
     Raises:
-        StoreError: the store cannot be read, or the object of that name is no sweep.
+        StoreError: the store cannot be read, or its object of that name is not a sweep.
     """
     folder = store or default_store()
     if not re.fullmatch(NAME_PATTERN, name, re.ASCII) or absent(folder):

@@ -20,15 +20,15 @@ LOOK_AGAIN_S = 0.5
 
 def take_down(opened: OpenRun) -> None:
     """
-    End a run and its instances, and wait until that is done.
+    End a run and its instances, and wait until they have ended.
 
     Raises:
-        CloudUnavailable: it is not done within `DOWN_WITHIN_S`.
+        CloudUnavailable: they have not ended within `DOWN_WITHIN_S`.
     """
     try:
         _ask_to_stop(opened)
     except (StoreError, KeyMissing):
-        ended = end_instances(opened)  # no runner can append, and no user should pay for that
+        ended = end_instances(opened)  # no runner can append, and the user should not pay for that
         print(f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it")
         for remark in opened.driver.remarks:
             print(remark)
@@ -53,7 +53,7 @@ def take_down(opened: OpenRun) -> None:
 
 
 def _ask_to_stop(opened: OpenRun) -> None:
-    """Request a stop. If the run's own instances write without a pause, so that the request fails, end them first."""
+    """Request a stop. If the request fails because the run's own instances write without a pause, end them first."""
     try:
         request_stop(opened)
     except LedgerFlooded as flood:
@@ -64,10 +64,10 @@ def _ask_to_stop(opened: OpenRun) -> None:
 
 def _unended(run: OpenRun) -> str:
     """
-    End its instances. Return why that has to be tried again, "" if it has not.
+    End the run's instances. Return why that has to be tried again; "" if it succeeded.
 
     Raises:
-        LoginNeeded: the next try would fail too, and the waiting user cannot log in.
+        LoginNeeded: the next try would fail too, because the user cannot log in while this command waits.
     """
     try:
         end_instances(run)
@@ -80,10 +80,11 @@ def _unended(run: OpenRun) -> str:
 
 def end_instances(run: OpenRun) -> list[str]:
     """
-    End the run's living instances. If a region fails, the runner's tick reports it, if the run has something there.
+    End all instances of the run that have not ended. If a region fails in which the run has something, the runner's
+    tick reports that.
 
     Returns:
-        The ids of those that lived.
+        The ids of the instances that it ended.
     """
     try:
         driver = run.driver

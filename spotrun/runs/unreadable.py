@@ -1,6 +1,6 @@
 """
-Ends the instances of a run whose beginning cannot be read, for `spotrun down`: each of its instances has its uid as a
-tag, and the readable rest of its ledger names the clouds and regions in which they may be.
+Ends the instances of a run whose entry 0 cannot be read, for `spotrun down`. Each instance has the run's uid as a tag,
+and the readable rest of the ledger names the clouds and regions in which instances may be.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 class Nameless(NamedTuple):
-    """The folder of a run whose beginning cannot be read."""
+    """The folder of a run whose entry 0 cannot be read."""
 
     name: str
     run_uid: str
@@ -39,8 +39,8 @@ class Nameless(NamedTuple):
 
 def nameless(reference: str, store: str | None) -> Nameless | None:
     """
-    Return the folder that the reference means. Its name ends in the uid; if that of another folder does so too, its
-    owner is unknown: None.
+    Return the folder that `reference` means. Its name ends with the run's uid. Return None if no folder, or more than
+    one, matches, or if another folder's name ends with the same uid, so that the owner of the instances is unknown.
     """
     folder, _, name = reference.rstrip("/").rpartition("/")
     runs = open_store(folder or store or default_store())
@@ -55,7 +55,7 @@ def nameless(reference: str, store: str | None) -> Nameless | None:
 
 
 def end_nameless(reference: str, store: str | None, yes: bool) -> None:
-    """End the instances of the run in the folder that the reference means; none, if its owner is unknown."""
+    """End the instances of the run in the folder that `reference` means. Do nothing if `nameless` finds none."""
     found = nameless(reference, store)
     if found is not None:
         confirm(yes, f"End the instances of {found.name} now?", default=True, declined="nothing was ended")
@@ -63,9 +63,7 @@ def end_nameless(reference: str, store: str | None, yes: bool) -> None:
 
 
 def end_listed(store: Store, run_uid: str) -> None:
-    """
-    End the instances that the clouds list under this uid, in every place where the run's ledger has requested one.
-    """
+    """End the instances with the tag `run_uid`, in every region where the run's ledger has requested one."""
     places = sorted(set(_places(store)))
     if not places:
         print(
@@ -85,13 +83,13 @@ def end_listed(store: Store, run_uid: str) -> None:
 def _account(place: Place) -> Account:
     """
     Raises:
-        SpecInvalid: there is no such cloud.
+        SpecInvalid: the cloud does not exist.
     """
     cloud = cloud_named(place.cloud)
     try:
         return cloud.account([place.region])
     except SpecInvalid:
-        return cloud.account([])  # one without regions, or a region that does not exist
+        return cloud.account([])  # a cloud without regions, or a region that does not exist
 
 
 def _places(store: Store) -> Iterator[Place]:

@@ -1,9 +1,9 @@
 """
-Stores the files of a checkpoint: what was frozen for it is stored before the ledger's entry names it.
+Stores the files of a checkpoint: all frozen files are in the store before the ledger's entry names them.
 
-What has not changed since the last one that became a commit is neither read nor sent. A file of a training that was
-written to before it was read makes its snapshot torn: no commit comes of it, and the trainer copies that file at the
-next boundary. The state of a command is stored whole or not at all.
+Files that have not changed since the last commit are neither read nor sent. If a training's file was written to before
+it could be read, its snapshot is torn: it never becomes a commit, and the trainer copies that file at the next
+boundary. A command's state is stored whole or not at all.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from spotrun.folder.work_files import FileVersion, Stamp
 from spotrun.run.events import CommittedFiles
 
 TRIES_AT_THE_END = 5
-"""Maximum reads of a file at the end. A training that does no step any more hardly writes any more."""
+"""Maximum reads of a file for a final snapshot. A training that does no more steps hardly ever writes."""
 
 
 class FilesTorn(Exception):
-    """The snapshot must not become a commit: these paths need copies, made at another boundary."""
+    """The snapshot must not become a commit. Its `paths` need copies, made at another boundary."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         super().__init__(", ".join(paths[:5]))
@@ -57,7 +57,7 @@ class FilesTorn(Exception):
 
 
 class StateRefused(Exception):
-    """A part of the state may not be stored. Without that part it would be no state."""
+    """A part of the state may not be stored, and the state is unusable without that part."""
 
 
 class StoredFile(NamedTuple):
@@ -68,7 +68,7 @@ class StoredFile(NamedTuple):
 
 
 class StoredFiles(NamedTuple):
-    """The files of a snapshot that are all in the store; `name` is not in the ledger yet."""
+    """The files of a snapshot, all of them in the store. The ledger does not have `name` yet."""
 
     name: CommittedFiles
     listing: Listing
@@ -76,7 +76,7 @@ class StoredFiles(NamedTuple):
 
 
 class CommitFiles:
-    """Stores the files of snapshots, in the thread that saves. `begin` comes before each trainer's first snapshot."""
+    """Stores the files of snapshots, in the thread that saves. Call `begin` before each trainer's first snapshot."""
 
     def __init__(self, context: AgentContext, pieces: Pieces) -> None:
         self._context = context
@@ -85,7 +85,7 @@ class CommitFiles:
         self.known: dict[str, StoredFile] = {}
 
     def begin(self, attempt: int, known: dict[str, StoredFile]) -> None:
-        """Note that the folder of the new trainer has the `known` files, and no others."""
+        """Note that the new trainer's work folder has the `known` files and no others."""
         self._attempt, self.known = attempt, known
 
     @contextlib.contextmanager
@@ -93,12 +93,12 @@ class CommitFiles:
         self, frozen: Frozen | None, control: UploadControl, *, final: bool = False
     ) -> Iterator[StoredFiles | None]:
         """
-        Yield the files of a snapshot, which are all in the store; None if it is without. The ledger has to name them
-        inside of this block: what it does not name may be deleted from the block's end on.
+        Store the files of a snapshot, and yield them; None if it has no files. The ledger has to name them before this
+        block ends: after that, files that it does not name may be deleted.
 
         Raises:
             FilesTorn, StateRefused, Abandoned
-            StoreError: not all of it could be stored.
+            StoreError: not all files could be stored.
         """
         if frozen is None:
             yield None
@@ -162,16 +162,16 @@ class _Storing:
 
     def all_files(self, *, hurried: bool) -> dict[str, StoredFile]:
         """
-        Store the files that have changed, and return what is known of each file.
+        Store the files that have changed. Return each file's version and entry, by its path.
 
         Raises:
-            FilesTorn: a file was torn; all others were read, so that the next snapshot tears at no second one.
+            FilesTorn: some files were torn. All others were read, so these are all that the next snapshot has to copy.
             StateRefused
-            Abandoned: another state was restored since this one was copied.
+            Abandoned: a file of a state was torn, because another state was restored after the copy.
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []
-        # most states are many small files, and the number of waits for the store counts
+        # most states have many small files, so the time is spent waiting for the store
         senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
         with ThreadPoolExecutor(senders, "files") as pool:
             coming = {file.path: pool.submit(self._one, file) for file in self._changed(done)}
@@ -188,7 +188,7 @@ class _Storing:
         return done
 
     def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
-        """Return the files to read, and add the others to `done`: the small ones come first, up to a limit."""
+        """Return the files to read, and add the others to `done`. Small files come first, up to the limits."""
         files, changed = self._frozen.folder.files, []
         sizes = (file.stamp.size_bytes for file in files)
         limits = over_limits(sizes, self._files_max, self._max_gb, "checkpoint.files.max_gb")
@@ -217,7 +217,7 @@ class _Storing:
             return self._at_rest(file)
 
     def _at_rest(self, file: FrozenFile) -> StoredFile:
-        """Read the file at its own place: no other boundary follows, and training stands still."""
+        """Read the file in the work folder, because no other boundary follows, and training stands still."""
         for _ in range(TRIES_AT_THE_END):
             try:
                 stamp = Stamp.of(os.stat(self._work / file.place, follow_symlinks=False))
@@ -236,7 +236,7 @@ class _Storing:
             return self._without(file, str(refused))
         except OSError as error:
             if file.source is ContentSource.PLACE and not self._is_final:
-                raise TornFile from error  # it was removed since, and no process held it open
+                raise TornFile from error  # the file was removed, and no process held it open
             return self._without(file, f"it cannot be read: {error.strerror}")
         mode = stat.S_IMODE(file.stamp.mode) if self._is_whole else None
         return StoredFile(file.version, output_file(file.path, file.stamp, self._attempt, pieces, mode))
@@ -246,10 +246,10 @@ class _Storing:
 
     def _left_out(self, path: str, reason: str, size_bytes: int = 0) -> LeftOut:
         """
-        Return the record of what is left out.
+        Return the record of a file that is left out.
 
         Raises:
-            StateRefused: it is a part of a state.
+            StateRefused: the file belongs to a state, which is stored whole or not at all.
         """
         left_out = self._pieces.left_out(path, size_bytes, reason)
         if self._is_whole:
@@ -258,8 +258,8 @@ class _Storing:
 
     def listing(self, known: Mapping[str, StoredFile]) -> tuple[Listing, list[LeftOut]]:
         """
-        Return the list, which names the first of the files that were left out, and next to it all of those. What cannot
-        be a file of a list, like a pipe, is left out of a state, too.
+        Return the list of files, and all files that were left out; the list names only the first LEFT_OUT_NAMED_MAX of
+        those. A pipe, or another thing that is not a regular file, is left out of a state too.
         """
         folder, names_secret = self._frozen.folder, self._pieces.names_secret
         entries = [each.entry for _, each in sorted(known.items())]
@@ -277,8 +277,8 @@ class _Storing:
 
     def _folders(self) -> tuple[Folder, ...]:
         """
-        Return the folders to list. Files make their folders anyway, so a report of missing files need not name the
-        others.
+        Return the folders to list, up to a limit. Restoring a file makes its folder anyway, so the remaining folders
+        need no report.
         """
         folders = self._frozen.folder.folders
         secret = {path for path in folders if self._pieces.names_secret(path)}
@@ -288,7 +288,7 @@ class _Storing:
         return tuple(Folder(path, folders[path]) for path in named[: self._files_max])
 
     def _links(self) -> tuple[tuple[Link, ...], list[LeftOut]]:
-        """Return the links that a list may name, and the others as left out."""
+        """Return the links that a list may name, and the records of the links that are left out."""
         kept: list[Link] = []
         left_out: list[LeftOut] = []
         for path, to in sorted(self._frozen.folder.links.items()):

@@ -1,6 +1,6 @@
 """
-Stores pieces of the script's files by content: one place for all parts of the agent that send some. So each content is
-sent once, and no part deletes what another is about to name.
+Stores pieces of the script's files by content. All parts of the agent send files through this module, so each content
+is sent once, and no part deletes a piece that another part is about to name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spotrun.errors import CheckpointDamaged
 from spotrun.folder.stored_files import FILES_MAX, FOLDER, LeftOut, Listing, Piece, list_key
 
 LEFT_OUT_NAMED_MAX, TOLD_MAX = 200, 20
-"""Maximum files that are named in a list, and in the log of an attempt."""
+"""Maximum number of left-out files that are named in a list, and in the log of an attempt."""
 SECRET = "it holds the value of a secret"
 SECRET_NAME = "its name holds the value of a secret"
 RESTLESS = "it is still being written"
@@ -29,7 +29,7 @@ TOO_MANY = f"there are more than {FILES_MAX:,} files"
 
 
 class Refused(Exception):
-    """A file cannot be stored. `passing`: it may be stored later."""
+    """A file cannot be stored. `passing`: another try later may succeed."""
 
     def __init__(self, reason: str, *, passing: bool = False) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class StoredList(NamedTuple):
-    """A list that the store holds. `sent` are the objects that were new for it, the list among them."""
+    """A list of files that is in the store. `sent` has the objects that were sent for it, the list among them."""
 
     key: str
     blake3: str
@@ -46,7 +46,7 @@ class StoredList(NamedTuple):
 
 
 class Pieces:
-    """The files of a run as one agent stores them, from `begin` on. Used by several threads."""
+    """The pieces of a run's files as one agent stores them, from `begin` on. Used by several threads."""
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context
@@ -54,7 +54,7 @@ class Pieces:
         self._lock = threading.Lock()
         self._at_work = 0
         self._lists: dict[str, Listing | None] = {}
-        """The lists that the ledger still names, by their keys; None for one that cannot be read."""
+        """The lists that the ledger still names, by key; None for a list that cannot be read."""
         self._sent: dict[str, int] = {}
         self._looked_for_garbage = False
         self._told: set[tuple[str, str]] = set()
@@ -65,10 +65,11 @@ class Pieces:
     @contextlib.contextmanager
     def sending(self, go_on: Callable[[], None]) -> Iterator[Sending]:
         """
-        Yield a Sending; nothing is deleted until its block ends. The ledger has to name before that what was sent.
+        Yield a Sending. Nothing is deleted until its block ends. Before that, the ledger has to name the list of the
+        sent files.
 
         Raises:
-            StoreError: the lists that are there cannot be read now.
+            StoreError: the lists in the store cannot be read now.
         """
         with self._lock:
             self._read_lists()
@@ -88,10 +89,10 @@ class Pieces:
 
     def put_list(self, sending: Sending, listing: Listing) -> StoredList:
         """
-        Store a list of files, unless it is in the store.
+        Store a list of files, unless the store has it already.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the list could not be stored.
         """
         data = msgspec.json.encode(listing)
         digest = blake3(data).hexdigest()
@@ -106,27 +107,27 @@ class Pieces:
         return StoredList(key, digest, dict(sending.sent), sum(stored.values()) + len(data))
 
     def named(self, key: str, listing: Listing) -> None:
-        """Note that the ledger names that list now."""
+        """Note that the ledger now names the list `key`."""
         with self._lock:
             self._lists[key] = listing
 
     def names_secret(self, path: str) -> bool:
-        """Return True if a path names a secret: a list of files is in the store, and `spotrun fetch` shows it."""
+        """Return True if `path` contains a secret. A list of files is in the store, and `spotrun fetch` shows it."""
         return self._context.console.redaction.is_in(path)
 
     def left_out(self, path: str, size_bytes: int, reason: str) -> LeftOut:
-        """Return the record of a file that was left out. Its path is recorded without secrets, for any reason."""
+        """Return the record of a file that was left out. Secrets in its path are always hidden."""
         return LeftOut(path=self._context.console.redaction.hide_in(path), size_bytes=size_bytes, reason=reason)
 
     def tell(self, left_out: Iterable[LeftOut]) -> None:
-        """Note files that were left out in the log, once for each file and reason, and for the first files only."""
+        """Write to the log which files were left out: once for each file and reason, and only the first TOLD_MAX."""
         for each in left_out:
             if each.reason != RESTLESS and len(self._told) < TOLD_MAX and (each.path, each.reason) not in self._told:
                 self._told.add((each.path, each.reason))
                 self._context.note(f"{each.path} is not stored: {each.reason}")
 
     def sweep(self) -> None:
-        """Delete what no list needs any more, of this attempt and of those before it, if all lists can be read."""
+        """Delete the pieces of this and earlier attempts that no list needs any more, if all lists can be read."""
         with self._lock:
             if not self._at_work:
                 self._sweep()
@@ -164,8 +165,8 @@ class Pieces:
 
 class Sending:
     """
-    Sends the pieces of files, each content once. `known` are the pieces that are there, by their digests; `sent` has
-    the objects that were sent. Several threads use it.
+    Sends the pieces of files, each content once. `known` has the pieces that are in the store already, by digest;
+    `sent` has the objects that were sent. Several threads use it.
     """
 
     def __init__(
@@ -179,10 +180,10 @@ class Sending:
 
     def pieces(self, contents: Iterable[bytes]) -> tuple[Piece, ...]:
         """
-        Store a file, whose pieces come one after the other, and return them.
+        Store a file from its `contents`, one piece after the other, and return the pieces.
 
         Raises:
-            Refused: it holds a secret.
+            Refused: the file contains a secret.
         """
         found, last = [], b""
         redaction = self._context.console.redaction
@@ -203,7 +204,10 @@ class Sending:
 
 
 def over_limits(sizes: Iterable[int], files: int, gb: float, key: str, taken_bytes: int = 0) -> Iterator[str | None]:
-    """Yield for each file, the smallest first, why it is left out; None if `files` and `gb`, of that key, allow it."""
+    """
+    Yield for each file why it is left out; None if it is within the limits `files` and `gb`. `sizes` are in ascending
+    order, `key` is the job's key for `gb`, and `taken_bytes` count against it.
+    """
     left_bytes = gb * 1e9 - taken_bytes
     for size_bytes in sizes:
         files, left_bytes = files - 1, left_bytes - size_bytes
@@ -214,9 +218,7 @@ def over_limits(sizes: Iterable[int], files: int, gb: float, key: str, taken_byt
 
 
 def stand_behind() -> None:
-    """
-    Lower the priority of this thread, so that training goes first: to Linux each thread has a priority of its own.
-    """
+    """Lower the priority of this thread, so that training goes first. On Linux, each thread has its own priority."""
     thread = threading.get_native_id()
     niceness = os.getpriority(os.PRIO_PROCESS, thread)
     os.setpriority(os.PRIO_PROCESS, thread, min(niceness + NICENESS, NICENESS_MAX))

@@ -1,10 +1,10 @@
 """
 Stores the files of the script during its training.
 
-A thread surveys the work folder now and then; at a notice; and once more when the trainer has ended and its last
-checkpoint is durable. If files belong to checkpoints (commit_files.py) only the last two surveys are left. What has
-changed is sent piece by piece, the list of all files after it, and the ledger's entry last: half of a sending is never
-fetched. Any fault here is noted in the log, and training goes on.
+A thread surveys the work folder after each checkpoint or every few minutes, at a notice, and once more when the trainer
+has ended and its last checkpoint is durable. If files belong to checkpoints (commit_files.py), only the last two
+surveys take place. Changed files are sent piece by piece, then the list of all files, and the ledger's entry last, so
+an incomplete upload is never fetched. Any error here is noted in the log, and training goes on.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ EVERY_S = 300.0
 APART_S = COMMIT_GAP.total_seconds()
 """Minimum run seconds between two surveys."""
 APART_MIN_S = 2.0
-"""The same in system time. More would leave out checkpoints where run time passes faster."""
+"""The same in system time. A larger value would skip checkpoints where run time passes faster."""
 REST_S = 1.0
-"""System seconds in which a file must not change; else it may be half written."""
+"""System seconds for which a file must stay unchanged; otherwise it may be half written."""
 TRIES_BETWEEN_WRITES = 5
 WAKE_S = 0.25
 AGAIN_AFTER_S = 2.0
-"""System seconds after a fault of the store that may pass."""
+"""System seconds before another try after a store fault that may pass."""
 SENDERS, SENDERS_AT_THE_END = 2, 8
 GIVE_UP_AFTER_S = 1800.0
-"""Maximum system seconds for the files that are there when the training is done."""
+"""Maximum system seconds to store the files when the training is complete."""
 HAND_OVER_AFTER_S = 30.0
-"""The same when the run goes on elsewhere, or has failed."""
+"""The same if the run goes on elsewhere, or has failed."""
 
 
 class Abandoned(Exception):
-    """The sending was called off."""
+    """The agent called the upload off."""
 
 
 class _StoredOutput(NamedTuple):
@@ -81,7 +81,7 @@ class _StoredOutput(NamedTuple):
 
 class OutputKeeper:
     """
-    Stores the files of the script, from `start` on. The methods are the main loop's; a thread of its own does the work.
+    Stores the files of the script, from `start` on. The main loop calls the methods; a separate thread does the work.
     """
 
     def __init__(self, context: AgentContext, pieces: Pieces) -> None:
@@ -107,16 +107,16 @@ class OutputKeeper:
         self._thread.start()
 
     def hurry(self) -> None:
-        """Survey now, while the training goes on: the instance goes soon."""
+        """Survey now, while the training goes on, because the instance will soon be taken."""
         self._hurried = True
         self._wake.set()
 
     def hold(self) -> None:
-        """Stop sending: the network is for a final checkpoint."""
+        """Stop sending, to leave the network to a final checkpoint."""
         self._free.clear()
 
     def finish(self, within_s: float) -> None:
-        """Store the files of the ended trainer. Returns when that is done, or after `within_s` of system time."""
+        """Store the files of the ended trainer. Return when they are stored, or after `within_s` system seconds."""
         if self._thread is None:
             return
         self._ending = True
@@ -151,7 +151,7 @@ class OutputKeeper:
             self._done.set()
 
     def _wait(self, due: _Due) -> bool:
-        """Wait until there is something to do. Return True if it is the last."""
+        """Wait until a survey is due. Return True if it is the last one."""
         while not (self._ending or (self._free.is_set() and (self._hurried or due.now()))):
             if self._closed.is_set():
                 raise Abandoned
@@ -161,10 +161,7 @@ class OutputKeeper:
         return self._ending
 
     def _store(self, storing: _Storing, due: _Due, *, ending: bool) -> bool:
-        """
-        Store the files. Return True if nothing is left to do; otherwise another try is worthwhile, and sends only what
-        is missing.
-        """
+        """Store the files. Return False if a store fault may pass: another try then sends only what is missing."""
         due.looked()
         try:
             storing.store(self._pause, ending=ending)
@@ -219,14 +216,14 @@ def _newest_commit(context: AgentContext) -> int | None:
 
 
 class _FileList(NamedTuple):
-    """The list of the files as they are now, and the number of files that are not in it."""
+    """The list of the current files, and the number of files that were left out."""
 
     listing: Listing
     left_out: int
 
 
 class _Storing:
-    """Stores what has changed since the last call. One thread at a time may use it."""
+    """Stores the files that have changed since the last call. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -247,10 +244,10 @@ class _Storing:
 
     def store(self, pause: Callable[[], None], *, ending: bool) -> None:
         """
-        Survey the files, send what is new, and record that.
+        Survey the files, send the new ones, and write the list to the ledger.
 
         Raises:
-            StoreError: it is not all there; nothing was recorded.
+            StoreError: not all files could be stored; nothing was recorded.
             EntryRefused: this attempt may not write any more.
         """
         looked_at, commit = self._context.clock.now(), _newest_commit(self._context)
@@ -269,7 +266,8 @@ class _Storing:
 
     def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
         """
-        Return the list of all files. A file that an earlier attempt has stored and this one does not have stays in it.
+        Return the list of all files, after sending the new ones. A file that an earlier attempt stored and this one
+        lacks stays in the list.
         """
         newest = self._pieces.newest()
         before = {} if newest is None else {file.path: file for file in newest.files}
@@ -285,7 +283,7 @@ class _Storing:
                     files[path] = done[path] = future.result()
                 except Refused as refusal:
                     if refusal.passing and path in before:
-                        files[path] = before[path]  # as it was when it was at rest
+                        files[path] = before[path]  # its newest version that was at rest
                     else:
                         refused[path] = (taken[path].stamp.size_bytes, str(refusal))
                 except BaseException:
@@ -324,7 +322,7 @@ class _Storing:
         Store one file.
 
         Raises:
-            Refused: it cannot be stored, or not now.
+            Refused: the file cannot be stored, or not now.
         """
         if self._pieces.names_secret(path):
             raise Refused(SECRET_NAME)
@@ -334,7 +332,10 @@ class _Storing:
         return self._new(sending, path, self._as_it_rests(path, seen, resting))
 
     def _as_it_rests(self, path: str, seen: FileVersion, resting: Survey | None) -> FileVersion:
-        """Return the file as it rests. A small file that is always being written, like a log, is taken as it stands."""
+        """
+        Return the version of the file that did not change between two surveys. A small file that is always being
+        written, like a log, is taken as it is.
+        """
         now = seen if resting is None else resting.files.get(path)
         if now is None or (now != seen and now.stamp.size_bytes > PIECE_MAX_BYTES):
             raise Refused(RESTLESS, passing=True)
@@ -355,10 +356,10 @@ class _Storing:
 
     def _small(self, seen: FileVersion) -> tuple[FileVersion, bytes]:
         """
-        Return a file of one piece or none, as it is now: it is read between two writes.
+        Return a file of at most one piece, with its current version: it is read between two writes.
 
         Raises:
-            TornFile: it changes too fast, or has grown.
+            TornFile: the file changes too fast, or has grown.
         """
         for _ in range(TRIES_BETWEEN_WRITES):
             stamp = Stamp.of(os.stat(self._work / seen.place, follow_symlinks=False))

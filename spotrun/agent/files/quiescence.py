@@ -1,8 +1,9 @@
 """
-Tells when the state of a command is at rest, and which process still writes. Pure, except `writer_of`: it reads /proc.
+Decides when a command's state is at rest, and finds the process that still writes to it. Pure, except `writer_of`,
+which reads /proc.
 
-Files that belong together, like those of a database or of a sharded save, are written one after another. So the state
-is taken only when nothing of it has changed for a while, and no process may still write to it.
+Files that belong together, like those of a database or a sharded save, are written one after another. So the state is
+copied only when none of its files has changed for a while, and no process has one open for writing.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from spotrun.folder.work_files import Survey
 REST_S = 5.0
 """Minimum run seconds of a rest."""
 REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
-"""The same in system time: at any speed of run time, programs write equally slowly. Tests set less."""
+"""The same in system time, because programs write equally slowly at any speed of run time. Tests set less."""
 SURVEYS = 2
-"""Minimum length of a rest, in durations of a survey."""
+"""Minimum length of a rest, as a multiple of a survey's duration."""
 LOOKS = 5
-"""Surveys in a rest, so that one is found soon after it is long enough."""
+"""Number of surveys in the length of a rest, so that a rest is noticed soon after it is long enough."""
 BUSY_SHARE_MAX = 0.05
 """Maximum share of a processor for surveys. A state of many files is surveyed less often."""
 COMMAND_MAX = 40
@@ -36,7 +37,7 @@ NAME_FEWER = "name folders with fewer files as train.state, or pack them"
 
 
 class Writer(NamedTuple):
-    """A process that may write to a file of the state. `mapped`: through its memory."""
+    """A process that may write to a file of the state. `mapped`: through a memory mapping."""
 
     pid: int
     command: str
@@ -56,7 +57,7 @@ class Look(NamedTuple):
 
 
 def rest_s(look: Look, scale: float) -> float:
-    """Return the system seconds in which nothing may change."""
+    """Return the system seconds for which nothing may change."""
     return max(REST_S / scale, REST_MIN_S, SURVEYS * look.took_s)
 
 
@@ -67,8 +68,8 @@ def pause_s(look: Look, scale: float) -> float:
 
 def why_not_at_rest(before: Look, now: Look, writer: Writer | None) -> str | None:
     """
-    Return why the state is not at rest; None if it is. Takes two surveys at least `rest_s` apart, and the process that
-    had a file open after the second.
+    Return why the state is not at rest; None if it is. `before` and `now` are two surveys at least `rest_s` apart.
+    `writer` is the process that had a file open after the second one.
     """
     if has_too_many(now.survey):
         return TOO_MANY
@@ -80,8 +81,8 @@ def why_not_at_rest(before: Look, now: Look, writer: Writer | None) -> str | Non
 
 def writer_of(files: Files) -> Writer | None:
     """
-    Return a process of this machine that has one of the files open for writing, or mapped shared and writable; None if
-    none has. This process is left out, and so are those that this user may not inspect.
+    Return a process on this machine that has one of `files` open for writing, or mapped shared and writable; None if no
+    process has. This process is left out, and so are processes that this user may not inspect.
     """
     if not files:
         return None
@@ -107,7 +108,7 @@ def _written_by(pid: str, files: Files, inodes: set[int]) -> Iterator[tuple[str,
                 if (path := files.get(_key(f"/proc/{pid}/map_files/{fields[0].decode()}"))) is not None:
                     yield path, True
                 continue
-            # only some users may follow that link
+            # not every user may follow links in map_files
             yield next(path for (_, inode), path in files.items() if inode == int(fields[4])), True
 
 
@@ -123,5 +124,5 @@ def _command(pid: str) -> str:
 
 
 def in_words(trouble: str) -> tuple[str, str]:
-    """Return what to report of a state that `trouble` keeps from being copied, and what its user can do."""
+    """Return what to report about a state that cannot be copied because of `trouble`, and what the user can do."""
     return (trouble, NAME_FEWER) if trouble == TOO_MANY else (f"it never rests: {trouble}", REST_MORE)

@@ -1,9 +1,10 @@
 """
-Makes files of the work folder those of a checkpoint: these and no others, each one verified.
+Restores a checkpoint's files into the work folder: exactly these files, each one verified.
 
-Missing files are fetched into a folder next to the work folder, for a training while the trainer does its imports. They
-are renamed into their places when the trainer asks for them, as the part of a script before the training runs in every
-process, and writes too; the state of a command before the command starts.
+Missing files are fetched into a folder next to the work folder, then renamed into their places. For a training, they
+are fetched while the trainer does its imports and put in place when the trainer asks for them: the part of the script
+before the training runs in every attempt, and may write files too. A command's state is put in place before the command
+starts.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from spotrun.folder.work_files import FileVersion, LinkTo
 from spotrun.run.state import Commit
 
 OWNERS = 0o700
-"""Permissions that a folder's owner needs to change it."""
+"""Permissions that the owner needs to change a folder's contents."""
 
 
 class FilesOfCommit:
     """
-    The files of `commit`; without one, the work folder as it was uploaded. `known` are files of this folder whose
-    content this agent knows. `rules` say which files these are: by default, those of a training.
+    The files of `commit`; if that is None, the work folder as it was uploaded. `known` are files of the work folder
+    whose content this agent knows. `rules` select the files: by default, those of a training.
     """
 
     def __init__(
@@ -56,15 +57,15 @@ class FilesOfCommit:
         self._listing = Listing(files=())
         self._right: dict[str, FileVersion] = {}
         self._folders: Collection[str] = ()
-        """Folders that were there before the current trainer. Those that it makes are its own."""
+        """Folders that existed before the current trainer began. The trainer may keep the folders that it makes."""
 
     def fetch(self) -> None:
         """
         Fetch the missing files next to the work folder, which stays as it is.
 
         Raises:
-            CheckpointDamaged: the store has not what was committed.
-            StoreError, SpotrunError: it cannot be read, or this disk cannot be written to.
+            CheckpointDamaged: files of the commit are missing from the store, or damaged.
+            StoreError, SpotrunError: the commit cannot be read, or this disk cannot be written to.
         """
         there = self._rules.survey()
         found, self._folders = there.files, there.folders
@@ -77,7 +78,7 @@ class FilesOfCommit:
         self._bring([file for file in self._listing.files if file.path not in self._right])
 
     def written(self) -> list[str]:
-        """Return the files of the work folder that are new, or other than before the training."""
+        """Return the paths of the files in the work folder that are new or have changed since before the training."""
         return sorted(self._rules.survey().files)
 
     def _is_here(self, file: OutputFile, found: Mapping[str, FileVersion]) -> bool:
@@ -95,7 +96,10 @@ class FilesOfCommit:
                 raise CheckpointDamaged(f"{each.file.path} of {self._rules.WHAT}: {each.problem}")
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
-        """Return `put`, which also records in `files` what the folder has then. It returns why it has failed, or ""."""
+        """
+        Return a function that calls `put` and records in `files` which files the work folder then has. The function
+        returns the reason if it fails, or "".
+        """
 
         def put(opened: Sequence[str], attempt: int) -> str:
             try:
@@ -110,11 +114,11 @@ class FilesOfCommit:
 
     def put(self, opened: Collection[str], attempt: int) -> dict[str, StoredFile]:
         """
-        Put the files into their places. Files that are `opened` for writing are written to in place, and stay if they
-        are of this process alone. Return what is known of the folder now.
+        Put the files into their places. A file that the trainer has `opened` for writing is overwritten in place; one
+        that the checkpoint lacks stays. Return the files that the work folder now has.
 
         Raises:
-            SpotrunError: something is in the way, or cannot be fetched.
+            SpotrunError: a file cannot be put in its place, or cannot be fetched.
         """
         try:
             with folder_at(self._work) as root:
@@ -158,8 +162,9 @@ class FilesOfCommit:
 
     def _remove(self, root: int, paths: Iterable[str], opened: Collection[str]) -> None:
         """
-        Remove files. An open file belongs to the process that runs; a file of a training that was left out is not known
-        to differ. Of a state nothing else stays, but for a folder that cannot be read.
+        Remove files of the work folder that the checkpoint lacks. Open files stay, because they belong to the running
+        trainer. A training's file that the checkpoint left out stays too, because it may not differ. Of a command's
+        state, nothing else stays, except a folder that cannot be read.
         """
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
         if not self._rules.IS_WHOLE:
@@ -177,7 +182,9 @@ class FilesOfCommit:
                     os.unlink(name, dir_fd=parent)
 
     def _remove_folders(self, root: int) -> None:
-        """Remove folders that are empty now, and were not there then."""
+        """
+        Remove folders that are now empty and that the checkpoint lacks. Folders that the current trainer made stay.
+        """
         listing = self._listing
         kept = {folder.path for folder in listing.folders}
         for path in (*(file.path for file in listing.files), *(link.path for link in listing.links)):
@@ -187,7 +194,7 @@ class FilesOfCommit:
                 os.rmdir(name, dir_fd=parent)
 
     def _put_uploaded(self, root: int, paths: list[str], opened: Collection[str]) -> None:
-        """Restore files of the uploaded work folder that were changed after the checkpoint."""
+        """Restore the uploaded version of files that were changed after the checkpoint."""
         if not paths:
             return
         workdir.fetch(self._context.store, self._context.created.workdir_sha256, self._beside / ".uploaded")
@@ -203,11 +210,11 @@ def restore_state(
     context: AgentContext, commit: Commit, known: Mapping[str, StoredFile], attempt: int
 ) -> dict[str, StoredFile]:
     """
-    Put the state of a command into the work folder, before the command starts. Return what is known of its files now.
+    Put a command's state into the work folder, before the command starts. Return the files that are now there.
 
     Raises:
-        CheckpointDamaged: the store has not what was committed.
-        StoreError, SpotrunError: it cannot be read, or this disk cannot be written to.
+        CheckpointDamaged: files of the commit are missing from the store, or damaged.
+        StoreError, SpotrunError: the commit cannot be read, or this disk cannot be written to.
     """
     assert commit.outputs is not None
     files = FilesOfCommit(context, commit, known, StateFiles(context))
@@ -216,13 +223,18 @@ def restore_state(
 
 
 def tidy(context: AgentContext, attempt: int) -> None:
-    """Restore the uploaded work folder for a training that begins from the start where another one has begun."""
+    """
+    Restore the work folder as uploaded if the run has no checkpoint: a training before this one may have written there.
+    """
     if context.recorder.state.latest_commit() is None:
         as_uploaded(context, attempt)
 
 
 def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool] = lambda _: False) -> None:
-    """Remove the files of earlier trainers from the work folder, if there were any, except what `stays`."""
+    """
+    Restore the work folder as uploaded, if an earlier trainer ran there. Paths for which `stays` returns True are not
+    touched.
+    """
     if not context.assignment.training_mark.exists():
         return
     files = FilesOfCommit(context, None, {}, TrainingFiles(context, stays))
@@ -235,7 +247,7 @@ def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool
 
 
 def _remove_emptied(work: Path) -> None:
-    """Remove folders of loggers in which only our mark is left: a logger counts its folders, to name the next one."""
+    """Remove logger folders in which only spotrun's mark is left. A logger counts its folders to name the next one."""
     for folder, inner, names in os.walk(work):
         inner[:] = [name for name in inner if name not in work_files.NEVER]
         if work_files.MARK in names and all(each == [work_files.MARK] for *_, each in os.walk(folder) if each):
@@ -253,15 +265,18 @@ def _make_folder(root: int, path: str, mode: int) -> None:
 
 
 def _set_modes(root: int, modes: Mapping[str, int]) -> None:
-    """Set the modes of a state, the innermost first: a folder may be closed to its own owner."""
+    """
+    Set the modes of a state's files or folders, the innermost first, because a folder may be closed to its own owner.
+    """
     for path in sorted(modes, reverse=True):
         with parent_of(root, path) as (parent, name):
-            os.chmod(name, modes[path], dir_fd=parent)  # no link is there, and nothing of the command runs to make one
+            os.chmod(name, modes[path], dir_fd=parent)  # not a link: nothing that could make one is running
 
 
 def _link(root: int, path: str, text: str) -> None:
     """
-    Make a link. Links come last, as no file is written through one. An open file at its place goes on without a name.
+    Make a link, after all files, so that no file is written through a link. If an open file is at `path`, it loses its
+    name.
     """
     with parent_of(root, path, make=True) as (parent, name):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
@@ -281,7 +296,7 @@ def _place(root: int, source: Path, path: str, *, in_place: bool) -> None:
             with source.open("rb") as file:
                 facts = os.fstat(file.fileno())
                 copy_bytes(file.fileno(), to, 0, facts.st_size)
-            os.ftruncate(to, facts.st_size)  # last: a mapping of more than there is would end the process
+            os.ftruncate(to, facts.st_size)  # last, because a process that maps the cut-off part would be killed
             os.utime(to, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         finally:
             os.close(to)

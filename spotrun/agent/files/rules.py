@@ -1,4 +1,4 @@
-"""The rules by which files of the work folder are kept together: those of a training, and the state of a command."""
+"""The rules that select files of the work folder: the files of a training, and a command's state."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spotrun.spec.patterns import chooser
 
 class TrainingFiles:
     """
-    All that a script has written into the work folder, except what the job excludes and what `stays`. A file that
-    cannot be stored is left out, and a restore does not touch it.
+    All files that a script has written into the work folder, except those that the job excludes and paths for which
+    `stays` returns True. A file that cannot be stored is left out, and a restore does not touch it.
     """
 
     WHAT = "the checkpoint's files"
@@ -38,8 +38,8 @@ class TrainingFiles:
 
 class StateFiles:
     """
-    All that lies at the paths at which the job's command keeps its state: the whole of it or nothing, with its
-    permissions. A restore leaves nothing else there.
+    All files, links and folders at the paths where the job's command keeps its state, with their permissions: all of
+    them or none. A restore leaves nothing else there.
     """
 
     WHAT = "the command's state"

@@ -1,8 +1,8 @@
 """
-Checks whether the members of a gang reach one another; that each reaches the store does not prove it.
+Checks whether the members of a gang reach one another. Their access to the store does not prove that.
 
-Each agent has a door: a socket at its member's address that takes a connection and closes it. The agents try the doors
-of the others now and then. A process that was stopped still has its door: it is the kernel that answers.
+Each agent has a door: a socket at its member's address that accepts a connection and closes it. Each agent tries the
+other members' doors every few seconds. Even a stopped agent's door answers, because the kernel accepts the connection.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import Attempt, RunState
 
 UNREACHED_S = 30.0
-"""Run seconds without an answer after which a member counts as not reached (protocol 44)."""
+"""Run seconds without an answer after which a member counts as unreachable (protocol 44)."""
 UNREACHED_MIN_S = 10.0
-"""The same in system time: a busy machine is slow, and an agent that was killed is started again."""
+"""The same in system time: a busy machine is slow, and a killed agent needs time to restart."""
 TRIES_EVERY_S = 5.0
 TRIES_EVERY_MIN_S = 0.5
 """Minimum system seconds between two tries."""
@@ -39,10 +39,11 @@ class Place(NamedTuple):
 
 class Door:
     """
-    Socket that is open until `close`, at the port where an earlier agent of this instance had it, if that is free.
+    A socket that is open until `close`. `port` is the one that an earlier agent of this instance used, and is used
+    again if it is free.
 
     Raises:
-        OSError: the address is none of this machine's.
+        OSError: `address` does not belong to this machine.
     """
 
     def __init__(self, address: str, port: int = 0) -> None:
@@ -70,7 +71,7 @@ class Door:
 
 
 class Reach:
-    """Thread that tries the others' doors."""
+    """Thread that tries the doors of the other members."""
 
     def __init__(self, clock: Clock, doors: Mapping[MemberName, Place]) -> None:
         self._clock = clock
@@ -86,7 +87,7 @@ class Reach:
         self._stop.set()
 
     def begins(self) -> None:
-        """Note that a trainer has begun: a member that does not answer has all of its time again."""
+        """Note that a trainer has begun: for each member the time without an answer counts from now."""
         self._reached_s = dict.fromkeys(self._doors, self._clock.monotonic())
 
     @property
@@ -114,7 +115,7 @@ def _answers(door: Place) -> bool:
 
 
 def doors_of_others(state: RunState, attempt: Attempt, own: MemberName) -> dict[MemberName, Place]:
-    """Return the doors that are known: an agent that could not open its door reports none."""
+    """Return the known doors of the other members. An agent that could not open its door reports none."""
     known = zip(attempt.names, state.members_of(attempt), strict=True)
     return {
         name: Place(member.ready.address, member.ready.door)

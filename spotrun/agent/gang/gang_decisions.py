@@ -16,29 +16,36 @@ from spotrun.run.reasons import lost_a_peer
 from spotrun.run.state import Attempt, RunState
 
 ANOTHER_STARTS_AFTER_S = 30.0
-"""Run seconds after which another member than the lead may start the attempt (protocol 36)."""
+"""Run seconds after which a member other than the lead may start the attempt (protocol 36)."""
 SILENT_S = 30.0
-"""Run seconds after which an unchanged status means that a member is not reached (protocol 44)."""
+"""Run seconds after which a member with an unchanged status counts as not reached (protocol 44)."""
 SILENT_MIN_S = 10.0
 """The same in system time: a busy machine is slow."""
 ENDS_WITHIN_S = 10.0
-"""Maximum run seconds for which the others' trainers outlive the lead's; they end at once where they notice it."""
+"""
+Maximum run seconds for which the other members' trainers outlive the lead's. Where they notice its end, they end at
+once.
+"""
 ENDS_WITHIN_MIN_S = 5.0
 """The same in system time."""
 TOLD_WITHIN_S = 40.0
 """
-Maximum run seconds until the loss that has ended the others is reported, or its member is found not to be reached.
+Maximum run seconds, after trainers failed because they lost another one, until the end of that one is reported or its
+member counts as not reached.
 """
 TOLD_WITHIN_MIN_S = 15.0
 """The same in system time."""
 BEGINS_WITHIN_S = 60.0
-"""Maximum run seconds after the lead's trainer has begun until the others report that theirs have (protocol 39)."""
+"""
+Maximum run seconds between the start of the lead's trainer and the other members' reports that theirs have begun
+(protocol 39).
+"""
 BEGINS_WITHIN_MIN_S = 20.0
 """The same in system time."""
 
 
 class MemberStands(Enum):
-    """The next act of a member that is in no attempt."""
+    """The next act of a member outside of an attempt."""
 
     LEAVE = auto()
     WAIT = auto()
@@ -48,10 +55,10 @@ class MemberStands(Enum):
 
 def stands(state: RunState, name: MemberName) -> MemberStands:
     """
-    Return a member's next act by the ledger (protocol 33 to 35).
+    Return the next act of member `name` according to the ledger (protocol 33 to 35).
 
-    A member that was named and has not read it is in the current attempt, and trains. A member that is to replace those
-    that train reports itself ready meanwhile: a runner tells them to hand over once a whole gang stands ready.
+    A member that the current attempt names trains. A member of the replacement gang reports ready while the current
+    gang still trains: once all members of a gang are ready, a runner makes the current attempt hand over.
     """
     launch = state.launches.get(name.launch)
     if launch is None or state.terminal is not None or name.member >= len(launch.members):
@@ -70,8 +77,8 @@ def stands(state: RunState, name: MemberName) -> MemberStands:
 
 def stays(state: RunState, attempt: Attempt) -> bool:
     """
-    Return True if a member of an attempt that is over may train in the next one: the attempt has lost another member.
-    If it ended for a cause in its training, no member trains on by itself.
+    Return True if the members of an attempt that is over may train in the next one: the attempt ended because it lost a
+    member. If it ended because of its training, no member goes on by itself.
     """
     if state.terminal is not None or attempt.end is None or attempt.end.gave_up:
         return False
@@ -81,8 +88,9 @@ def stays(state: RunState, attempt: Attempt) -> bool:
 
 def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | None:
     """
-    Return the gang of the next attempt, if `name` is to start it: that of the earliest members that are ready, in the
-    number that the job requests. The first of them starts it; after a while another one may (protocol 36).
+    Return the gang of the next attempt if member `name` is to start it; None otherwise. The gang consists of the
+    earliest ready members, as many as the job requests. The first of them starts the attempt; after
+    ANOTHER_STARTS_AFTER_S any of them may (protocol 36).
     """
     if state.current is not None or state.terminal is not None or state.stop_requested:
         return None
@@ -95,7 +103,7 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
 
 
 def ready_members(state: RunState) -> list[MemberName]:
-    """Return the members that have reported ready since the newest end, the earliest name first."""
+    """Return the members that have reported ready since the newest end of an attempt, the earliest name first."""
     return [name for name in state.names() if _is_ready(state, name)]
 
 
@@ -116,7 +124,7 @@ def _seated(state: RunState, names: list[MemberName]) -> Gang:
 
 
 class EndedTrainer(NamedTuple):
-    """The end of a member's trainer, with its moment and reason; `damaged` as in MembersTrainer."""
+    """The end of a member's trainer, with its time and reason; `damaged` as in MembersTrainer."""
 
     name: MemberName
     exit_code: int
@@ -126,7 +134,7 @@ class EndedTrainer(NamedTuple):
 
 
 def ended_trainers(seen: Mapping[MemberName, Seen], attempt: int, incarnation: int) -> list[EndedTrainer]:
-    """Return the ended trainers of this incarnation, the first one first."""
+    """Return the ended trainers of `incarnation`, in the order of their ends."""
     found = []
     for name, each in seen.items():
         trainer = _trainer_of(each, attempt, incarnation)
@@ -137,22 +145,22 @@ def ended_trainers(seen: Mapping[MemberName, Seen], attempt: int, incarnation: i
 
 def has_the_reason(ended: Sequence[EndedTrainer]) -> EndedTrainer:
     """
-    Return the end that is the reason of all: the first one. A rank that failed because it lost another one was not the
-    first, whatever the clocks say: they are of two machines, and a process may take long to end.
+    Return the trainer whose end caused all others: the first one. A rank that failed because it lost a peer was not the
+    first, even if its time is earlier: the clocks of two machines differ, and a process may take long to end.
     """
     return min(ended, key=lambda one: (lost_a_peer(one.reason), one.at))
 
 
 def silent_members(seen: Mapping[MemberName, Seen], now_s: float, scale: float) -> tuple[MemberName, ...]:
-    """Return the members whose agents have been silent so long that they count as not reached."""
+    """Return the members that count as not reached, because their agents have been silent for too long."""
     limit_s = max(SILENT_S, SILENT_MIN_S * scale)
     return tuple(name for name, each in seen.items() if now_s - each.since_s >= limit_s)
 
 
 def cut_off_members(unreached: Mapping[MemberName, tuple[MemberName, ...]], lead: MemberName) -> tuple[MemberName, ...]:
     """
-    Return the members that do not reach others, or are not reached: without them all others reach one another. All but
-    the lead, if it is the lead that most of them do not reach.
+    Return the members to leave out so that all remaining ones reach one another. If the lead itself is the worst
+    connected, return all other members.
     """
     apart = {frozenset((name, other)) for name, others in unreached.items() for other in others if other in unreached}
     missing: set[MemberName] = set()
@@ -170,10 +178,12 @@ def are_settled(
     seen: Mapping[MemberName, Seen], ended: int, since_s: float, now_s: float, scale: float, *, lost: bool = False
 ) -> bool:
     """
-    Return True if enough is known of the others, after the lead's trainer has ended at `since_s`: all their trainers
-    have ended, or those that live on wait in a collective call and do not notice, or a member is silent. If all that
-    have ended have only `lost` another one, there is one that is about to be reported, or the network between them is
-    broken.
+    Return True if enough is known about the other members to judge the end of the lead's trainer at `since_s`: all
+    their trainers have ended, or have had time to, or a member is silent. A trainer that still runs may be waiting in a
+    collective call.
+
+    `lost`: all ended trainers failed only because they lost a peer. Then the end of that peer is still to be reported,
+    or the network between them is broken, so wait longer.
     """
     if silent_members(seen, now_s, scale):
         return True
@@ -190,8 +200,8 @@ def missing_at_start(
     seen: Mapping[MemberName, Seen], attempt: int, incarnation: int, since_s: float, scale: float
 ) -> tuple[MemberName, ...]:
     """
-    Return the members whose agents have not reported in time that they have begun the trainer of this incarnation
-    (protocol 39).
+    Return the members whose agents have not reported in time that their trainer of `incarnation` has begun (protocol
+    39).
     """
     if since_s < max(BEGINS_WITHIN_S, BEGINS_WITHIN_MIN_S * scale):
         return ()
@@ -199,7 +209,7 @@ def missing_at_start(
 
 
 def _trainer_of(seen: Seen, attempt: int, incarnation: int) -> MembersTrainer | None:
-    """Return the report of a member's agent on that trainer; None if it has not begun it."""
+    """Return the agent's report on its trainer of `attempt` and `incarnation`; None if that has not begun."""
     trainer = None if seen.status is None else seen.status.trainer
     if trainer is None or (trainer.attempt, trainer.incarnation) != (attempt, incarnation):
         return None

@@ -1,4 +1,4 @@
-"""Computes a member's rendezvous in an attempt of its gang, and the variables by which its trainers find it."""
+"""Computes the rendezvous of a gang's trainers, and the environment variables with which they find it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spotrun.run.state import Attempt, RunState
 from spotrun.trainer_link import GANG
 
 MEETS_AS = ("SPOTRUN", "SKYPILOT")
-"""Prefixes of the variables: scripts that were written for SkyPilot find the names that they know."""
+"""Prefixes of the variables. With the second one, scripts written for SkyPilot find the names that they know."""
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -24,8 +24,8 @@ NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
 @dataclass(frozen=True)
 class PlaceInGang:
     """
-    A member's place in an attempt. `addresses` are those of the gang's members, in the order of their ranks; `at` is
-    this member's index in them.
+    A member's place in an attempt. `addresses` has the addresses of the gang's members, in the order of their ranks,
+    and `at` is this member's index in it.
     """
 
     run_uid: str
@@ -57,10 +57,10 @@ class PlaceInGang:
 
     def new_meeting(self) -> Meeting:
         """
-        Return the rendezvous of one incarnation's trainers, at this member, with a port that is free now.
+        Return a new rendezvous for one incarnation's trainers: this member's address, with a port that is free now.
 
         Raises:
-            OSError: the address is none of this machine's.
+            OSError: the address does not belong to this machine.
         """
         with socket.socket() as sock:
             sock.bind((self.addresses[self.at], 0))
@@ -68,10 +68,10 @@ class PlaceInGang:
 
     def variables(self, incarnation: int, meet: Meeting) -> dict[str, str]:
         """
-        Return the variables by which a trainer of that incarnation finds the others.
+        Return the environment variables with which this member's trainer of `incarnation` finds the others.
 
-        `MASTER_ADDR`, `MASTER_PORT` and `NODE_RANK` are read by `LightningEnvironment`, and `PL_TRAINER_NUM_NODES` by a
-        Trainer without a number of nodes of its own; the others are for `train: {run}`
+        `LightningEnvironment` reads `MASTER_ADDR`, `MASTER_PORT` and `NODE_RANK`. A Trainer without `num_nodes` reads
+        `PL_TRAINER_NUM_NODES`. The others are for `train: {run}`
         (https://lightning.ai/docs/pytorch/stable/clouds/cluster_intermediate_1.html).
         """
         size = len(self.addresses)
@@ -86,18 +86,17 @@ class PlaceInGang:
 
 
 def alone(accelerators: str) -> dict[str, str]:
-    """
-    Return the variables of a trainer of a run on one instance, so that a script for several nodes trains on one too.
-    """
+    """Return the place variables for a run on one instance, so that a script for several nodes also runs on one."""
     return _places((LOOPBACK,), 0, max(1, count_in(accelerators)))
 
 
 def listens_on(address: str) -> dict[str, str]:
     """
-    Return the variables by which gloo and NCCL listen at the network interface of a member's address alone. "" is the
-    address of a run on one instance, which no other machine has to reach.
+    Return the variables that make gloo and NCCL listen only on the network interface of `address`. It is "" for a run
+    on one instance, which no other machine has to reach.
 
-    Between machines NCCL chooses for itself: the fastest network may be another one, and it runs nothing that it reads.
+    Between machines NCCL chooses its interface by itself: the fastest network may be another one, and NCCL does not
+    execute what it receives.
     """
     interface = _interface_at(address or LOOPBACK)
     if interface == LOOPBACK_INTERFACE:
@@ -106,21 +105,23 @@ def listens_on(address: str) -> dict[str, str]:
 
 
 def _interface_at(address: str) -> str | None:
-    """Return the name of the interface; None if the address is none of this machine's, where no member reaches it."""
+    """Return the name of the interface with `address`; None if the address does not belong to this machine."""
     try:
         number = socket.gethostbyname(address)
     except OSError:
         return None
-    if ip_address(number).is_loopback:  # all addresses of that net are this machine's
+    if ip_address(number).is_loopback:  # every loopback address belongs to this machine
         return LOOPBACK_INTERFACE
-    import psutil  # only where a member has other machines to reach
+    import psutil  # needed only if a member has to reach other machines
 
     found = psutil.net_if_addrs().items()
     return next((name for name, has in found if any(each.address == number for each in has)), None)
 
 
 def _places(addresses: Sequence[str], rank: int, processes: int) -> dict[str, str]:
-    """Return the variables of a member. `processes` are those of each member."""
+    """
+    Return the place variables of a member, with both prefixes. `processes` is the number of processes of each member.
+    """
     places = {
         "NUM_NODES": str(len(addresses)),
         "NODE_RANK": str(rank),

@@ -1,6 +1,4 @@
-"""
-Reads the statuses of the other members for the lead of a gang: their agents overwrite a status object each few seconds.
-"""
+"""Reads the other members' statuses for a gang's lead. Each agent overwrites its status object every few seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ LOOKS_EVERY_MIN_S = 0.2
 
 
 class Seen(NamedTuple):
-    """The newest status of a member, which has not changed since `since_s`, by our own run time."""
+    """A member's newest status, and since when it has not changed (`since_s`, in this agent's run time)."""
 
     status: AgentStatus | None
     since_s: float
@@ -51,7 +49,7 @@ class Others:
         self._closely.set()
 
     def begins(self) -> None:
-        """Note that a trainer has begun: a silent member has all of its time again."""
+        """Note that a trainer has begun: for each member the time of silence counts from now."""
         self._closely.clear()
         now_s = self._clock.monotonic()
         self._seen = {name: Seen(seen.status, now_s) for name, seen in self._seen.items()}

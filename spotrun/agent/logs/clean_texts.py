@@ -1,7 +1,7 @@
 """
 Removes the secrets of the run from the texts that an agent writes to the ledger and to its status object.
 
-All of an event or a status passes here just before it is written, from any part of the agent.
+Every event and status of the agent passes through `cleaned` just before it is written.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NAMES = frozenset(
         *("phase", "kind", "how", "why"),
     )
 )
-"""Fields that stay as they are, as they hold no text: a name or an address, a digest, a word of spotrun's own."""
+"""Fields that are not cleaned, because they contain only names, addresses, digests or spotrun's own words."""
 
 
 def cleaned(written: Written, clean: Clean) -> Written:
-    """Return the same event or status, with each of its texts after `clean`, keys of mappings too."""
+    """Return the event or status with `clean` applied to each of its texts, keys of mappings included."""
     return cast(Written, _cleaned(written, clean))
 
 

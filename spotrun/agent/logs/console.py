@@ -4,13 +4,13 @@ The output of set-up and training: a file on the instance, shipped to the store 
     logs/LAUNCH/000000.log, 000001.log, …      one after the other they are the file
     logs/LAUNCH.MEMBER/                        of the other members of a gang
 
-What was shipped is counted from what is in the store, so a restarted agent goes on where the last one ended. A line
-after a silence is shipped at once; of a program that prints all the time, a chunk every few seconds.
+The shipped bytes are counted from the chunks in the store, so a restarted agent goes on where the last one ended. A
+line after a silence is shipped at once. If a program prints all the time, a chunk is shipped every few seconds.
 
-Programs hold the file open as long as they like, and write into it by themselves, so that no word is lost with an
-agent. So it cannot be exchanged for another. It is rotated in its place: the disk gets back what was shipped, except
-for the end. What is gone reads as zeros, and every byte keeps its number. What was shipped has its stars on the disk
-too.
+Programs write into the file directly and hold it open as long as they like, so no output is lost when an agent ends.
+For the same reason the file cannot be replaced by another, and is rotated in place: the disk space of shipped output is
+freed, except for the end. Freed bytes read as zeros, and every byte keeps its offset. Secrets in shipped output are
+starred out on the disk too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TAIL_BYTES = 2000
 KEPT_BYTES = 64 << 20
 """Bytes of shipped output that stay on the disk of the instance."""
 GIVEN_BACK_AT_ONCE_BYTES = 1 << 20
-"""Unit in which the disk gets bytes back: a multiple of any page."""
+"""Unit in which disk space is freed: a multiple of any page size."""
 TEXT_MAX_BYTES = 4096
 """Maximum bytes of a text; a longer one is cut before it is searched for secrets."""
 CUT = " …"
@@ -49,8 +49,8 @@ LOG_NAME = "training.log"
 
 class Console:
     """
-    The log file of an instance. Everything that runs for the user writes to it; all that this class reads from it has
-    gone through `redaction`.
+    The log file of an instance. All programs that run for the user write to it. Text that this class reads from it has
+    passed through `redaction`.
     """
 
     def __init__(self, folder: Path, redaction: OutputRedaction | None = None, kept_bytes: int = KEPT_BYTES) -> None:
@@ -58,7 +58,7 @@ class Console:
         self._kept_bytes = kept_bytes
         self._given_back = 0
         self._shipped: deque[tuple[int, bytes]] = deque()
-        """Shipped output that the disk does not have in its redacted form yet, by its first byte."""
+        """Shipped output that is not yet redacted on the disk, with the offset of its first byte."""
         self.redaction = redaction or OutputRedaction()
         self.path.touch(mode=0o600)
 
@@ -73,8 +73,8 @@ class Console:
 
     def read(self, start: int, size_bytes: int, *, last: bool = True) -> bytes:
         """
-        Return bytes from `start` on. If they are not the `last`, as more may follow, what may be the beginning of a
-        secret is left for the next call.
+        Return bytes from `start` on, redacted. Unless they are the `last`, more output may follow, so an end that may
+        be the beginning of a secret is left for the next call.
         """
         before = min(start, self.redaction.reach)
         data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
@@ -89,8 +89,8 @@ class Console:
 
     def clean(self, text: str) -> str:
         """
-        Return a text that did not come from the file, without secrets. A long one is cut before. If a text that was cut
-        ends with what may be the beginning of a secret, that goes too.
+        Return a text that did not come from the file, without secrets. A long text is cut first. If a cut text may end
+        with the beginning of a secret, that end is removed too.
         """
         whole = text.encode(errors="backslashreplace")
         data = whole.removesuffix(CUT.encode())[:TEXT_MAX_BYTES]
@@ -102,14 +102,14 @@ class Console:
 
     def shipped(self, start: int, hidden: bytes) -> None:
         """
-        Note what the store has from byte `start` on. The disk gets the same, once no later output needs it to be
-        recognised as a secret.
+        Note that the store has the redacted output `hidden` from byte `start` on. It is written to the disk too, once
+        the original is no longer needed to recognise a secret that continues in later output.
         """
         self._shipped.append((start, hidden))
         self._hide(start + len(hidden) - self.redaction.reach)
 
     def ends(self) -> None:
-        """Write the rest in its redacted form: nothing more is shipped."""
+        """Write all remaining shipped output to the disk in its redacted form. Nothing more is shipped."""
         self._hide(self.size_bytes())
 
     def _hide(self, before: int) -> None:
@@ -122,7 +122,8 @@ class Console:
 
     def give_back(self, shipped: int) -> None:
         """
-        Give the disk space of output back that is in the store: `shipped` bytes. A file system may not be able to.
+        Free the disk space of the first `shipped` bytes, except for the last `kept_bytes`. A file system that cannot do
+        that keeps them.
         """
         end = (shipped - self._kept_bytes) // GIVEN_BACK_AT_ONCE_BYTES * GIVEN_BACK_AT_ONCE_BYTES
         if end <= self._given_back:
@@ -140,7 +141,7 @@ class Console:
         return self.path.stat().st_size
 
     def tail(self, size_bytes: int = TAIL_BYTES, since: int = 0) -> str:
-        """Return the last whole lines, of what was written after byte `since`."""
+        """Return the last whole lines of the output after byte `since`."""
         end = self.size_bytes()
         start = max(since, end - size_bytes)
         text = self.read(start, end - start).decode(errors="replace")
@@ -148,7 +149,7 @@ class Console:
 
 
 class LogShipper:
-    """A thread that ships the console. A store that is away delays the log and loses none of it."""
+    """A thread that ships the console. If the store is unavailable, the log is delayed, not lost."""
 
     def __init__(self, store: Store, clock: Clock, console: Console, place: str) -> None:
         self._store = store
@@ -162,7 +163,7 @@ class LogShipper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ship the rest, if the store takes it."""
+        """Ship the rest of the log, if the store accepts it."""
         self._stop.set()
         self._thread.join(10)
 

@@ -1,10 +1,10 @@
 """
-Stars out the secrets that a program prints, before its output leaves the instance. Nothing else of it is changed.
+Stars out the secrets that a program prints, before its output leaves the instance. All other output is unchanged.
 
-It searches for two kinds. Exact values: the run's secrets, and variables whose names sound secret. A value of several
-lines is searched line by line; the run's secrets also in the forms in which programs quote them. And values
-after a name that says it is secret (`--password X`, `api_key: X`). Each byte becomes a star, so that what was shipped
-can still be counted in bytes of the file.
+It searches for two kinds of secret. The first are exact values: the run's secrets, and the values of variables whose
+names sound secret. A value of several lines is searched line by line, and the run's secrets also in the forms in which
+programs quote them. The second are values after a name that sounds secret (`--password X`, `api_key: X`). Each byte
+becomes a star, so that shipped output has as many bytes as the file.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ ONE_BYTE_EACH = "latin-1"
 """Encoding that reads bytes of any encoding as text in which each byte is one character."""
 STAR = ord("*")
 VALUE_MIN = 8
-"""Minimum characters of a secret. A shorter value occurs in any output by chance."""
+"""Minimum length of a secret, in characters. A shorter value occurs in any output by chance."""
 
 
 def secret_values(environment: Mapping[str, str]) -> set[str]:
-    """Return the values of variables whose names sound secret. A path is no secret, even if it leads to one."""
+    """Return the values of variables whose names sound secret. A path is not a secret, even if it leads to one."""
     values = [value for name, value in environment.items() if sounds_secret(name) and not value.startswith("/")]
     lines = {line.strip() for value in values for line in (value, *value.splitlines())}
     return {line for line in lines if len(line) >= VALUE_MIN}
@@ -41,8 +41,8 @@ def _one_byte_each(name: str) -> str:
 
 class OutputRedaction:
     """
-    Stars out the secrets that it was made with, and all of the first `sealed` bytes of the output: they were written
-    when other secrets may have been known.
+    Stars out `secrets`, and all of the first `sealed` bytes of the output, which were written when other secrets may
+    have been in use.
     """
 
     def __init__(self, secrets: Iterable[str] = (), sealed: int = 0) -> None:
@@ -52,11 +52,13 @@ class OutputRedaction:
 
     @property
     def reach(self) -> int:
-        """Maximum bytes before a position that may belong to a secret that continues there."""
+        """Maximum number of bytes before a position that may belong to a secret that continues after it."""
         return max(named_values.REACH, self._exact.reach)
 
     def hide(self, data: bytes) -> bytes:
-        """Return `data`, in the same length, without any whole secret. A secret that is broken in the middle stays."""
+        """
+        Return `data` with every whole secret starred out, in the same length. A secret that is cut off at an end stays.
+        """
         return named_values.hide(self._without_exact(data)).encode(ONE_BYTE_EACH)
 
     def _without_exact(self, data: bytes) -> str:
@@ -68,7 +70,10 @@ class OutputRedaction:
         return hidden.decode(ONE_BYTE_EACH)
 
     def finds(self, data: bytes) -> bool:
-        """Return True if an exact value is in `data`. Named values do not count: in a file they may be its purpose."""
+        """
+        Return True if `data` contains an exact value. Named values do not count, because a file may be meant to contain
+        them.
+        """
         return any(secret in data for secret in self._secrets)
 
     def is_in(self, name: str) -> bool:
@@ -80,12 +85,15 @@ class OutputRedaction:
 
     def unfinished(self, data: bytes) -> int:
         """
-        Return how many bytes at the end may be the beginning of a secret of which the rest is still to come. `data` is
-        as it was written: a hidden value may be a name before another value.
+        Return the number of bytes at the end that may begin a secret whose rest is still to come. `data` is the
+        original output, because even a starred-out value may be the name before another value.
         """
         end = data[-self.reach :]
         return max(named_values.unfinished(self._without_exact(end)[-named_values.REACH :]), self.begun(end))
 
     def begun(self, data: bytes, least: int = 1) -> int:
-        """Return how many bytes at the end are the beginning of an exact value: at least `least` characters of it."""
+        """
+        Return the number of bytes at the end that begin an exact value, if they are at least `least` characters of it;
+        0 otherwise.
+        """
         return self._exact.begun(data[-self.reach :].decode(ONE_BYTE_EACH), least)

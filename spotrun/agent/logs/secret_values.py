@@ -1,4 +1,4 @@
-"""Reads the run's secrets on its instance: once an agent, before anything is shipped, and for the trainer alone."""
+"""Reads the run's secrets on an instance: once per agent, before anything is shipped, and only for the trainer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from spotrun.spec.model import RunSpec
 @dataclass(frozen=True)
 class Secrets:
     """
-    The run's secrets. `values` are by the names of their variables; `failure` is why there are none, and what to do.
+    The run's secrets. `values` maps the names of variables to values. If the secrets could not be read, `failure` has
+    the reason and what to do.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -32,8 +33,8 @@ class Secrets:
 
     def redaction(self, spec: RunSpec, folder: Path) -> OutputRedaction:
         """
-        Return what hides the secrets in all that leaves the instance. If they cannot be read again, all output of an
-        earlier agent's trainer, which had them, is hidden.
+        Return the redaction for all output that leaves the instance. If the secrets cannot be read again, all earlier
+        output is hidden, because an earlier agent's trainer had them.
         """
         named = {**os.environ, **spec.envs}
         log = folder / LOG_NAME
@@ -42,5 +43,8 @@ class Secrets:
 
 
 def kept_from_setup(spec: RunSpec) -> set[str]:
-    """Variables that an instance of the local cloud inherits from its runner, and that only the trainer may have."""
+    """
+    Return the variables with secrets that an instance of the local cloud inherits from its runner and that only the
+    trainer may have.
+    """
     return {name for secret, reference in spec.secret_references.items() for name in (secret, reference.name)}

@@ -1,9 +1,9 @@
 """
-Training goes first on a full processor, and its agent second, while a checkpoint is sent.
+Gives training priority over its agent on a full processor, while a checkpoint is sent.
 
-Linux shares a processor between sessions first and between the threads of each afterwards, where that is switched on,
-as it is in most distributions (sched(7), "The autogroup feature"). A trainer has a session of its own: the niceness of
-the agent's threads means nothing to it, only that of the agent's session.
+With the autogroup feature (sched(7)), which most distributions switch on, Linux divides a processor between sessions
+first, then between the threads of each session. A trainer has its own session, so only the niceness of the agent's
+session counts against it, not the niceness of the agent's threads.
 
 Measured by benchmarks/cpu_priority.py on two full cores that others used too: while a checkpoint is sent, training runs
 at 0.98 of its speed alone instead of 0.86, which is 1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The
@@ -18,13 +18,13 @@ from pathlib import Path
 
 AUTOGROUP = Path("/proc/self/autogroup")
 NICENESS = 15
-"""A thirtieth of the weight of training. Apart from sending, the agent needs next to nothing."""
+"""With this niceness, the agent has a thirtieth of training's weight. It needs the processor only for sending."""
 
 
 class CpuPriority:
     """
-    Sets the priority of this process's session. Without the feature in the kernel, nothing happens: threads' niceness
-    counts there.
+    Sets the priority of this process's session. On a kernel without autogroups this does nothing, and the niceness of
+    threads counts.
     """
 
     def __init__(self, autogroup: Path = AUTOGROUP) -> None:
@@ -34,8 +34,8 @@ class CpuPriority:
 
     def stand_behind(self, behind: bool) -> None:
         """
-        Let training go first, or no longer. Call it repeatedly: without privileges a process may change this ten
-        times a second, and the kernel refuses other tries.
+        Let training go first if `behind`, otherwise restore the usual priority. Call it repeatedly: the kernel refuses
+        more than ten changes a second by an unprivileged process.
         """
         if self._usual is None:
             return

@@ -1,8 +1,8 @@
 """
-The Python environment of a run on one instance: a layer over the agent's own, which `setup` installs into.
+The Python environment of a run on one instance: a layer over the agent's own environment. `setup` installs into it.
 
-It sees all that the agent's Python has, torch first of all, and adds to it; in a container, all that the image's has.
-A `pip install` touches nothing outside of the instance's folder, this machine's own Python least of all.
+It sees every package of the agent's Python, torch above all; in a container, every package of the image's Python. A
+`pip install` changes only the instance's folder, never the machine's own Python.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from spotrun.spec.model import RunSpec
 
 FOLDER = "env"
 TORCH_VARIABLE = "SPOTRUN_INSTALLS_TORCH"
-"""Variable set by a start script whose image has no PyTorch that spotrun takes."""
+"""Variable set by the start script if the machine image has no suitable PyTorch."""
 _OF_PACKAGES = (".dist-info", ".egg-info")
 _VECTORS = ("avx", "amx", "sse", "fma", "bmi", "sve", "asimd")
-"""Prefixes of processor features for which setups compile, if they compile for the machine that they run on."""
+"""Prefixes of the processor features that code compiled for its own machine may depend on."""
 
 
 def make(instance_dir: Path) -> None:
-    """Make a new environment in place of any that was there, on top of the agent's own Python."""
+    """Make a new environment on top of the agent's own Python. An existing one is replaced."""
     layer.make(instance_dir / FOLDER)
 
 
 def exists(instance_dir: Path) -> bool:
     """
-    Return True if the run has an environment. A link that leads nowhere on this machine leads to the Python of a
-    container.
+    Return True if the run has an environment. Its Python may be a link that is dangling here, because it leads to a
+    container's Python.
     """
     return os.path.lexists(instance_dir / FOLDER / "bin" / "python")
 
 
 def python(instance_dir: Path, beneath: str = sys.executable) -> str:
-    """Return the interpreter that runs a script on this instance, where `beneath` is the one without an environment."""
+    """
+    Return the interpreter that runs a script on this instance: the environment's, or `beneath` if the run has none.
+    """
     return str(instance_dir / FOLDER / "bin" / "python") if exists(instance_dir) else beneath
 
 
@@ -55,7 +57,8 @@ def lacks_torch() -> bool:
 
 def torch_command() -> str:
     """
-    Return the command that installs PyTorch by its digests, and then checks that a training has all that it needs.
+    Return the command that installs PyTorch with pinned digests, then checks that all packages that a training needs
+    are there.
     """
     pip = "pip --disable-pip-version-check --no-input --no-cache-dir install --quiet --retries 10"
     locks = " ".join(f"--requirement {shlex.quote(str(lock))}" for lock in _torch_locks())
@@ -72,7 +75,10 @@ def variables(instance_dir: Path) -> Mapping[str, str]:
 
 
 def relocate(instance_dir: Path, made_in: str) -> None:
-    """Let scripts and editable installs that were made in another folder find themselves in this one."""
+    """
+    Rewrite the paths in scripts and editable installs that were made in folder `made_in`, so that they work in this
+    one.
+    """
     folder = instance_dir / FOLDER
     if made_in == str(instance_dir):
         return
@@ -91,11 +97,11 @@ def relocate(instance_dir: Path, made_in: str) -> None:
 
 def key_of(spec: RunSpec, workdir_sha256: str, accelerators: str) -> str:
     """
-    Return the name of what `setup` makes here: a hash of all its inputs.
+    Return the cache key of the environment that `setup` makes here: a hash of all its inputs.
 
-    These are the command, the work folder with every file that the command may read, its variables, and what it builds
-    on: Python, its packages (the image's torch among them, or the one that is installed where there is none), the
-    accelerator and the instructions of the processor. In a container the digest of its image stands for what is in it.
+    The inputs are the command, the work folder with every file that the command may read, its variables, and the
+    platform: Python, its packages (with the machine image's torch, or the one that spotrun installs), the accelerator,
+    and the processor's instructions. In a container, the image's digest stands for its contents.
     """
     return _hash(
         {
@@ -123,7 +129,8 @@ def _hash(facts: Mapping[str, Any]) -> str:
 
 def _packages() -> list[str]:
     """
-    Return names with versions, as their folders have them: reading what is in those takes a second on a cold disk.
+    Return the packages with versions, from the names of their metadata folders: reading the metadata takes a second on
+    a cold disk.
     """
     folders = [Path(path) for path in sys.path if os.path.isdir(path)]
     return sorted({each.name for folder in folders for each in folder.iterdir() if each.suffix in _OF_PACKAGES})

@@ -1,8 +1,8 @@
 """
-Reads how busy the GPUs of this machine are, by NVML, the library that comes with Nvidia's driver.
+Reads how busy this machine's GPUs are, through NVML, the library that comes with Nvidia's driver.
 
-A machine without a GPU, a container without the library (`libnvidia-ml.so.1`), and a driver of another version than its
-library have no figures. https://docs.nvidia.com/deploy/nvml-api
+There are no figures on a machine without a GPU, in a container without the library (`libnvidia-ml.so.1`), or if the
+driver and the library have different versions. https://docs.nvidia.com/deploy/nvml-api
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from spotrun.folder.status_objects import Gpu
 LOOKS_EVERY_S = 5.0
 """System seconds between two reads of the GPUs."""
 STALE_S = 30.0
-"""System seconds after which an answer is out of date."""
+"""System seconds after which the figures are out of date."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """https://docs.nvidia.com/cuda/cuda-c-programming-guide, CUDA environment variables"""
 
 
 class Gpus:
     """
-    The GPUs that a training with these variables may use.
+    The GPUs that a training with the variables `environment` may use.
 
-    A thread of their own reads them: the driver of a faulty GPU may never answer, and heartbeats have to go on.
+    A separate thread reads them, because a faulty GPU's driver may never answer, and heartbeats have to go on.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -57,13 +57,14 @@ class Gpus:
                     pynvml.nvmlInit()
                 begun = True
                 self._answer = (time.monotonic(), tuple(look(pynvml, self._visible)))
-            except pynvml.NVMLError:  # no driver, or none yet: images install one while they boot, or load it again
+            except pynvml.NVMLError:  # no driver yet: some images install or reload it while they boot
                 begun = False
 
 
 def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
     """
-    Yield each GPU that `visible` names, all for None. A figure that it lacks is None or 0; without any it is left out.
+    Yield each GPU that `visible` names, or all if it is None. A missing figure is None or 0. A GPU without any figure
+    is left out.
     """
     for handle in _chosen(nvml, visible):
         busy = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
@@ -78,13 +79,13 @@ def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
 
 def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
     """
-    Yield the GPUs up to the first name that means none, as CUDA does.
+    Yield the GPUs up to the first name that matches none, as CUDA does.
 
-    Numbers are taken for NVML's, in the order of the PCI bus. CUDA itself puts faster GPUs first: where a machine has
-    several kinds, and CUDA_DEVICE_ORDER is not PCI_BUS_ID, another one may be meant.
+    Numbers are read as NVML's, in the order of the PCI bus. CUDA itself puts faster GPUs first: if a machine has
+    several kinds, and CUDA_DEVICE_ORDER is not PCI_BUS_ID, the number may mean another GPU.
     """
     by_index = (_told(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount()))
-    # A job of Slurm may open some devices of its context, and counts those from 0.
+    # A Slurm job may open only the devices of its own context, and counts those from 0.
     every = [handle for handle in by_index if handle is not None]
     if visible is None:
         yield from every
@@ -97,7 +98,10 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
 
 
 def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
-    """Return a GPU by its number, by the beginning of its UUID, or by the whole UUID of a slice."""
+    """
+    Return a GPU by its number or the beginning of its UUID, or a slice (MIG) by its whole UUID; None if there is no
+    match.
+    """
     if name.isdecimal():
         return every[int(name)] if int(name) < len(every) else None
     if name.startswith("MIG-"):
@@ -108,8 +112,8 @@ def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
 
 def _told(nvml: Any, ask: Any, of: Any) -> Any | None:
     """
-    Return the figure; None if the driver has none: a GPU that is sliced (MIG) has no share, some have no memory of
-    their own.
+    Return the figure; None if the driver reports none. A sliced GPU (MIG) has no utilisation, and some GPUs have no
+    memory of their own.
     """
     try:
         return ask(of)

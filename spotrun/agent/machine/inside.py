@@ -1,11 +1,11 @@
 """
-Opens a shell in the container of an instance, with the environment of the training there.
+Opens a shell in an instance's container, with the training's environment variables.
 
     sudo FOLDER/enter                  FOLDER is that of the instance; the agent writes `enter`, which calls this
     sudo FOLDER/enter COMMAND …        another command in its place
 
-The shell is not part of the training: it connects to no agent, and lives on when the trainer ends. It ends with its
-instance.
+The shell is not part of the training. It does not connect to the agent, goes on when the trainer ends, and ends with
+its instance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRAINER = "trainer.json"
 """See Assignment.trainer_mark, and spotrun/agent/machine/process_groups.py."""
 SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi")
 NOT_ITS_OWN = (AGENT, process_groups.TRAINER_VARIABLE, MARK)
-"""Variables that mark a process as part of the training, which is ended with it."""
+"""Variables that mark a process as part of the training, so that it is ended with the training."""
 OF_THE_TERMINAL = ("TERM", "COLORTERM", "LANG")
 
 
@@ -41,8 +41,7 @@ class Entry(NamedTuple):
 
 def write_entrance(folder: Path) -> None:
     """
-    Write the script `enter` for users: it does not contain the secrets of the training, but reads them when it is
-    called.
+    Write the script `enter` for users. It does not contain the training's secrets, but reads them when it is called.
     """
     path = folder / ENTRANCE
     python = shlex.join([sys.executable, "-P", "-m", __name__, str(folder)])
@@ -52,12 +51,12 @@ def write_entrance(folder: Path) -> None:
 
 def entry(folder: Path, command: Sequence[str], outside: Mapping[str, str]) -> Entry:
     """
-    Return the command and the environment that run `command` in the container of the instance with that folder.
-    `outside` is the environment of the caller.
+    Return the command and the environment that run `command` in the container of the instance in `folder`. `outside` is
+    the caller's environment.
 
     Raises:
         NotInstalled: the caller is not root.
-        SpotrunError: no container runs there.
+        SpotrunError: the instance has no running container.
     """
     if os.geteuid() != 0:
         raise NotInstalled("only root enters a container", hint=f"sudo {folder / ENTRANCE}")
@@ -74,7 +73,7 @@ def entry(folder: Path, command: Sequence[str], outside: Mapping[str, str]) -> E
 
 
 def _trainer(remembered_at: Path) -> int | None:
-    """Return the process of the training; None unless it lives."""
+    """Return the process id of the trainer; None if it is not running."""
     try:
         mark = decode(remembered_at.read_bytes(), ProcessMark)
     except (OSError, OutOfBounds):
@@ -83,7 +82,7 @@ def _trainer(remembered_at: Path) -> int | None:
 
 
 def main(folder: str, *command: str) -> NoReturn:
-    """Become the command; or print why not and exit, as a shell does."""
+    """Replace this process by the command; if that fails, print the reason and exit."""
     try:
         found = entry(Path(folder), command or SHELL, os.environ)
     except SpotrunError as error:

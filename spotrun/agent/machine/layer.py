@@ -1,6 +1,6 @@
 """
-Makes the environment of a run on top of the Python that executes this file, which may be that of a container: it needs
-the standard library alone. `python -I layer.py FOLDER` makes it in FOLDER.
+Makes a run's environment on top of the Python that executes this file. That may be a container's Python, so this file
+needs only the standard library. `python -I layer.py FOLDER` makes the environment in FOLDER.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 def make(folder: Path) -> None:
     """
-    Make a new environment in place of any that was there. `pip` is this Python's, or the one that comes with Python if
-    this one has none.
+    Make a new environment. An existing one is replaced. Its `pip` is this Python's; if this Python has none, the one
+    that is bundled with Python.
     """
     shutil.rmtree(folder, ignore_errors=True)
     venv.EnvBuilder(symlinks=True, with_pip=find_spec("pip") is None).create(folder)

@@ -1,7 +1,7 @@
 """
-Finds and ends process groups that this agent, or the one before it, started.
+Finds and ends process groups that this agent, or an earlier one, started.
 
-A process is named by its id and its start time, so that a reused id is never taken for it.
+A process is identified by its id and its start time, so that a reused id is never mistaken for it.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from spotrun.proc import ProcessMark, Stat
 from spotrun.run.bounds import OutOfBounds, decode
 
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
-"""The variable that names the instance, in the environment of a trainer and of all that it starts."""
+"""Variable with the instance's id, in the environment of a trainer and of every process that it starts."""
 GONE_WITHIN_S = 30.0
 _PAUSE_S = 0.01
 
 
 def mark(pid: int) -> ProcessMark | None:
-    """Return the process of that id, dead but unreaped ones included; None if there is none."""
+    """Return the mark of process `pid`, even if it is dead and not reaped; None if it does not exist."""
     found = proc.stat(pid)
     return None if found is None else found.mark
 
 
 def members(leader: int) -> list[Stat]:
     """
-    Return the processes of the group of `leader`, and their descendants in groups of their own: `torchrun` puts each
-    rank in one.
+    Return the processes in the group of `leader`, and their descendants in other groups: `torchrun` starts each rank in
+    a group of its own.
     """
     stats = list(proc.all_stats())
     found = {each.mark.pid: each for each in stats if leader in (each.group, each.mark.pid)}
@@ -46,19 +46,21 @@ def members(leader: int) -> list[Stat]:
 
 
 def cpu_s(leader: int) -> float:
-    """Return the system seconds that the group's live members and the children they have waited for have computed."""
+    """
+    Return the processor seconds that the group's running members, and the children they have waited for, have used.
+    """
     return sum(found.cpu_s for found in members(leader))
 
 
 def runs_python(leader: int) -> bool:
-    """Return True if the program of a member is an interpreter of Python, by the name of its file."""
+    """Return True if any member runs a Python interpreter, according to the name of its program file."""
     programs = (proc.program(found.mark.pid) for found in members(leader))
     return any(program.startswith(("python", "pypy")) for program in programs)
 
 
 def signal_all(leader: int, number: signal.Signals) -> None:
     """
-    Signal the whole group at once, and each member in a group of its own. The caller knows that the id is not reused.
+    Signal the whole group at once, then each member in another group. The caller has to know that the id is not reused.
     """
     others = [found.mark.pid for found in members(leader) if found.group != leader]
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -76,7 +78,8 @@ def remember(path: Path, group: ProcessMark) -> None:
 
 def kill_group(group: int) -> None:
     """
-    Send SIGKILL to every process of the group; harmless if it is gone. The caller knows that the id is not reused.
+    Send SIGKILL to every process of the group; harmless if the group is gone. The caller has to know that the id is not
+    reused.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
@@ -86,7 +89,7 @@ def end_left_over(path: Path, instance_id: str) -> None:
     """
     End the processes that the agent before this one left running on this instance (protocol 17).
 
-    The group is known by the file at `path`, and all of a trainer's processes by their environment.
+    The file at `path` has the group. All other processes of a trainer are found by their environment.
     """
     _end_remembered(path)
     if left := end_each(lambda: carrying(instance_id)):
@@ -96,7 +99,8 @@ def end_left_over(path: Path, instance_id: str) -> None:
 
 def end_each(find: Callable[[], list[int]]) -> list[int]:
     """
-    Send SIGKILL to what `find` finds until it finds nothing, for a while. Return the processes that are left then.
+    Send SIGKILL to the processes that `find` returns until it returns none, for at most GONE_WITHIN_S. Return the
+    processes that are left.
     """
     give_up_at = time.monotonic() + GONE_WITHIN_S
     while found := find():
@@ -120,6 +124,7 @@ def _end_remembered(path: Path) -> None:
 
 def carrying(instance_id: str) -> list[int]:
     """
-    Return the live processes of set-up and training on that instance, by the environment that they were started with.
+    Return the running processes of set-up and training on instance `instance_id`, found by the environment that they
+    were started with.
     """
     return [pid for pid in proc.started_with(TRAINER_VARIABLE, instance_id) if pid != os.getpid()]

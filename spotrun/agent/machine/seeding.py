@@ -1,4 +1,6 @@
-"""Variables that let a script begin alike in each attempt of a run: see spotrun/autoload/sitecustomize.py."""
+"""
+Variables that make a script start in the same way in each attempt of a run: see spotrun/autoload/sitecustomize.py.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ def variables(
     environment: Mapping[str, str], given: Mapping[str, str], run_uid: str, created_at: datetime
 ) -> dict[str, str]:
     """
-    Return the variables to add to a trainer's `environment`. Sets and dicts of texts get their order, and generators
-    their seed, from the run; values of either in the job's `envs`, which are `given`, go first. Names that contain the
-    day have that of the run's first.
+    Return the variables to add to a trainer's `environment`. The run determines the order of sets of texts, and the
+    seed of generators; values that the job's `envs` (`given`) has for them take precedence. Names that contain the date
+    have the date of the run's first day.
 
-    An environment may name the seed and the day, so that two runs have the same (`verify-resume`).
+    `environment` may already have the seed and the start time, so that two runs have the same ones (`verify-resume`).
     """
     seed = given.get(OF_LIGHTNING) or environment.get(SEED_VARIABLE) or str(_number("generators", run_uid))
     paths = [str(FOLDER), *filter(None, [environment.get(PATH)])]
@@ -35,5 +37,5 @@ def variables(
 
 
 def _number(what: str, seed: str) -> int:
-    """Return a number of 32 bits, as Python and numpy take."""
+    """Return a 32-bit number, as Python and numpy accept for a seed."""
     return int.from_bytes(hashlib.sha256(f"{what} {seed}".encode()).digest()[:4], "little")

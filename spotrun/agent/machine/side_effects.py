@@ -1,9 +1,10 @@
 """
-Finds what a set-up leaves outside of the run's own folders. It cannot be packed, so such a set-up must run on each
-instance.
+Finds changes that a set-up makes outside of the run's own folders. They cannot be packed, so such a set-up must run on
+each instance.
 
-A check, not a proof: mounted file systems, running processes, and names that came into or went from the folders in
-which programs, packages and data are put. Caches do not count: a program that needs one fills it again.
+This is a check, not a proof. It finds mounted file systems, running processes, and names that were added to or removed
+from the usual folders of programs, packages and data. Caches do not count, because a program that needs one fills it
+again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ MOUNTS = Path("/proc/self/mounts")
 
 
 class SideEffects:
-    """The surroundings as they are now; `since` returns what is different later."""
+    """
+    A record of the machine outside of the run's folders. `since` returns the paths that have changed after the record
+    was made.
+    """
 
     def __init__(self, home: Path, folders: Sequence[str] = FOLDERS) -> None:
         self._home = home
@@ -40,7 +44,9 @@ class SideEffects:
 
 
 def _names_in(folder: str) -> set[str]:
-    """Return names only, without what is below them: that would be hundreds of thousands of files on a cold disk."""
+    """
+    Return the paths directly in `folder`, not those below: that would be hundreds of thousands of files on a cold disk.
+    """
     try:
         return {os.path.join(folder, name) for name in os.listdir(folder)}
     except OSError:

@@ -1,9 +1,9 @@
 """
-Sends SIGTERM to a command, and tells whether it has ended by itself then, with its files as it wants them.
+Sends SIGTERM to a command, and decides whether the command then ended by itself, with its files complete.
 
-A shell that runs a program dies of SIGTERM at once, or runs its next line when the program has ended. So it is stopped,
-and what it runs gets the signal: the program that catches it, and not the workers that this has started. Which
-processes get which signal is decided purely; `Termination` acts.
+A shell that runs a program dies of SIGTERM at once, or runs its next line when the program has ended. So the shell is
+stopped, and the program that it runs gets the signal. If the program catches SIGTERM, its workers do not get it.
+`targets_of` decides which processes get which signal, without side effects; `Termination` acts.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spotrun import proc
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "mksh", "sh", "zsh"})
 CODES_OF_AN_END = (0, 128 + signal.SIGTERM)
 """
-Exit codes of a program that has ended by itself after SIGTERM: it catches the signal, and ends with one of these when
-it is done, or sends itself the signal once more.
+Exit codes of a program that ended by itself after SIGTERM. Such a program catches the signal, and when it is done exits
+with one of these codes, or sends itself the signal again.
 """
 _TERM_BIT = 1 << (signal.SIGTERM - 1)
 
 
 class Process(NamedTuple):
-    """A process. `catches`: it has a handler of SIGTERM, or waits for it."""
+    """A process. `catches`: it handles SIGTERM, or waits for it."""
 
     pid: int
     parent: int
@@ -37,8 +37,8 @@ class Process(NamedTuple):
 
 class Targets(NamedTuple):
     """
-    Processes that are stopped, those that get SIGTERM, and those whose ends are the command's: each of these has caught
-    the signal.
+    The processes that are stopped, those that get SIGTERM, and those whose ends are judged as the command's end. All
+    judged processes catch SIGTERM.
     """
 
     stopped: tuple[int, ...]
@@ -48,22 +48,23 @@ class Targets(NamedTuple):
 
 def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
     """
-    Return the targets in `leader` and what it has started. If no program catches the signal, all get it, and none is
-    judged.
+    Return the targets among `leader` and its descendants. If no program catches SIGTERM, all programs get it, and none
+    is judged.
     """
     programs = list(_programs(leader, processes))
     catching = [pid for pid in programs if processes[pid].catches]
     stopped = tuple(pid for pid in _above(leader, processes) if pid not in programs)
     terminated = list(catching or programs)
     for pid in catching:
-        if processes[pid].is_shell:  # it waits for what it runs before it acts
+        if processes[pid].is_shell:  # a shell handles the signal only after its child has ended
             terminated += _children(pid, processes)
     return Targets(stopped, tuple(terminated), tuple(catching))
 
 
 def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
     """
-    Yield what the shells from `pid` on run; a shell that catches the signal, or runs nothing, is a program itself.
+    Yield the programs that `pid` and the shells below it run. A shell that catches SIGTERM, or has no children, counts
+    as a program.
     """
     process, children = processes.get(pid), _children(pid, processes)
     if process is None:
@@ -89,7 +90,7 @@ def _children(pid: int, processes: Mapping[int, Process]) -> list[int]:
 
 
 class Termination:
-    """Sends SIGTERM to a command whose first process is `leader`, when this is made."""
+    """Sends SIGTERM, on construction, to the command whose first process is `leader`."""
 
     def __init__(self, leader: int) -> None:
         self._leader = leader
@@ -103,7 +104,8 @@ class Termination:
     @property
     def is_over(self) -> bool:
         """
-        True once all that got the signal, and count, have ended. Their shells are stopped, so no process reaps them.
+        True once all judged processes have ended, or, if none is judged, all that got SIGTERM. Their shells are
+        stopped, so no process reaps them.
         """
         awaited = self._targets.judged or self._targets.terminated
         for pid in awaited:
@@ -116,7 +118,10 @@ class Termination:
         return True
 
     def ended_well(self, leaders_code: int) -> bool:
-        """Return True if each that caught the signal came to its own end. `leaders_code` is negative for a signal."""
+        """
+        Return True if every judged process ended by itself. `leaders_code` is the leader's exit code, negative if a
+        signal killed it.
+        """
         codes = [
             leaders_code if pid == self._leader else os.waitstatus_to_exitcode(self._statuses.get(pid, 1 << 8))
             for pid in self._targets.judged
@@ -125,7 +130,7 @@ class Termination:
 
 
 def _tree(leader: int) -> dict[int, Process]:
-    """Return the process and what it has started, directly or not, as far as it lives."""
+    """Return `leader` and its descendants, without processes that have ended."""
     parents = {each.mark.pid: each.parent for each in proc.all_stats() if not each.ended}
     found, pending = {}, [leader] if leader in parents else []
     while pending:
@@ -143,7 +148,8 @@ def _is_shell(pid: int) -> bool:
 
 def _catches(pid: int) -> bool:
     """
-    Return True if a process catches SIGTERM, by its masks of signals that are caught and blocked (proc_pid_status(5)).
+    Return True if the process catches SIGTERM, according to its masks of caught and blocked signals
+    (proc_pid_status(5)).
     """
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
@@ -153,7 +159,7 @@ def _catches(pid: int) -> bool:
 
 
 def _exit_status(pid: int) -> int:
-    """Return the exit status of a process that waits to be reaped: the last field of proc_pid_stat(5)."""
+    """Return the exit status of an ended process that is not reaped yet: the last field of proc_pid_stat(5)."""
     with contextlib.suppress(OSError, ValueError):
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").split()[-1])
     return 1 << 8

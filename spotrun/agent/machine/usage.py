@@ -1,7 +1,7 @@
 """
-Measures what a training needs of its machine: processors, memory, GPUs, and how long it waits for its data.
+Measures how much of its machine a training uses: processors, memory and GPUs, and how long it waits for its data.
 
-The figures are those of the whole machine, which a training has for itself on every cloud but the local one.
+The figures are for the whole machine. On every cloud except the local one, the training has the machine for itself.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ LOOKS_EVERY_S = 5.0
 WINDOW_S = 60.0
 """System seconds over which the waiting for data is averaged."""
 ENOUGH_S = 20.0
-"""Minimum system seconds of training before its share means anything."""
+"""Minimum system seconds of training before the share of waiting is meaningful."""
 WORTH_TELLING = 0.30
-"""Share of its time for which a training waits for its data, above which the agent reports that."""
+"""The agent reports a training that waits for its data for more than this share of its time."""
 
 
 class Machine:
     """
-    Use of this machine: /proc/stat and /proc/meminfo, proc(5). A process that waits for a disk or a hypervisor does not
-    compute.
+    The use of this machine, from /proc/stat and /proc/meminfo (proc(5)). Waiting for a disk or a hypervisor does not
+    count as computing.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -37,10 +37,10 @@ class Machine:
         self._newest: Usage | None = None
         self._trained = False
         self.used = Used()
-        """Use while it trained, in system time."""
+        """The use while a trainer trained, in system time."""
 
     def usage(self, gpus: tuple[Gpu, ...] = (), *, trains: bool = False) -> Usage | None:
-        """Return the use since the read before; None before there was one, and on a machine without figures."""
+        """Return the use between the last two reads; None before the second read, and on a machine without figures."""
         now_s = time.monotonic()
         passed_s = now_s - self._looked_s
         if passed_s >= LOOKS_EVERY_S:
@@ -70,7 +70,8 @@ class Machine:
 
     def _read_times(self) -> tuple[int, int] | None:
         """
-        Return the ticks of all processors that have passed, and those in which one computed; None without figures.
+        Return the total ticks of all processors, and the ticks in which they computed; None if the machine has no
+        figures.
         """
         try:
             first = (self._proc / "stat").read_text().split("\n", 1)[0].split()
@@ -83,7 +84,7 @@ class Machine:
         return computed + idle + waits + stolen, computed
 
     def _read_memory(self) -> tuple[int, int] | None:
-        """Return the bytes of memory, and those that a program could still have; None without figures."""
+        """Return the bytes of memory, and the bytes available to programs; None if the machine has no figures."""
         try:
             lines = (self._proc / "meminfo").read_text().splitlines()
         except OSError:
@@ -94,7 +95,7 @@ class Machine:
 
 
 def used_in(seconds: float, usage: Usage) -> Used:
-    """Return the use of `seconds` of a machine that was as busy as that."""
+    """Return the use over `seconds`, if the machine was as busy as `usage` all the time."""
     gpu_used, gpu_bytes = usage.gpu_memory
     return Used(
         cpu=_busy(seconds, usage.cpu_share),
@@ -114,8 +115,8 @@ def _busy(seconds: float, share: float | None) -> Busy:
 
 class DataWait:
     """
-    Share of its recent time for which a training has waited for its data, and what it has done in all; validations are
-    left out.
+    The share of its recent time that a training has waited for its data, and its totals so far. Validations are left
+    out.
     """
 
     def __init__(self) -> None:
@@ -123,10 +124,10 @@ class DataWait:
         self._last: Progress | None = None
         self._told = False
         self.trained = Trained()
-        """All training so far, in system time."""
+        """The totals of all training so far, in system time."""
 
     def new_trainer(self) -> None:
-        """Start over: a new trainer counts its waiting from 0."""
+        """Start over, because a new trainer counts its waiting from 0."""
         self._known.clear()
 
     def progressed(self, at: Progress, at_s: float) -> None:
@@ -150,7 +151,7 @@ class DataWait:
 
     @property
     def share(self) -> float | None:
-        """The share; None until enough was trained in one piece."""
+        """The share of waiting; None until ENOUGH_S of training without interruption were measured."""
         if not self._known:
             return None
         (began_s, before_s), (now_s, waited_s) = self._known[0], self._known[-1]
@@ -159,7 +160,7 @@ class DataWait:
         return min(1.0, (waited_s - before_s) / (now_s - began_s))
 
     def news(self) -> str:
-        """Return a note for the user, once; "" otherwise."""
+        """Return a note for the user if the training waits too much, once; "" otherwise."""
         share = self.share
         if self._told or share is None or share <= WORTH_TELLING:
             return ""
@@ -171,5 +172,5 @@ class DataWait:
 
 
 def _samples_since(before: Progress, now: Progress) -> int:
-    """Return the samples between two reports. The last batch of each epoch is always reported."""
+    """Return the number of samples between two reports. The last batch of each epoch is always reported."""
     return max(0, now.samples - (before.samples if before.epoch == now.epoch else 0))

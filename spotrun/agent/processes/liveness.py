@@ -1,8 +1,8 @@
 """
-Watches for signs of life of a trainer, so that no silence lasts for ever (promise I16; failures.md R13).
+Watches a trainer for signs of life, so that no silence lasts forever (promise I16; failures.md R13).
 
-While it trains, progress is the only sign: ranks that wait for each other compute busily. Before its first progress and
-after fit() a script does what it likes (it downloads, it exports), so output and computing count there, too.
+During training, progress is the only sign, because ranks that wait for each other compute busily. Before the first
+progress and after fit(), a script may do anything, such as download or export, so output and computing count too.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from dataclasses import dataclass
 from spotrun.clock import Clock
 
 LOOK_EVERY_S = 1.0
-"""System seconds between two reads of the signs of a silent trainer: each reads all of /proc."""
+"""System seconds between two reads of a silent trainer's signs. Each read scans all of /proc."""
 BUSY_SHARE = 0.01
-"""Share of one core. A process that merely waits stays below, even if its threads poll."""
+"""
+Minimum share of one core that counts as computing. A process that merely waits stays below, even if its threads poll.
+"""
 
 
 @dataclass(frozen=True)
 class Signs:
-    """Signs of life. `cpu_s`: system seconds that the trainer's processes have computed."""
+    """Signs of life. `cpu_s` is the processor time that the trainer's processes have used, in system seconds."""
 
     output_bytes: int
     cpu_s: float
 
 
 class Liveness:
-    """Watches one trainer from its start on. `read_signs` is called while nothing else shows that it lives."""
+    """Watches one trainer from its start on. `read_signs` is called while the trainer gives no other sign of life."""
 
     def __init__(self, clock: Clock, read_signs: Callable[[], Signs]) -> None:
         self._clock = clock
@@ -38,11 +40,11 @@ class Liveness:
         self._looked_s = time.monotonic()
 
     def heard(self, at_s: float | None = None) -> None:
-        """Note a sign of life, at `at_s` of run time or now."""
+        """Note a sign of life at run time `at_s`, or now if it is None."""
         self._heard_s = self._clock.monotonic() if at_s is None else max(self._heard_s, at_s)
 
     def silent_s(self, *, training: bool) -> float:
-        """Return the run time since the newest sign that counts."""
+        """Return the run seconds since the newest sign that counts."""
         if not training and time.monotonic() - self._looked_s >= LOOK_EVERY_S:
             self._look()
         return self._clock.monotonic() - self._heard_s

@@ -1,4 +1,4 @@
-"""Identifies the process at the other end of a Unix socket, and tells whether it belongs to this agent's trainer."""
+"""Identifies the process at the other end of a Unix socket, and checks whether it belongs to this agent's trainer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from spotrun import proc
 
 _CREDENTIALS = struct.Struct("3i")
 ABOVE_MAX = 1000
-"""Maximum ancestors of a process. Reads while processes end and ids are reused could go round in a circle."""
+"""
+Maximum number of ancestors that are read. While processes end and ids are reused, the reads could go round in a circle.
+"""
 
 
 class Peer(NamedTuple):
     """
-    A process as the kernel knows it (SO_PEERCRED, unix(7)), which no process can forge. `pid` is 0 if it cannot be seen
-    here.
+    A process as the kernel reports it (SO_PEERCRED, unix(7)), which no process can forge. `pid` is 0 if the process is
+    not visible in this namespace.
     """
 
     pid: int
@@ -31,9 +33,9 @@ def peer_of(sock: socket.socket) -> Peer:
 
 def why_stranger(peer: Peer, trainer: int, variable: str, value: str) -> str:
     """
-    Return why a process does not belong to the process `trainer`; "" if it does. It does if it is in its session, or
-    descends from it, or was started with the variable of that value, which no other trainer has: a process that began a
-    session of its own and lost its parent still has that.
+    Return why `peer` does not belong to the process `trainer`; "" if it does. A process belongs to the trainer if it is
+    in the trainer's session, descends from it, or was started with `variable` set to `value`. No other trainer has that
+    value, and a process keeps it even after it began its own session and lost its parent.
     """
     if peer.uid != os.geteuid():
         return f"process {peer.pid} is user {peer.uid}'s, and the training is user {os.geteuid()}'s"

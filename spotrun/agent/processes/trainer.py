@@ -1,4 +1,4 @@
-"""One trainer of an attempt, from its start to its exit: its messages, and what it left."""
+"""One trainer of an attempt, from its start to its exit: its messages, its arenas, and its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -48,15 +48,18 @@ ABORT_GRACE_S = 5.0
 KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
 TORN_NAMED_MAX = 500
-"""Maximum paths in a message. Others are named after the next snapshot."""
+"""Maximum number of paths in a message. Further paths are named after the next snapshot."""
 TELLINGS_MAX = 64
-"""Maximum messages to a trainer on how much has arrived. The socket holds a few hundred unread messages."""
+"""
+Maximum number of messages to a trainer about the progress of its checkpoint. The socket holds only a few hundred unread
+messages.
+"""
 
 
 class Newest(NamedTuple):
     """
-    A commit and the arena that held it, from `start` of the memory behind `fd` on. `digest` is its image's if that was
-    not sent whole. The trainer may have begun to write something newer there.
+    A commit and the arena that had its image: the memory behind `fd`, from `start` on. `digest` is the digest of the
+    image if it was not sent whole. The trainer may have begun to overwrite the arena.
     """
 
     commit: int
@@ -67,7 +70,7 @@ class Newest(NamedTuple):
 
 class _Coming:
     """
-    A checkpoint that is being fetched. The trainer gets messages on its progress only now and then: it reads nothing
+    A checkpoint that is being fetched. The trainer gets few messages about its progress, because it does not read them
     during its imports.
     """
 
@@ -87,15 +90,17 @@ class _Coming:
 
 class Trainer:
     """
-    State of one trainer, and its messages; nothing here decides. `asked` is why a snapshot was requested and not yet
-    taken; `final` the commit of the last snapshot, from when that is durable until another fit() does a step;
-    `fit_wanted` the number of the fit() that waits for its checkpoint; `stalled_s` the run time that it has stood still
-    for snapshots so far; `terminated` says that a command has to end, and `trained_again` that it has begun another
-    training in place of one that died.
+    The state of one trainer, and its messages; this class makes no decisions.
+
+    `asked` is the reason for a snapshot that was requested and not yet taken. `final` is the commit of the last
+    snapshot, from the moment when that is durable until another fit() does a step. `fit_wanted` is the number of the
+    fit() that waits for its checkpoint. `stalled_s` is the run time that the trainer has stood still for snapshots so
+    far. `terminated`: the command was sent SIGTERM. `trained_again`: the command began another training after its first
+    one died.
     """
 
     def __init__(self, context: AgentContext, process: TrainerProcess, meets: Mapping[str, str] | None = None) -> None:
-        """`meets` are the variables by which it finds the others of its gang."""
+        """`meets` are the variables with which the trainer finds the others of its gang."""
         self.number = process.incarnation
         self.progress: Progress | None = None
         self.asked: str | None = None
@@ -128,7 +133,7 @@ class Trainer:
 
     @property
     def is_training(self) -> bool:
-        """True if it has said hello, as a command with our callback does, before it had to end."""
+        """True if the command has said hello, which only one with spotrun's callback does, and was not terminated."""
         return self._process.hello is not None and not self.terminated
 
     @property
@@ -140,23 +145,24 @@ class Trainer:
     # -- where to begin ------------------------------------------------------------------------------------------
 
     def begin_while_it_comes(self, resume: Resume, image: Image, begin_bytes: int) -> None:
-        """Begin the trainer with `image` while that is being fetched, `begin_bytes` of it first."""
+        """Start the trainer from `image` while the image is being fetched, its first `begin_bytes` before the rest."""
         self._start_anew_unless_told_of(image)
         self._coming = _Coming(image, begin_bytes)
         self._process.send(replace(resume, here_bytes=0), fds=(image.fd,))
 
     def arrived(self, size_bytes: int) -> None:
-        """Report that the first bytes of its checkpoint have arrived."""
+        """Report to the trainer that the first `size_bytes` of its checkpoint have arrived."""
         assert self._coming is not None
         if self._coming.worth_telling(size_bytes):
             self._process.send(Arrived(size_bytes=size_bytes))
 
     def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Send the trainer its start as soon as it says hello, unless it got that image while it came. Its next fits begin
-        with the `later` ones.
+        Send the trainer its start as soon as it says hello, unless it already got the image while that was fetched. The
+        next calls of fit() use the `later` starts.
 
-        An image is closed once the trainer trains: freeing that much memory takes a while, and then delays nothing.
+        An image is closed only once the trainer trains: freeing that much memory takes a while, and by then it delays
+        nothing.
         """
         self._start_anew_unless_told_of(start.image)
         self._start, self._image, self._later = start, start.image, deque(later)
@@ -164,8 +170,8 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        Start the trainer again if the image that it got is damaged: it may have loaded weights of it. It cannot have
-        done a step.
+        Restart the trainer if it was started from another image than `image`, because that one proved damaged and the
+        trainer may have loaded its weights. The trainer cannot have done a step.
         """
         if self._coming is None or self._coming.image is image:
             return
@@ -178,11 +184,11 @@ class Trainer:
         self._liveness.heard()
 
     def runs_python(self) -> bool:
-        """Return True if any of its processes runs Python now."""
+        """Return True if any of the trainer's processes runs Python now."""
         return self._process.runs_python()
 
     def cpu_s(self) -> float:
-        """Return the system seconds that its processes have computed so far."""
+        """Return the processor time that the trainer's processes have used so far, in system seconds."""
         return self._process.cpu_s()
 
     def hello(self, hello: Hello, at_s: float) -> None:
@@ -205,15 +211,18 @@ class Trainer:
 
     @property
     def is_behind(self) -> bool:
-        """True if fits that an earlier trainer had begun have yet to begin in this one."""
+        """True if this trainer has yet to repeat fits that an earlier trainer had begun."""
         return bool(self._later)
 
     def take_later(self) -> Start | None:
-        """Return the start of the next of them; None if there is none."""
+        """Return the start of the next fit() that an earlier trainer had begun; None if there is none."""
         return self._later.popleft() if self._later else None
 
     def begin_fit(self, start: Start) -> None:
-        """Begin another fit(), in the same process. With an image it is not known yet what this trainer adds to it."""
+        """
+        Begin another fit() in the same process. If it starts from an image, forget the final commit: this trainer may
+        still train on from the image.
+        """
         self._drop_image()
         self._start, self._image = start, start.image
         self.fit_wanted = self.finished = self.progress = None
@@ -240,7 +249,7 @@ class Trainer:
         self._process.send(SnapshotWanted(why=why))
 
     def filled(self, taken: SnapshotTaken) -> Arena | None:
-        """Return the arena that holds the snapshot; None if it was not the trainer's to fill."""
+        """Return the arena that has the snapshot; None if the trainer was not allowed to fill it."""
         arena = self._arenas.fill(taken.arena)
         if arena is None or taken.size_bytes > arena.size_bytes:
             self._context.note(f"the trainer filled arena {taken.arena}, which is not its own: ignored")
@@ -253,7 +262,7 @@ class Trainer:
         self._wants_room = True
 
     def freezes(self, message: FilesFrozen, descriptors: Descriptors) -> None:
-        """Take the first message of the next snapshot's work folder."""
+        """Handle the first message about the work folder of the next snapshot."""
         self._freezing = Coming(message, descriptors)
 
     def freezes_more(self, descriptors: Descriptors) -> None:
@@ -262,10 +271,10 @@ class Trainer:
 
     def _frozen(self, taken: SnapshotTaken) -> Frozen | None:
         """
-        Return the frozen work folder of a snapshot; None if it has none.
+        Return the frozen work folder of a snapshot; None if no files belong to the snapshot.
 
         Raises:
-            msgspec.MsgspecError, AssertionError: the trainer has gone wrong.
+            msgspec.MsgspecError, AssertionError: the trainer's messages are wrong.
         """
         coming, self._freezing = self._freezing, None
         if taken.files is None:
@@ -292,7 +301,7 @@ class Trainer:
         )
 
     def committed(self, snapshot: Snapshot, commit: int, digest: bytes | None) -> None:
-        """Note that a snapshot of this trainer became durable, and report it to the trainer."""
+        """Note that a snapshot of this trainer became commit `commit`, and report that to the trainer."""
         if snapshot.taken.final:
             self.final = commit
         if snapshot.arena is None:
@@ -303,13 +312,12 @@ class Trainer:
         self._process.send(Committed(step=snapshot.taken.step, files=snapshot.taken.files))
 
     def torn(self, paths: Sequence[str]) -> None:
-        """Request copies of these files at another boundary."""
+        """Request copies of the files `paths` at another boundary."""
         self._process.send(FilesTorn(paths=tuple(paths[:TORN_NAMED_MAX])))
 
     def put_files_back(self, opened: Sequence[str], attempt: int) -> None:
         """
-        Put the files back in another thread than the main loop's, as much may have to be copied. The trainer waits for
-        it.
+        Put the files back in a separate thread, because copying them may take long. The trainer waits for the result.
         """
         start = self._start
 
@@ -325,7 +333,7 @@ class Trainer:
             self._process.send(figures)
 
     def take_newest(self) -> Newest | None:
-        """Return the newest commit, with its descriptor, which is then the caller's."""
+        """Return the newest commit, and pass the ownership of its descriptor to the caller."""
         newest, self._newest = self._newest, None
         return newest
 
@@ -363,7 +371,7 @@ class Trainer:
         self._liveness.heard(at_s)
 
     def wants_fit(self, fit: int) -> None:
-        """Note that its script calls fit() again."""
+        """Note that the script calls fit() again."""
         self.fit_wanted = fit
 
     @property
@@ -375,13 +383,16 @@ class Trainer:
         self.exited = exited
 
     def watch(self, step_s: float | None, *, draining: bool) -> None:
-        """End it when it was silent for too long, and make sure of an end that has begun. A drain has its own limit."""
+        """
+        End the trainer if it was silent for too long, and kill it if an end that has begun takes too long. During a
+        drain, the drain's limit applies instead.
+        """
         if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
             self._process.kill()
         if self._kill_at_s is not None or self.exited is not None or draining or self._paused_s is not None:
             return
         if (self._wants_room and self._arenas.none_is_free) or self.fit_wanted is not None:
-            self._liveness.heard()  # an upload makes room, and ends
+            self._liveness.heard()  # it waits for an upload, which ends and then makes room
         if self._putting is not None and self._putting.is_alive():
             self._liveness.heard()
         training = self.progress is not None and self.finished is None
@@ -401,7 +412,7 @@ class Trainer:
         return Signs(self._context.console.size_bytes(), self._process.cpu_s())
 
     def pause(self) -> None:
-        """Stop the trainer, as it is, until `go_on`."""
+        """Stop the trainer's processes until `go_on`."""
         if self._paused_s is None and self.exited is None:
             self._paused_s = self._context.clock.monotonic()
             self._process.stop()
@@ -421,8 +432,9 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Judge a second process of the command that wanted to lead. One that takes the place of the first, whose training
-        had not come to its end, has to resume as another trainer does.
+        Handle a second process of the command that wants to train. If it replaces a first one that died before its
+        training was done, the whole command is started again, so that it resumes from a checkpoint. Otherwise the
+        trainer is refused.
         """
         if self.exited is not None or self.refused is not None:
             return
@@ -437,12 +449,12 @@ class Trainer:
         self._process.kill()
 
     def refuse(self, refused: Refused) -> None:
-        """Note the refusal of a trainer that is about to exit by itself."""
+        """Note that the trainer has refused to train and is about to exit by itself."""
         self.refused = refused
         self._kill_at_s = time.monotonic() + ABORT_GRACE_S
 
     def terminate(self) -> None:
-        """Ask a command that takes no snapshots to end. Returns at once."""
+        """Send SIGTERM to a command that takes no snapshots. Returns at once."""
         self.terminated = True
         self._process.terminate()
 
@@ -451,11 +463,11 @@ class Trainer:
         self._process.wait(within_s)
 
     def last_output(self) -> str:
-        """Return enough of its last lines for a traceback."""
+        """Return the last lines of the trainer's output, enough for a traceback."""
         return self._context.console.tail(OUTPUT_BYTES, since=self._log_start)
 
     def close(self) -> None:
-        """Free the trainer's memory; what is still being saved, when that is done."""
+        """Free the trainer's memory. Snapshots that are still being saved are freed after that."""
         self._drop_image()
         fits.close([start.image for start in self._later if start.image is not None])
         self._later.clear()

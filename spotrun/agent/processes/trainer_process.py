@@ -1,4 +1,6 @@
-"""One trainer process: started in a session of its own, read from, and ended with all that it started."""
+"""
+Starts a trainer's process in a session of its own, reads its messages, and ends it with every process that it started.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,14 @@ from spotrun.trainer_link import AGENT, RANKS_SECRET, TAKEN, Hello, LinkClosed, 
 READ_REST_WITHIN_S = 5.0
 """Maximum system seconds for the last messages of a dead trainer."""
 LOOK_S = 0.05
-"""System seconds between two checks whether a command has ended that got SIGTERM."""
+"""System seconds between two checks whether a command has ended after SIGTERM."""
 NEVER_STARTS = frozenset({errno.ENOENT, errno.EACCES, errno.E2BIG, errno.ENOEXEC})
-"""Errors of the system for a program that the job's own words, its `PATH` above all, keep from starting anywhere."""
+"""System errors of a program that cannot start on any instance because of the job itself, mostly its `PATH`."""
 NOT_FOUND = 127
-"""Exit code of a shell whose program was not found."""
+"""Exit code of a shell that has not found its program."""
 STATE_DIR = "SPOTRUN_STATE_DIR"
 TASK_ID = "SKYPILOT_TASK_ID"
-"""The same through all attempts. Scripts that were written for SkyPilot name their folders and logs by it."""
+"""Its value is the same in all attempts. Scripts written for SkyPilot use it to name their folders and logs."""
 
 
 def not_started(program: str, error: OSError) -> str:
@@ -49,7 +51,7 @@ def not_started(program: str, error: OSError) -> str:
 
 
 def training_command(spec: RunSpec, instance_dir: Path, python: str = sys.executable) -> list[str]:
-    """Return the command of the training. `python` is the one without an environment."""
+    """Return the command of the training. `python` is the interpreter to use if the run has no environment."""
     if spec.train.script is not None:
         return [environment.python(instance_dir, python), spec.train.script, *spec.train.args]
     if spec.train.module is not None:
@@ -62,12 +64,12 @@ def user_environment(
     spec: RunSpec, instance_dir: Path, instance_id: str, run_uid: str, container: Container | None = None
 ) -> dict[str, str]:
     """
-    Return the environment of everything that runs for the user on this instance. `python` is that of the run's own
-    environment, or the agent's, or that of the `container`, if it has none. W&B sees one run through all attempts,
-    unless the user names another.
+    Return the environment variables of all programs that run for the user on this instance. `python` on their PATH is
+    the one of the run's environment; if the run has none, the container's or the agent's. W&B sees all attempts as one
+    run, unless the user names another.
 
-    An instance of the local cloud inherits its runner's variables; the addresses of webhooks are the runner's alone,
-    and secrets the trainer's.
+    An instance of the local cloud inherits its runner's variables, except webhook addresses, which only the runner may
+    have, and secrets, which only the trainer may have.
     """
     hidden = {AGENT, *(each.variable for each in spec.notify), *kept_from_setup(spec)}
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
@@ -89,13 +91,14 @@ def user_environment(
 
 def names_for_loggers(run_uid: str) -> dict[str, str]:
     """
-    Return the variables by which a logging service takes all attempts for one run.
+    Return the variables that make logging services treat all attempts as one run.
 
-    W&B: https://docs.wandb.ai/guides/runs/resuming, an offline run with that id is appended to it by `wandb sync`. Its
-    file is written each second, not each 15 s: what was not written before a checkpoint is lost with the instance.
+    W&B: https://docs.wandb.ai/guides/runs/resuming. `wandb sync` appends an offline run to the run with the same id.
+    Its file is written every second instead of every 15 s, because lines not written before a checkpoint are lost with
+    the instance.
 
-    Comet: `comet_ml.start`, which CometLogger calls, goes on in the experiment of that key if there is one. A key has
-    32 to 50 letters and digits.
+    Comet: `comet_ml.start`, which CometLogger calls, continues the experiment with that key if it exists. A key has 32
+    to 50 letters and digits.
     """
     return {
         "WANDB_RUN_ID": f"spotrun-{run_uid}",
@@ -106,13 +109,13 @@ def names_for_loggers(run_uid: str) -> dict[str, str]:
 
 
 def environment_of(context: AgentContext) -> dict[str, str]:
-    """Return the environment of what runs for the user on this context."""
+    """Return the environment variables of all programs that run for the user on this instance."""
     place = context.assignment
     return user_environment(context.spec, place.folder, place.instance_id, place.run_uid, context.container)
 
 
 def in_container(context: AgentContext, command: list[str]) -> list[str]:
-    """Return the command as this instance runs it in the work folder: in its container, if it has one."""
+    """Return `command` as this instance runs it in the work folder: inside its container, if it has one."""
     return command if context.container is None else context.container.within(command, context.assignment.work)
 
 
@@ -129,7 +132,7 @@ def _folder_of_python(instance_dir: Path) -> Path:
         return beside
     folder = instance_dir / "bin"
     folder.mkdir(exist_ok=True)
-    # Not a link: a virtual environment is found by the path of its interpreter.
+    # Not a link: Python finds its virtual environment from the path of its interpreter.
     (folder / "python").write_text(f'#!{shutil.which("sh")}\nexec "{sys.executable}" "$@"\n')
     (folder / "python").chmod(0o755)
     return folder
@@ -139,8 +142,7 @@ class TrainerProcess:
     """
     The process of trainer `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
 
-    Its messages and its end go to the inbox, the end last. Its end is that of its first process, which takes the others
-    with it.
+    Its messages and then its end go to the inbox. It ends when its first process ends; the others are killed then.
     """
 
     def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:
@@ -184,7 +186,7 @@ class TrainerProcess:
         threading.Thread(target=self._wait, args=(process, entrance), name="trainer-end", daemon=True).start()
 
     def _lead(self, link: TrainerLink) -> None:
-        """Take the link of the process that leads, and send it first what waited for it."""
+        """Take the link of the process that leads the training, and send it the messages that waited for a link."""
         self._reader = threading.Thread(target=self._read, args=(link,), name="trainer", daemon=True)
         self._reader.start()
         with self._sending:
@@ -194,8 +196,8 @@ class TrainerProcess:
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """
-        Send a message now, or when the trainer connects. If the trainer is gone, nothing is lost: its end is in the
-        inbox, or will be.
+        Send a message now, or when the trainer connects. If the trainer is gone, the message is dropped; its end is
+        reported to the inbox.
         """
         with self._sending:
             if self._link is None:
@@ -209,7 +211,9 @@ class TrainerProcess:
             link.send(message, fds)
 
     def cpu_s(self) -> float:
-        """Return the system seconds that the live processes of its group have computed so far."""
+        """
+        Return the processor time that the running processes of the trainer's group have used so far, in system seconds.
+        """
         return 0.0 if self._process is None or self._gone.is_set() else process_groups.cpu_s(self._process.pid)
 
     def runs_python(self) -> bool:
@@ -225,14 +229,14 @@ class TrainerProcess:
             os.kill(leader.pid if leader is not None and lives else self._process.pid, signal.SIGABRT)
 
     def stop(self) -> None:
-        """Send SIGSTOP to all of it: it computes nothing and loses nothing until `go_on`."""
+        """Send SIGSTOP to all of the trainer's processes. They keep their state and compute nothing until `go_on`."""
         self._signal_all(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self._signal_all(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the command; when it has ended, SIGKILL to the rest of the group. Returns at once."""
+        """Send SIGTERM to the command and, once it has ended, SIGKILL to the rest of its group. Returns at once."""
         if self._process is None or self._gone.is_set() or self._termination is not None:
             return
         self._termination = Termination(self._process.pid)
@@ -244,7 +248,10 @@ class TrainerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to all of it: data loading workers would linger for seconds. Returns at once."""
+        """
+        Send SIGKILL to all of the trainer's processes, because data loading workers would linger for seconds. Returns
+        at once.
+        """
         self._signal_all(signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:
@@ -285,27 +292,28 @@ class TrainerProcess:
 
 def _state_dir(context: AgentContext) -> Path:
     """
-    Return the state folder, made if it is ours. The job's own is not there before the command makes it: many commands
-    begin from the start if it is not, and give it the mode that they want.
+    Return the state folder. Spotrun's default folder is made here. A folder that the job names is not, because many
+    commands start fresh if it does not exist, and make it with the mode that they want.
     """
     folder = context.assignment.work / context.spec.train.state_dir
     if context.spec.train.state_dir == STATE_DIR_OF_OURS:
-        with contextlib.suppress(OSError):  # what is in the way is the command's own affair
+        with contextlib.suppress(OSError):  # if a file is in the way, the command has to handle it
             folder.mkdir(exist_ok=True)
     return folder
 
 
 def _started_for(address: str) -> list[int]:
     """
-    Return the processes that a trainer has left in groups of their own, by the environment that it was started with.
+    Return the processes that a trainer has left behind in other groups, found by the environment that they were started
+    with.
     """
     return [*proc.started_with(AGENT, address), *proc.started_with(AGENT, TAKEN + address)]
 
 
 def _command(context: AgentContext) -> list[str]:
     """
-    Return the command of the trainer. A container that is gone takes this agent with it; the next agent begins with a
-    new one. A command of the user's needs no Python in it.
+    Return the command of the trainer. If the container has ended, this agent crashes, and the next one makes a new
+    container. With `train: {run}`, the container needs no Python.
     """
     folder, container = context.assignment.folder, context.container
     if container is None:
@@ -318,8 +326,8 @@ def _command(context: AgentContext) -> list[str]:
 
 def start_trainer(context: AgentContext, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
     """
-    Start a trainer. `meets` are the variables by which a trainer of a gang finds the others; empty for a run on one
-    instance.
+    Start a trainer. `meets` are the variables with which a gang's trainer finds the others; None or empty for a run on
+    one instance.
     """
     process = TrainerProcess(incarnation, context.inbox, context.clock, context.console.size_bytes())
     output = context.console.open()

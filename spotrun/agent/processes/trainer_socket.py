@@ -1,8 +1,9 @@
 """
-Lets the processes of one trainer in: a Unix socket in the instance's folder, which no other trainer ever has.
+Accepts connections from the processes of one trainer, through a Unix socket in the instance's folder that no other
+trainer uses.
 
-The first process that connects leads the training and has the link; any other is turned away with the reason. A process
-that an earlier trainer has left running finds no socket at its path.
+The first process that connects leads the training and keeps the link. Any other process is turned away with the reason.
+A process that an earlier trainer left running finds no socket at its path.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from spotrun.wire import unix_path
 
 NAME = "link-"
 STRANGERS_MAX = 20
-"""Maximum strangers that are named in the log, so that one that tries for ever does not fill it."""
+"""Maximum number of strangers that are named in the log, so that one that tries forever does not fill it."""
 ONE_TRAINING = f"give each training a job of its own, or call fit() several times in one script; {WITHOUT}"
 
 
 class Entrance:
     """
-    Socket of one trainer. `address` is the value of `SPOTRUN_AGENT` in the trainer's environment. `leader` is the
+    The socket of one trainer. `address` is the value of `SPOTRUN_AGENT` in the trainer's environment. `leader` is the
     process that has the link.
 
     Raises:
-        OSError: the folder takes no socket.
+        OSError: no socket can be made in the folder.
     """
 
     def __init__(self, folder: Path, incarnation: int, inbox: Inbox) -> None:
         for old in folder.glob(f"{NAME}*"):
-            old.unlink(missing_ok=True)  # of a trainer that is over, or of an agent that crashed
+            old.unlink(missing_ok=True)  # from an earlier trainer, or from an agent that crashed
         self.address = str(folder / f"{NAME}{secrets.token_hex(8)}")
         self.leader: ProcessMark | None = None
         self._incarnation = incarnation
@@ -49,7 +50,10 @@ class Entrance:
         self._closed = threading.Event()
 
     def open(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
-        """Let processes in, in another thread, until `close`. `leads` gets the link of the first, and returns soon."""
+        """
+        Accept connections in another thread until `close`. `leads` gets the first process's link, and has to return
+        soon.
+        """
         threading.Thread(target=self._work, args=(trainer, leads), name="entrance", daemon=True).start()
 
     def close(self) -> None:
@@ -61,7 +65,7 @@ class Entrance:
         Path(self.address).unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Close the links of the processes that wait. They have ended by then."""
+        """Close the links of the waiting processes, which have ended by now."""
         while self._waiting:
             self._waiting.pop().close()
 
@@ -95,8 +99,8 @@ class Entrance:
 
     def _turn_late_one_away(self, link: TrainerLink, pid: int, leader: ProcessMark) -> None:
         """
-        Turn away a process that came after the leader. If the leader has ended, the process waits for its own end,
-        which comes: so the last words are those of the leader.
+        Turn away a process that connected after the leader. If the leader has ended, leave the process without an
+        answer until it is killed, so that the leader's last words stay the last output.
         """
         alone = not _lives(leader)
         self._inbox.put(CameTooLate(self._incarnation, pid, leader.pid, alone))

@@ -1,4 +1,4 @@
-"""The trainers of one attempt: one after another, the first of them perhaps started before the takeover."""
+"""The trainers of one attempt, one after another. The first one may have been started before the takeover."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Trainers:
         return self._current
 
     def arrange(self) -> Meeting | UnsetType:
-        """Return the rendezvous at which the next trainer finds the others of its gang."""
+        """Choose and return the rendezvous of the next trainers; UNSET for a run on one instance."""
         if self._place is not None:
             self._meet = self._place.new_meeting()
         return self._meet
 
     def _met_at(self, incarnation: int) -> dict[str, str]:
-        """Return the variables by which a trainer finds the others of its gang."""
+        """Return the variables with which trainer `incarnation` finds the others of its gang."""
         if self._place is None or self._meet is UNSET:
             return {}
         return self._place.variables(incarnation, self._meet)
@@ -62,12 +62,12 @@ class Trainers:
         return spare
 
     def spend(self, snapshot: Snapshot) -> None:
-        """Note that the saver is done with the common part of an arena."""
+        """Note that the saver no longer needs the common part of the snapshot's arena."""
         if snapshot.incarnation == self.current.number and snapshot.arena is not None:
             self.current.spend(snapshot.arena)
 
     def release(self, snapshot: Snapshot) -> None:
-        """Note that the saver is done with an arena, and with the files of its snapshot."""
+        """Note that the saver no longer needs the snapshot's arena and files."""
         snapshot.close_files()
         if snapshot.arena is None:
             return
@@ -77,16 +77,16 @@ class Trainers:
             snapshot.arena.close()
 
     def take_newest(self) -> Newest | None:
-        """Return the newest commit of the current one, with its memory, which is then the caller's."""
+        """Return the newest commit of the current trainer, and pass the ownership of its memory to the caller."""
         return None if self._current is None else self._current.take_newest()
 
     def forget(self) -> None:
-        """Free the memory of the current one. It has ended, and nothing of it is being saved."""
+        """Free the memory of the current trainer, which has ended and of which nothing is being saved."""
         if self._current is not None:
             self._current.close()
 
     def close(self, within_s: float = KILL_WITHIN_S) -> None:
-        """End the trainers, with all that they started; wait for that for at most `within_s` of system time."""
+        """End the trainers and every process that they started. Wait for that for at most `within_s` system seconds."""
         if self._current is not None:
             self._current.kill(within_s)
         if self._spare is not None:

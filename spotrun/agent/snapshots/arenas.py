@@ -1,16 +1,16 @@
 """
-Memory into which a trainer copies its state, made by the agent and handed down (protocol 20).
+Memory into which a trainer copies its state. The agent makes it and passes it to the trainer (protocol 20).
 
     free (the trainer's) -> full (the agent's) -> free
 
-Two arenas lie in one memory and have two thirds of each in common, so that snapshots need four thirds of their size
-and not twice as much:
+Two arenas share one memory, and overlap by two thirds of their size. So two snapshots need four thirds of a snapshot's
+size instead of twice the size:
 
     | arena 0                 |
             | arena 1                 |
 
-What they have in common is sent first. From then on the other one is the trainer's, so each is written while the last
-third of the one before it is sent. The trainer has one of them at a time.
+The common part of a full arena is sent first. Then the trainer gets the other arena, and writes to it while the last
+third of the first one is sent. The trainer has one arena at a time.
 
 A memfd needs no /dev/shm. It outlives the trainer, so its snapshots are not lost with it.
 """
@@ -23,15 +23,15 @@ import os
 COUNT = 2
 OWN_ONE_OF = 3
 """
-A third of each arena is its own. With a smaller part a snapshot would have to wait longer, and training with it at the
-end.
+A third of each arena is not shared. With a smaller part, a snapshot would have to wait longer, and at the end of a run
+the training with it.
 """
 
 
 class Arena:
     """
-    A window on the memory behind `fd`, from `start` on. `common` is the part that it shares with the other arena,
-    counted from its own first byte.
+    A window on the memory behind `fd`, from `start` on. `common` is the range of its bytes that it shares with the
+    other arena.
     """
 
     def __init__(self, number: int, fd: int, memory: mmap.mmap, start: int, size_bytes: int, common: range) -> None:
@@ -43,22 +43,22 @@ class Arena:
         self._memory: mmap.mmap | None = memory
 
     def descriptor(self) -> int | None:
-        """Return another descriptor of this memory, the caller's to close; None once the arena was given up."""
+        """Return a new descriptor of this memory, for the caller to close; None once the arena is closed."""
         return None if self._memory is None else os.dup(self.fd)
 
     def image(self, size_bytes: int) -> memoryview:
-        """Return the first bytes, before `close`."""
+        """Return a view of the first `size_bytes` of the arena, which must not be closed yet."""
         assert self._memory is not None
         return memoryview(self._memory)[self.start : self.start + size_bytes]
 
     def close(self) -> None:
-        """Close the arena. The memory goes when neither arena nor a view into one is left."""
+        """Close the arena. The memory is freed when both arenas and all views into them are closed."""
         os.close(self.fd)
         self._memory = None
 
 
 def overlapping(first: int, size_bytes: int) -> list[Arena]:
-    """Make a memory of its own, and return both of its arenas."""
+    """Make a new memory, and return its two arenas, numbered from `first`."""
     own = -(-size_bytes // (OWN_ONE_OF * mmap.PAGESIZE)) * mmap.PAGESIZE
     fd = os.memfd_create(f"spotrun-arena-{first}", os.MFD_CLOEXEC)
     try:
@@ -73,7 +73,10 @@ def overlapping(first: int, size_bytes: int) -> list[Arena]:
 
 
 class Arenas:
-    """The arenas of one trainer. A larger set replaces a smaller one, whose full arenas live until they are free."""
+    """
+    The arenas of one trainer. A larger set replaces a smaller one; full arenas of the smaller set are kept until they
+    are freed.
+    """
 
     def __init__(self) -> None:
         self._arenas: dict[int, Arena] = {}
@@ -84,7 +87,7 @@ class Arenas:
         self._given: int | None = None
 
     def grant(self, size_bytes: int) -> list[Arena]:
-        """Make a new set, of which the first arena is the trainer's."""
+        """Make a new set of arenas, and give the first one to the trainer."""
         replaced = self._current
         self._current = range(replaced.stop, replaced.stop + COUNT)
         for arena in overlapping(self._current.start, size_bytes):
@@ -96,11 +99,14 @@ class Arenas:
 
     @property
     def none_is_free(self) -> bool:
-        """True if the trainer has no arena to write to; False before it has requested any."""
+        """True if the trainer has requested arenas and now has none to write to."""
         return bool(self._current) and self._given is None
 
     def fill(self, number: int) -> Arena | None:
-        """Return the arena, now the agent's; None for one that was not the trainer's, which is the trainer's fault."""
+        """
+        Take the full arena `number` over from the trainer, and return it; None if the trainer did not have it, which is
+        an error of the trainer.
+        """
         if number != self._given:
             return None
         self._given = None
@@ -118,7 +124,7 @@ class Arenas:
         self._drop_if_unused(number)
 
     def give(self) -> int | None:
-        """Return the arena that has just become the trainer's; None if none can."""
+        """Give an arena to the trainer, and return its number; None if no arena can be given now."""
         full = self._full.intersection(self._current)
         if self._given is not None or not full <= self._spent or len(full) == len(self._current):
             return None
@@ -126,7 +132,7 @@ class Arenas:
         return self._given
 
     def close(self) -> None:
-        """Note that the trainer is gone: free arenas go now, full ones when they are freed."""
+        """Note that the trainer is gone. Unused arenas are closed now, full ones when they are freed."""
         self._given = None
         self._current = range(self._current.stop, self._current.stop)
         for number in list(self._arenas):

@@ -1,9 +1,9 @@
 """
 Copies a command's state at rest: all of it, or nothing.
 
-What has changed since the last checkpoint is copied into one file without a name, if the file system shares blocks
-without a wait. Then everything is surveyed again: if anything differs, the copy may hold two moments, and is dropped.
-The trainer freezes the files of a training at a boundary of its own (spotrun/training/work_folder/freezing.py).
+Files that have changed since the last checkpoint are copied into one unnamed file, quickly where the file system can
+share blocks. Then all files are surveyed again. If anything differs, the copy may mix two moments, and is dropped. The
+trainer freezes the files of a training at a boundary of its own (spotrun/training/work_folder/freezing.py).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder,
 from spotrun.folder.work_files import FileVersion, Stamp, Survey
 
 ALIGNMENT = 4096
-"""Bytes to which copies are aligned: a file system shares whole blocks."""
+"""Alignment of copies in bytes, because a file system shares whole blocks."""
 
 
 class NotAtRest(Exception):
-    """A file was written to meanwhile; or `OSError`, it cannot be copied."""
+    """A file was written to or removed during the copy."""
 
 
 class Freezing(NamedTuple):
-    """Copies a state: `look` surveys it, and what is `known` is stored already. Copies go below `folder`."""
+    """Copies a state. `look` surveys it, and `known` files are in the store already. Copies are made in `folder`."""
 
     work: Path
     folder: Path
@@ -36,10 +36,11 @@ class Freezing(NamedTuple):
 
     def freeze(self, at_rest: Survey) -> Frozen:
         """
-        Return the state, if it is still as it was when it was `at_rest`.
+        Return a copy of the state, if it is still the same as in the survey `at_rest`.
 
         Raises:
-            NotAtRest, OSError
+            NotAtRest: the state has changed.
+            OSError: a file cannot be copied.
         """
         copies = Descriptors([unnamed(self.folder)])
         try:

@@ -1,6 +1,6 @@
 """
-Reads frozen files (spotrun/folder/frozen_files.py): those that came from the trainer while training goes on, which may
-turn out to be torn, and copies of the state of a command.
+Reads frozen files (spotrun/folder/frozen_files.py): a trainer's files, which may turn out to be torn because training
+goes on, and copies of a command's state.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spotrun.trainer_link import FilesFrozen
 
 
 class TornFile(Exception):
-    """A file was written to since, in another way than by more at its end."""
+    """A file was changed after it was frozen, other than by appending."""
 
 
 class Descriptors(list[int]):
-    """Descriptors that came with a message. The last owner closes them."""
+    """The descriptors that came with a message. Their last owner closes them."""
 
     def close(self) -> None:
         while self:
@@ -49,22 +49,22 @@ class Coming:
         Return the whole folder.
 
         Raises:
-            msgspec.MsgspecError, AssertionError: it is not what a trainer of ours sends.
+            msgspec.MsgspecError, AssertionError: no trainer with spotrun's callback sends this.
         """
         assert len(self._descriptors) == self.message.descriptors + 1
         return received(self.message, self._descriptors)
 
 
 def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
-    """Return the frozen folder, which owns the descriptors from now on."""
+    """Return the frozen folder. It owns the descriptors from now on."""
     index = os.pread(descriptors[0], message.index_bytes, message.index_at)
     return Frozen(msgspec.json.decode(index, type=FrozenFolder), descriptors, message.number)
 
 
 class Frozen:
     """
-    Files at one moment, held until `close`. Those of a training have the `number` of a boundary. A state `is_whole`:
-    none of its files may be left out.
+    Files at one moment, held until `close`. A training's files have the `number` of a boundary. `is_whole`: these are a
+    command's state, of which no file may be left out.
     """
 
     def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int | None = None) -> None:
@@ -87,12 +87,12 @@ class Frozen:
     @contextlib.contextmanager
     def open(self, file: FrozenFile, work: os.PathLike[str]) -> Iterator[Whole]:
         """
-        Yield the bytes of a file. If no process holds it open, it is read in the `work` folder.
+        Yield the bytes of a file. A file that was neither copied nor kept open is read in the `work` folder.
 
         Raises:
-            OSError: it cannot be opened.
-            TornFile: it has to be copied at another boundary, as one that is KNOWN and is not. Raised at the end, when
-                all of it was read, too.
+            OSError: the file cannot be opened.
+            TornFile: the file has to be copied at another boundary. This is also raised after all bytes were read, and
+                for a file that the trainer wrongly took to be stored already (KNOWN).
         """
         size_bytes = file.stamp.size_bytes
         match file.source:
@@ -126,7 +126,7 @@ class Whole:
         Yield the bytes in pieces.
 
         Raises:
-            TornFile: the file is shorter.
+            TornFile: the file has become shorter.
         """
         done = 0
         while done < self.size_bytes:
@@ -143,7 +143,7 @@ class Whole:
 
 @contextlib.contextmanager
 def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[Whole]:
-    """Yield the bytes of a file where it lies. Raises what `Frozen.open` does."""
+    """Yield the bytes of a file at its place in the `work` folder. Raises the errors of `Frozen.open`."""
     fd = open_at(work, file.place)
     try:
         with unchanged(fd, file) as whole:
@@ -154,7 +154,10 @@ def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[Whole]:
 
 @contextlib.contextmanager
 def unchanged(fd: int, file: FrozenFile) -> Iterator[Whole]:
-    """Yield the bytes of a file that is open. Raises TornFile unless it is as it was, before and after."""
+    """
+    Yield the bytes of the open file `fd`. Raises TornFile if it has changed since it was frozen, checked before and
+    after reading.
+    """
     _check(fd, file)
     yield Whole(fd, 0, file.stamp.size_bytes)
     _check(fd, file)
@@ -162,8 +165,8 @@ def unchanged(fd: int, file: FrozenFile) -> Iterator[Whole]:
 
 def _check(fd: int, file: FrozenFile) -> None:
     """
-    Raise TornFile unless a file's time and size are as they were, or it has only grown. Removing or renaming it changes
-    neither.
+    Raise TornFile unless the file's time and size are unchanged, or it has only grown. Removing or renaming a file
+    changes neither.
     """
     now, then = Stamp.of(os.fstat(fd)), file.stamp
     if file.source is ContentSource.PLACE:

@@ -14,9 +14,11 @@ from spotrun.trainer_link import SnapshotTaken
 @dataclass(frozen=True)
 class Snapshot:
     """
-    A full arena. `sequence` counts the snapshots of a trainer. `stalled_s` is the run time for which this trainer has
-    stood still for snapshots, up to this one. `frozen` is the work folder at its boundary, if files belong to it. A
-    snapshot of a command has no arena: these files are its state.
+    A snapshot that a trainer has taken: a full arena, and the work folder at the same boundary (`frozen`), if files
+    belong to it. A command's snapshot has no arena; its files are its state.
+
+    `sequence` counts a trainer's snapshots. `stalled_s` is the run time for which the trainer has stood still for
+    snapshots, up to this one.
     """
 
     attempt: int
@@ -37,11 +39,11 @@ class Snapshot:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that have to be stored for it, as far as they are known."""
+        """Bytes that have to be stored for this snapshot, as far as is known."""
         return self.taken.size_bytes if self.state is None else self.state.changed_bytes
 
     def close_files(self) -> None:
-        """Close the files: they are stored, or never will be."""
+        """Close the files, because they are stored or never will be."""
         if self.frozen is not None:
             self.frozen.close()
 
@@ -53,10 +55,11 @@ class Snapshot:
 
 class Stalls:
     """
-    Stalls that commits have to account for: each the stalls since the one before it, of snapshots that were not kept
-    too.
+    Computes the stall of each commit: all stalls since the commit before it, including stalls for snapshots that were
+    not kept.
 
-    A snapshot that is taken while another is being sent cannot know the result of that.
+    The stall is computed at the commit, because a snapshot taken while another is being sent cannot know whether that
+    one becomes a commit.
     """
 
     def __init__(self) -> None:
@@ -64,7 +67,7 @@ class Stalls:
         self._accounted_s = 0.0
 
     def since(self, snapshot: Snapshot) -> float:
-        """Return the run time from the trainer's last commit up to `snapshot`."""
+        """Return the stalled run seconds between the trainer's last commit and `snapshot`."""
         known_s = self._accounted_s if self._trainer == (snapshot.attempt, snapshot.incarnation) else 0.0
         return snapshot.stalled_s - known_s
 

@@ -1,4 +1,4 @@
-"""A command of which nothing is kept: it runs, gets SIGTERM before its instance goes, and starts again elsewhere."""
+"""A command whose state is not kept: it runs, gets SIGTERM before its instance is taken, and starts again elsewhere."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PLACE = "the state of the command"
 
 class Command:
     """
-    One command, which `trainer` runs, and of which nothing is kept. It is that of a training until it says hello, in a
-    run that has checkpoints of it.
+    The command that `trainer` runs, without keeping its state. In a run that has checkpoints of a training, the command
+    becomes that training with its hello.
     """
 
     def __init__(self, context: AgentContext, trainer: Trainer, journal: AttemptJournal) -> None:
@@ -34,7 +34,7 @@ class Command:
 
     @property
     def _has_state(self) -> bool:
-        """True if the job names files of a state, or some were kept."""
+        """True if the job names files as state, or a checkpoint has some."""
         return bool(self._context.spec.train.state)
 
     # -- what can be saved now
@@ -46,7 +46,7 @@ class Command:
         self.discard(letter)
 
     def discard(self, letter: StateFrozen) -> None:
-        """Close a copy of the state that comes too late."""
+        """Close a copy of the state that arrives too late."""
         if letter.state is not None:
             letter.state.close()
 
@@ -57,13 +57,16 @@ class Command:
         self._context.note(f"the ledger waits: {detail}")
 
     def becomes_training(self) -> None:
-        """Note that it has said hello: it is a training from here on."""
+        """Note that the command has said hello: it is a training from now on."""
         if self._unprotected:
             self._unprotected = False
             self._context.note("the training has found its agent: it is protected from here on")
 
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
-        """Write since when it runs; `unprotected`: nothing of it is kept, and the job names nothing to keep."""
+        """
+        Write to the ledger when the command began. `unprotected`: its state is not kept, and the job names no files to
+        keep.
+        """
         if self._has_begun:
             return
         self._has_begun = True
@@ -99,7 +102,7 @@ class Command:
         return False
 
     def is_done(self, exited: Exited) -> bool:
-        return False  # the training that the run has checkpoints of has not begun
+        return False  # the run has checkpoints of a training, and that has not begun here
 
     def why_give_up(self, exited: TrainerExited) -> str | None:
         return decisions.why_give_up(self._state, exited, self._context.spec.retry.max_restarts)

@@ -1,8 +1,8 @@
 """
-A command that keeps its state in files: they become a checkpoint when it is time for one and they rest, at a notice,
-and after the command's end.
+A command that keeps its state in files. They become a checkpoint when one is due and they are at rest, at a notice, and
+after the command's end.
 
-Those of a training are in its own checkpoints (commit_files.py); then nothing of this applies.
+This does not apply to a training: its files are in its own checkpoints (commit_files.py).
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from spotrun.run.events import TrainerExited
 from spotrun.trainer_link import SnapshotTaken
 
 BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
-"""System seconds of silence after which a command counts as training without us. Tests set fewer."""
+"""
+System seconds without a hello after which a command counts as training without spotrun's callback. Tests set fewer.
+"""
 IMPORTS_SHARE, IMPORTS_AT_MOST = 0.5, 5
 """
-Share and factor for a Python that may still be importing on a busy machine: it has computed for less than this share of
-that time, for at most this many times as long. Importing torch and a framework takes 10 to 20 s of a processor.
+Share and factor for a Python process that may still be importing on a busy machine: one that has computed for less than
+this share of BEGUN_AFTER_S gets up to this many times as long. Importing torch and a framework takes 10 to 20 s of
+processor time.
 """
 
 
@@ -172,7 +175,7 @@ class StateCommand(Command):
 
 
 def _taken(*, final: bool) -> SnapshotTaken:
-    """Return what was taken without an image: no step, no epoch."""
+    """Return the description of a snapshot without an image: it has no step and no epoch."""
     return SnapshotTaken(
         arena=-1, size_bytes=0, epoch=0, batch=0, step=0, stall_s=0.0, finite=True, final=final, epoch_ended=False
     )

@@ -1,7 +1,7 @@
 """
-Waits in a thread of its own until the state of a command is at rest, and makes a copy of it then.
+Waits in a separate thread until a command's state is at rest, then copies it.
 
-It works only while a copy is wanted. A survey at any cost takes nothing from the command but a little of the machine.
+The thread works only while a copy is wanted. It never stops the command; its surveys only use a little of the machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from spotrun.folder.work_files import Survey
 
 LAST_WITHIN_S = 60.0
 """
-Maximum system seconds for the files of an ended command to come to rest: only a process that it left behind can write.
+Maximum system seconds for an ended command's files to come to rest. By then only a process that it left behind can
+write.
 """
 
 
@@ -35,7 +36,7 @@ class Wish(NamedTuple):
 
 
 class StateWatch:
-    """Watches the state. The methods are the main loop's; a thread of its own does the work, and ends with `close`."""
+    """Watches the state. The main loop calls the methods; a separate thread does the work, and ends after `close`."""
 
     def __init__(self, context: AgentContext, files: CommitFiles) -> None:
         self._context = context
@@ -48,27 +49,30 @@ class StateWatch:
         self._at_work = threading.Lock()
         self._thread: threading.Thread | None = None
         self.trouble: str | None = None
-        """The reason why the last survey has found no rest; None if it has."""
+        """The reason why the state was not at rest in the last survey; None if it was."""
         self.stored: Survey | None = None
         """The state as the newest checkpoint has it."""
 
     def want(self, wish: Wish) -> None:
-        """Request a copy. Idempotent; the answer is one letter, unless the wish is dropped before."""
+        """Request a copy. Idempotent. The answer is one StateFrozen letter, unless the request is dropped before."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
             self._thread.start()
         self._set(wish)
 
     def drop(self) -> None:
-        """Drop the wish: no copy is wanted any more. One that is being made may still come."""
+        """Drop the request for a copy. A copy that is being made may still arrive."""
         self._set(None)
 
     def put_back(self) -> None:
-        """Note that the state is that of the newest checkpoint. Only before the command starts: it may end at once."""
+        """
+        Note that the work folder now has the newest checkpoint's state. Call it before the command starts, because a
+        command may end at once.
+        """
         self.stored = self.look().survey
 
     def rest(self) -> None:
-        """Drop the wish, and return when no copy is being made."""
+        """Drop the request, and wait until no copy is being made."""
         self.drop()
         with self._at_work:
             self.trouble = None
@@ -119,7 +123,7 @@ class StateWatch:
             first, since_s = now, time.monotonic()
 
     def _serve_last(self, wish: Wish) -> None:
-        """Copy the state of an ended command, which is at rest unless a process is left."""
+        """Copy an ended command's state, which is at rest unless a process was left behind."""
         until_s, look = time.monotonic() + LAST_WITHIN_S, self.look()
         with self._at_work:
             state = self._copied(look, look)
@@ -133,8 +137,8 @@ class StateWatch:
 
     def _is_new(self, survey: Survey) -> bool:
         """
-        Return True if a survey differs from that of the newest checkpoint; without one, if it is more than empty
-        folders.
+        Return True if the survey differs from the newest checkpoint's state. If there is no checkpoint, return True if
+        it has any file or link.
         """
         if self.stored is None:
             return bool(survey.files or survey.links)
@@ -142,8 +146,8 @@ class StateWatch:
 
     def _copied(self, before: Look, now: Look) -> Frozen | None:
         """
-        Return a copy; None if nothing is new, or the state is not at rest. The main loop reads `trouble` at any moment,
-        so that is set once, and at the end.
+        Return a copy of the state; None if nothing is new, or the state is not at rest. `trouble` is set only once, at
+        the end, because the main loop may read it at any moment.
         """
         state, trouble = None, None
         try:
@@ -172,6 +176,6 @@ class StateWatch:
         self._context.inbox.put(StateFrozen(wish.incarnation, state, now, now_s, wish.is_last))
 
     def _pause(self, wish: Wish, seconds: float) -> bool:
-        """Return True if the wish still holds after `seconds` of system time."""
+        """Wait up to `seconds` of system time. Return True if the request still holds."""
         with self._changed:
             return not self._changed.wait_for(lambda: self._closed or self._wish != wish, seconds)

@@ -1,8 +1,8 @@
 """
-Port for what an attempt trains: a training that takes snapshots, a command that keeps its state in files, or a command
-of which nothing is kept.
+Port for the program that an attempt runs: a training that takes snapshots, a command that keeps its state in files, or
+a command whose state is not kept.
 
-Every program starts as a command. It is a training from its hello on.
+Every program starts as a command, and is a training from its hello on.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from spotrun.run.events import TrainerExited
 
 
 class Trainee(Protocol):
-    """Answers what can be saved now, what a notice means, and what follows the end."""
+    """Decides what can be saved now, how to react to a notice, and what happens after the program's end."""
 
     # -- what can be saved now
 
     def turn(self, now_s: float) -> None:
-        """Have saved what is due, at monotonic run time `now_s`. Called again and again while it runs, and after."""
+        """
+        Start the snapshot that is due at monotonic run time `now_s`, if any. Called repeatedly, also after the
+        program's end.
+        """
         ...
 
     def frozen(self, letter: StateFrozen) -> None:
@@ -32,28 +35,28 @@ class Trainee(Protocol):
         ...
 
     def unwritten(self, detail: str) -> None:
-        """Note that the store takes no entry of the ledger now."""
+        """Note that a ledger entry cannot be written now, because the store takes no writes."""
         ...
 
     # -- what a notice means
 
     @property
     def times(self) -> Times:
-        """The moments at which it leaves."""
+        """The moments at which the program has to stop."""
         ...
 
     def make_way(self) -> None:
-        """Leave the network to the last snapshot, if there will be one."""
+        """Leave the network to the last snapshot, if there is going to be one."""
         ...
 
     def leave(self, now_s: float) -> None:
-        """Do no further step, and save the last one if that is possible."""
+        """Stop training, and save a last snapshot if that is possible."""
         ...
 
     # -- what follows the end
 
     def awaits_the_last(self, now_s: float) -> bool:
-        """Return True while the last copy of what an ended trainer has left is still being made."""
+        """Return True while the last copy of an ended trainer's state is still being made."""
         ...
 
     def is_done(self, exited: Exited) -> bool:
@@ -61,5 +64,5 @@ class Trainee(Protocol):
         ...
 
     def why_give_up(self, exited: TrainerExited) -> str | None:
-        """Return why no other trainer is started after this end, which the ledger has already; None to start one."""
+        """Return why no other trainer is started after `exited`, which is in the ledger already; None to start one."""
         ...

@@ -1,4 +1,6 @@
-"""A training that takes snapshots: handles its messages, and asks it for snapshots, the last one in time."""
+"""
+A training that takes snapshots. Handles its messages and requests snapshots, the last one in time before a deadline.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ from spotrun.trainer_link import (
 
 
 class Training:
-    """The training that `command` becomes with its hello."""
+    """The training that `command` becomes when it says hello."""
 
     def __init__(
         self,
@@ -134,21 +136,24 @@ class Training:
         return self._trainer.asked or "steps"
 
     def _make_room(self) -> None:
-        """Make room for the last snapshot, which is worth more than any older one that is not durable before it."""
+        """
+        Make room for the trainer's next snapshot. At a deadline, the last snapshot is worth more than an older one that
+        is not durable yet.
+        """
         self._trainer.wants_room()
         self._saver.drop_waiting()
         if self._drain.deadline_s is not None:
             self._saver.abandon()
 
     def was_torn(self, paths: Sequence[str]) -> None:
-        """Note that files of a snapshot were written to: another snapshot is due at once."""
+        """Note that files of a snapshot were changed before they were stored, so another snapshot is due at once."""
         self._trainer.torn(paths)
         self._was_torn = True
 
     # -- what can be saved now
 
     def turn(self, now_s: float) -> None:
-        """Ask for a snapshot if one is due, or wanted at once, and the trainer and the saver are free for it."""
+        """Request a snapshot if one is due, or needed at once, and both the trainer and the saver are free."""
         if self._trainer.exited is not None or self._drain.draining_s is not None:
             return
         self._ask(now_s, at_once=self._backpressure.goes_on or self._was_torn)
@@ -166,8 +171,8 @@ class Training:
 
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
-        Give the arena of a snapshot that is held back to the trainer again, which wants to take another one: at the
-        last moment, as until then it would be the only remains of a trainer that dies.
+        Drop a snapshot that is held back, so that the trainer can use its arena for a newer one. This happens at the
+        last moment, because until then it is all that would be left if the trainer died.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:
@@ -203,7 +208,7 @@ class Training:
             self._ending.drained(None, stopped_at)
         self._saver.drop_waiting()
         if self._drain.too_short:
-            self._trainer.kill()  # the upload in flight has the machine for itself; when it is done, so is the attempt
+            self._trainer.kill()  # the upload in flight gets the whole machine; the attempt ends after it
         else:
             self._trainer.drain(self._drain.reason)
 
@@ -214,8 +219,8 @@ class Training:
 
     def is_done(self, exited: Exited) -> bool:
         """
-        Return True if the final checkpoint of its last fit() is durable, and the script ended well or hung in its
-        teardown. A script that never trained and left no checkpoint is done when it ends well.
+        Return True if the final checkpoint of the last fit() is durable, and the script ended well or hung in its
+        teardown. A script that never trained, in a run without checkpoints, is done when it ends well.
         """
         trainer = self._trainer
         if trainer.finished is not None:
@@ -229,7 +234,7 @@ class Training:
     # -- its figures
 
     def tell_figures(self, epochs_ended: int = 0) -> None:
-        """Send the run's figures for the script's loggers. After a notice no time is spent on them."""
+        """Send the run's figures to the trainer for the script's loggers, unless a notice has come."""
         if self._drain.deadline_s is not None:
             return
         state = self._context.recorder.state
@@ -240,9 +245,8 @@ class Training:
 
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
-    Return the figures of the run so far by the ledger, as of `now`. `epochs_ended` counts epochs whose last step is
-    done, durable or not: when a training resumes, the figures that the script's loggers show are rolled back to the
-    checkpoint, and these with them.
+    Return the run's figures at `now`, computed from the ledger. `epochs_ended` counts epochs whose last step is done,
+    durable or not. When a training resumes, its loggers are rolled back to the checkpoint, and these figures with them.
     """
     total = summarise(state, now).total
     return Figures(
