@@ -52,10 +52,7 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 TICKS_MAX = 20
-"""
-Maximum ticks without a pause. One decision may follow from another (intend, then execute); more than this would be an
-error.
-"""
+"""Maximum ticks without a pause. One decision may follow from another: intend, then execute."""
 Decision = Callable[[RunState, RunSpec, World, datetime], list[Action]]
 
 
@@ -132,9 +129,8 @@ class Runner:
 
     def ticks(self) -> Iterator[Tick]:
         """
-        Yield one tick, and another one at once after each tick that wrote an entry: so an intended launch is requested
-        now, and if the cloud refuses it, so is the next offering. During a notice, every pause between two ticks is
-        downtime.
+        Yield one tick, and another one at once after each tick that wrote an entry: an intended launch is requested
+        now, and if the cloud refuses it, so is the next offering. During a notice, every pause is downtime.
         """
         for _ in range(TICKS_MAX):
             tick = self.tick()
@@ -205,8 +201,7 @@ class Runner:
 
     def _refuse_gone(self) -> None:
         """
-        End the run's instances if its folder was moved or deleted, because its training can no longer be stored
-        (protocol 4).
+        End the run's instances if its folder was moved or deleted: its training can no longer be stored (protocol 4).
 
         Raises:
             RunGone: the folder was moved or deleted.
@@ -254,10 +249,7 @@ class Runner:
         return entry is not None
 
     def _arm_missing_guards(self, instances: Iterable[Instance]) -> None:
-        """
-        Arm missing guards. A guard ends the instance that it names, so only instances that the cloud lists as this
-        run's get one.
-        """
+        """Arm missing guards, of instances that the cloud lists as this run's: a guard ends the instance it names."""
         shown = {(each.launch, each.instance_id) for each in instances}
         for found in self._ledger.state.unguarded:
             if (found.launch, found.instance_id) in shown and self._driver.arm_at_last(*self._guarded(found)):
