@@ -45,7 +45,7 @@ from spotrun.sweep.rungs import (
     Over,
     Stop,
     SweepPlan,
-    Trial,
+    TrialProgress,
     next_actions,
     trial_of,
     trials_of,
@@ -157,7 +157,7 @@ class Running:
             idle_s=IDLE_S,
         )
         self._seen, self._judged = -1, False
-        self._last: Trial | None = None
+        self._last: TrialProgress | None = None
 
     @cached_property
     def _epoch_zero(self) -> datetime:
@@ -167,7 +167,7 @@ class Running:
         while not self.world.done and self.world.clock.monotonic() < now_s - self.began_s:
             self.world.step(now_s - self.began_s)
 
-    def seen(self) -> Trial:
+    def seen(self) -> TrialProgress:
         """Return the trial as its ledger has it, with its logged metric."""
         state = self.world.state
         if self._last is None or state.next_number != self._seen:
@@ -210,7 +210,7 @@ def swept(case: Case) -> Swept:
         metric=METRIC,
     )
     found: list[Running] = []
-    before: list[Trial] | None = None
+    before: list[TrialProgress] | None = None
     now_s, cut_off, decided_s = 0.0, 0, 0.0
     while now_s < LONGEST_S:
         for each in found:

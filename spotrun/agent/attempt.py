@@ -15,14 +15,14 @@ from typing import NoReturn
 from msgspec import UNSET
 
 from spotrun.agent.agent_context import AgentContext
-from spotrun.agent.attempt_end import Ending
+from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.attempt_loop import AttemptLoop
 from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.files.commit_files import CommitFiles
 from spotrun.agent.files.content_store import Pieces
 from spotrun.agent.files.outputs import OutputKeeper
-from spotrun.agent.gang.rendezvous import PlaceInGang
+from spotrun.agent.gang.rendezvous import Rendezvous
 from spotrun.agent.gang_state import OthersState
 from spotrun.agent.gang_watch import GangWatch
 from spotrun.agent.grace_period import Drain
@@ -63,7 +63,7 @@ class AttemptRun:
         self,
         context: AgentContext,
         spare: TrainerProcess | None = None,
-        place: PlaceInGang | None = None,
+        place: Rendezvous | None = None,
         held: Newest | None = None,
     ) -> None:
         self._context = context
@@ -99,7 +99,7 @@ class AttemptRun:
             member=UNSET if place is None else assignment.name,
         )
         self._outputs = OutputKeeper(context, self._pieces)
-        self._ending = Ending(context, self._journal, self._drain, self._trainers, self._outputs)
+        self._ending = AttemptEnd(context, self._journal, self._drain, self._trainers, self._outputs)
 
     def run(self, ready: Image | None = None) -> NoReturn:
         """

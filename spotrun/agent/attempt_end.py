@@ -21,7 +21,7 @@ instance still bills.
 """
 
 
-class Ending:
+class AttemptEnd:
     """Ends the attempt: each method raises PowerOff. `final` is the commit of the training's last snapshot."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from spotrun.agent import decisions
 from spotrun.agent.agent_context import AgentContext
-from spotrun.agent.attempt_end import Ending
+from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.fits import afresh_after
@@ -74,7 +74,7 @@ class AttemptLoop:
     _watch: StateWatch
     _pace: Pace
     _drain: Drain
-    _ending: Ending
+    _ending: AttemptEnd
     _backpressure: Backpressure
 
     def run(self, incarnation: int, ready: Callable[[], Image | None]) -> NoReturn:

@@ -231,7 +231,7 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
     return None
 
 
-class Held(NamedTuple):
+class HeldSnapshot(NamedTuple):
     """
     A snapshot that waits another `left_s` because the newest commit is too recent. Since the snapshot, the training has
     done `steps` steps of `step_s` each, and has been silent for `silent_s`. It takes a snapshot every `every_steps`
@@ -250,7 +250,7 @@ LATE_STEPS = 3
 """A training that is silent for the time of this many steps counts as standing still."""
 
 
-def gives_way(held: Held, turn_s: float) -> bool:
+def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
     Return True if a newer snapshot is to replace this one: the newer one is due, and will be taken before a commit is
     allowed again (unless a validation takes longer). The caller asks every `turn_s`. A training that stands still may

@@ -20,8 +20,8 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.commit_files import StoredFile
 from spotrun.agent.files.restore import FilesOfCommit, as_uploaded, restore_state
 from spotrun.agent.files.rules import StateFiles, TrainingFiles
-from spotrun.agent.gang.connectivity import Reach, doors_of_others
-from spotrun.agent.gang.rendezvous import PlaceInGang
+from spotrun.agent.gang.connectivity import Connectivity, doors_of_others
+from spotrun.agent.gang.rendezvous import Rendezvous
 from spotrun.agent.gang_state import AnswersLead
 from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, NoticesLost, PowerOff
 from spotrun.agent.machine import process_groups
@@ -40,14 +40,16 @@ ENDS_BY_ITSELF_WITHIN_S = 30.0
 REASON_MAX = 500
 
 
-class Following:
+class Follower:
     """This member's part of one attempt."""
 
     def __init__(self, context: AgentContext, attempt: Attempt) -> None:
         self._context = context
         self._number = attempt.number
-        self._place = PlaceInGang.of(context, attempt)
-        self._reach = Reach(context.clock, doors_of_others(context.recorder.state, attempt, context.assignment.name))
+        self._place = Rendezvous.of(context, attempt)
+        self._reach = Connectivity(
+            context.clock, doors_of_others(context.recorder.state, attempt, context.assignment.name)
+        )
         self._answers = AnswersLead(context, attempt.number, attempt.names[0])
         self._journal = AttemptJournal(
             context.recorder,

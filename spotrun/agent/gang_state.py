@@ -73,7 +73,7 @@ class Verdict(Enum):
     REFUSE = auto()
 
 
-class Heard(NamedTuple):
+class MemberAnswer(NamedTuple):
     """
     A member's answer, None before it comes. `failed`: the member's trainer has ended with an error, or never began.
     """
@@ -100,7 +100,7 @@ class Asking(NamedTuple):
     final: bool = False
 
 
-def verdict(heard: Iterable[Heard], asking: Asking, rest_s: float) -> Verdict:
+def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Verdict:
     """
     Decide on a copy of the lead's state from the other members' answers.
 
@@ -175,7 +175,7 @@ class OthersState:
                 case Verdict.WAIT:
                     pass
 
-    def _heard(self, asked: StateAsked, *, final: bool) -> Iterator[Mapping[MemberName, Heard]]:
+    def _heard(self, asked: StateAsked, *, final: bool) -> Iterator[Mapping[MemberName, MemberAnswer]]:
         """
         Yield the members' answers repeatedly.
 
@@ -189,7 +189,7 @@ class OthersState:
         self._context.heartbeat.beat_now()
         try:
             while True:
-                heard: dict[MemberName, Heard] = {}
+                heard: dict[MemberName, MemberAnswer] = {}
                 for name in self._others:
                     found = read_status(self._context.store, agent_key(name.launch, name.member), AgentStatus)
                     if found is not None and found.sequence != seen[name][0]:
@@ -203,7 +203,7 @@ class OthersState:
         finally:
             status.facts["state_asked"] = None
 
-    def _told(self, heard: Mapping[MemberName, Heard], frozen: Frozen) -> str:
+    def _told(self, heard: Mapping[MemberName, MemberAnswer], frozen: Frozen) -> str:
         answers = ((name, each.answer) for name, each in heard.items() if not each.agrees)
         name, answer = next((name, answer) for name, answer in answers if answer is not None)
         path = answer.unlike[0]
@@ -217,23 +217,23 @@ class OthersState:
         )
 
 
-def heard_in(status: AgentStatus | None, asked: StateAsked) -> Heard:
+def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
     """
     Return the member's answer to `asked`, from its status. The end of an earlier trainer does not count as a failure of
     this one.
     """
     if status is None:
-        return Heard(None)
+        return MemberAnswer(None)
     answer, trainer = status.state_answer, status.trainer
     failed = (
         trainer is not None
         and (trainer.attempt, trainer.incarnation) == (asked.attempt, asked.incarnation)
         and bool(trainer.exit_code)
     )
-    return Heard(answer if answer is not None and answer.word == asked.word else None, failed)
+    return MemberAnswer(answer if answer is not None and answer.word == asked.word else None, failed)
 
 
-class Begun(NamedTuple):
+class StateAtStart(NamedTuple):
     """This member's newest trainer, and the state that it started from."""
 
     incarnation: int
@@ -247,7 +247,7 @@ class AnswersLead:
         self._context = context
         self._attempt = attempt
         self._key = agent_key(lead.launch, lead.member)
-        self._begun: Begun | None = None
+        self._begun: StateAtStart | None = None
         self._listings: dict[str, Listing] = {}
         self._compared: dict[str, tuple[Stamp, tuple[Piece, ...], bool]] = {}
         self._unlike: Mapping[str, FileVersion | LinkTo] = {}
@@ -267,7 +267,7 @@ class AnswersLead:
         """
         Treat the state files in the work folder as the lead's: the trainer `incarnation` is about to start from them.
         """
-        self._begun = Begun(incarnation, self._survey())
+        self._begun = StateAtStart(incarnation, self._survey())
 
     def rest(self) -> None:
         """Answer nothing until `begins`."""
@@ -288,7 +288,7 @@ class AnswersLead:
             with contextlib.suppress(StoreError, CheckpointDamaged):
                 self._answer(asked, begun)
 
-    def _answer(self, asked: StateAsked, begun: Begun) -> None:
+    def _answer(self, asked: StateAsked, begun: StateAtStart) -> None:
         unlike = self._unlike_listed(self._listing(asked), begun.survey)
         shown = tuple(path[:PATH_MAX] for path in sorted(unlike)[:NAMED_MAX])
         rests = bool(unlike) and self._rest(unlike)

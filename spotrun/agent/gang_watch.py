@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spotrun.agent.agent_context import AgentContext
-from spotrun.agent.gang.connectivity import Reach, doors_of_others
+from spotrun.agent.gang.connectivity import Connectivity, doors_of_others
 from spotrun.agent.gang.gang_decisions import (
     ENDS_WITHIN_MIN_S,
     ENDS_WITHIN_S,
@@ -23,8 +23,8 @@ from spotrun.agent.gang.gang_decisions import (
     missing_at_start,
     silent_members,
 )
-from spotrun.agent.gang.rendezvous import PlaceInGang
-from spotrun.agent.gang.worker_statuses import Others
+from spotrun.agent.gang.rendezvous import Rendezvous
+from spotrun.agent.gang.worker_statuses import WorkerStatuses
 from spotrun.agent.inbox import Exited
 from spotrun.agent.processes.trainer import Trainer
 from spotrun.run.gang import MemberName
@@ -46,13 +46,13 @@ class Missing(NamedTuple):
 
 
 class GangWatch:
-    def __init__(self, context: AgentContext, place: PlaceInGang) -> None:
+    def __init__(self, context: AgentContext, place: Rendezvous) -> None:
         self._clock = context.clock
         self._attempt = place.attempt
         self._name = context.assignment.name
-        self._others = Others(context.store, context.clock, place.others)
+        self._others = WorkerStatuses(context.store, context.clock, place.others)
         state = context.recorder.state
-        self._reach = Reach(context.clock, doors_of_others(state, state.attempts[place.attempt], self._name))
+        self._reach = Connectivity(context.clock, doors_of_others(state, state.attempts[place.attempt], self._name))
         self._began_s = self._clock.monotonic()
         self._exited_s: float | None = None
         self._ended_for: EndedTrainer | None = None

@@ -17,11 +17,11 @@ from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt import AttemptRun
 from spotrun.agent.attempt_end import await_the_cloud
 from spotrun.agent.attempt_journal import APPEND_WITHIN_S, AttemptJournal
-from spotrun.agent.follower import Following
+from spotrun.agent.follower import Follower
 from spotrun.agent.gang import gang_decisions
 from spotrun.agent.gang.connectivity import Door
 from spotrun.agent.gang.gang_decisions import MemberStands
-from spotrun.agent.gang.rendezvous import PlaceInGang
+from spotrun.agent.gang.rendezvous import Rendezvous
 from spotrun.agent.inbox import LedgerLost, NoticeHeard, PowerOff
 from spotrun.agent.processes.trainer import Newest
 from spotrun.errors import SpotrunError
@@ -174,13 +174,13 @@ class Membership:
         journal.ended(Cause.USER_ERROR, 0, f"{self._failure} (on {self._name})", missing=())
         raise PowerOff("the set-up has failed")
 
-    def _part_in(self, attempt: Attempt) -> AttemptRun | Following:
-        place = PlaceInGang.of(self._context, attempt)
+    def _part_in(self, attempt: Attempt) -> AttemptRun | Follower:
+        place = Rendezvous.of(self._context, attempt)
         if place.leads:
             return AttemptRun(self._context, place=place, held=self._held)
         if self._held is not None:
             os.close(self._held.fd)
-        return Following(self._context, attempt)
+        return Follower(self._context, attempt)
 
     def _leave_if_due(self, number: int, reason: PowerOff) -> None:
         if self._context.watcher.heard_end:

@@ -8,7 +8,7 @@ from typing import NoReturn
 from msgspec import UNSET
 
 from spotrun.agent.agent_context import AgentContext
-from spotrun.agent.attempt_end import Ending
+from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.outputs import OutputKeeper
 from spotrun.agent.grace_period import Drain, Stage
@@ -36,7 +36,7 @@ class Preemption:
     _pace: Pace
     _drain: Drain
     _outputs: OutputKeeper
-    _ending: Ending
+    _ending: AttemptEnd
 
     @property
     def until_next_s(self) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spotrun.agent import decisions
 from spotrun.agent.agent_context import AgentContext
-from spotrun.agent.attempt_end import Ending
+from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.gang_watch import GangWatch
 from spotrun.agent.grace_period import Drain
@@ -34,7 +34,7 @@ class TrainerExit:
     _saver: Saver
     _pace: Pace
     _drain: Drain
-    _ending: Ending
+    _ending: AttemptEnd
     _gang: GangWatch | None
 
     @property

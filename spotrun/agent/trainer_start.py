@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from spotrun.agent.agent_context import AgentContext
-from spotrun.agent.attempt_end import Ending
+from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import StateChoice
 from spotrun.agent.files.commit_files import CommitFiles
@@ -41,7 +41,7 @@ class TrainerStart:
     _watch: StateWatch
     _saver: Saver
     _pace: Pace
-    _ending: Ending
+    _ending: AttemptEnd
     _gang: GangWatch | None
     _as_training: Callable[[Trainer], Training]
     training: Training = field(init=False)

@@ -15,72 +15,80 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from spotrun.cli.plain_help import HELP, Listed, VerbGroup
+from spotrun.cli.plain_help import HELP, ListedVerb, VerbGroup
 from spotrun.errors import NO_ROOM
 from spotrun.runs.boundary import exit_code
 
 VERBS = {
-    "init": Listed("Write a first job file for a script, with comments that show what else it may say.", "train.py"),
-    "launch": Listed(
+    "init": ListedVerb(
+        "Write a first job file for a script, with comments that show what else it may say.", "train.py"
+    ),
+    "launch": ListedVerb(
         "Train a job, or a script by itself, to its end, on spot capacity where possible.", "train.yaml --deadline 8h"
     ),
-    "sweep": Listed(
+    "sweep": ListedVerb(
         "Train a job with several parameters, under one budget and one deadline; the worst trials stop early.",
         "train.yaml --grid lr=1e-3,3e-4 --budget 40",
     ),
-    "offers": Listed(
+    "offers": ListedVerb(
         "Show what can be rented: prices now and lately, what spot saves, and what your quotas allow.",
         "--cloud aws --accelerators A10G:1",
     ),
-    "plan": Listed(
+    "plan": ListedVerb(
         "Forecast what a job will cost and when it will be done. Nothing is rented.",
         "train.yaml --work 3h --budget 40",
     ),
-    "estimate": Listed(
+    "estimate": ListedVerb(
         "Reckon what a training costs at several places: rented, on spot, or on a machine of your own.",
         "examples/studies/parkopedia.yaml",
     ),
-    "bench": Listed(
+    "bench": ListedVerb(
         "Measure how many samples a second and a dollar a job trains on several types.",
         "train.yaml --types T4:1,A10G:1 --budget 2",
     ),
-    "simulate": Listed(
+    "simulate": ListedVerb(
         "Compare strategies on recorded markets: what they cost, and how often they are late.",
         "--traces traces/ --work 8h --deadline 12h",
     ),
-    "validate": Listed("Check a job and show every mistake, with its line and how to fix it.", "train.yaml"),
-    "status": Listed("List all runs, newest first.", "--watch"),
-    "logs": Listed("Show what the training printed, attempt by attempt.", "resnet50 --follow"),
-    "ssh": Listed("Open a shell on the instance where a run trains.", "resnet50"),
-    "events": Listed("List everything that happened to a run, in order.", "resnet50"),
-    "why": Listed("Explain each decision of a run in a sentence, and say what comes next.", "resnet50"),
-    "fetch": Listed(
+    "validate": ListedVerb("Check a job and show every mistake, with its line and how to fix it.", "train.yaml"),
+    "status": ListedVerb("List all runs, newest first.", "--watch"),
+    "logs": ListedVerb("Show what the training printed, attempt by attempt.", "resnet50 --follow"),
+    "ssh": ListedVerb("Open a shell on the instance where a run trains.", "resnet50"),
+    "events": ListedVerb("List everything that happened to a run, in order.", "resnet50"),
+    "why": ListedVerb("Explain each decision of a run in a sentence, and say what comes next.", "resnet50"),
+    "fetch": ListedVerb(
         "Fetch the files that the script has written, during the run and after it.", "resnet50 '*.ckpt' --to results"
     ),
-    "report": Listed("Show what each completed epoch cost, in dollars and in downtime.", "resnet50 --html report.html"),
-    "metrics": Listed("Tell Prometheus what runs cost and how they are doing.", "--listen 127.0.0.1:9753"),
-    "spans": Listed("Send a run's life to OpenTelemetry, as spans with the times of its ledger.", "resnet50"),
-    "compare": Listed("Show the bills of several runs side by side.", "on-demand spot"),
-    "bill": Listed(
+    "report": ListedVerb(
+        "Show what each completed epoch cost, in dollars and in downtime.", "resnet50 --html report.html"
+    ),
+    "metrics": ListedVerb("Tell Prometheus what runs cost and how they are doing.", "--listen 127.0.0.1:9753"),
+    "spans": ListedVerb("Send a run's life to OpenTelemetry, as spans with the times of its ledger.", "resnet50"),
+    "compare": ListedVerb("Show the bills of several runs side by side.", "on-demand spot"),
+    "bill": ListedVerb(
         "Compare the cost of a run in its ledger with the cloud's bill.",
         "resnet50 --cur 'cur/2026-11/*.csv.gz'",
     ),
-    "stop": Listed("Commit a last checkpoint, then end a run.", "resnet50"),
-    "down": Listed("End a run and its instances now, without a last checkpoint.", "resnet50"),
-    "resume": Listed("Carry on a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
-    "tick": Listed("Look after a run once, then return.", "resnet50"),
-    "night": Listed("Train a job every night, with no machine of yours."),
-    "reap": Listed("Find and end instances that no run needs any more.", "--cloud aws --region us-east-1"),
-    "doctor": Listed("Check that this machine and the store can carry a run safely.", "aws train.yaml"),
-    "chaos": Listed("Interrupt the instance that a run trains on, as a spot market would.", "resnet50 --notice 30s"),
-    "verify-resume": Listed(
+    "stop": ListedVerb("Commit a last checkpoint, then end a run.", "resnet50"),
+    "down": ListedVerb("End a run and its instances now, without a last checkpoint.", "resnet50"),
+    "resume": ListedVerb("Carry on a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
+    "tick": ListedVerb("Look after a run once, then return.", "resnet50"),
+    "night": ListedVerb("Train a job every night, with no machine of yours."),
+    "reap": ListedVerb("Find and end instances that no run needs any more.", "--cloud aws --region us-east-1"),
+    "doctor": ListedVerb("Check that this machine and the store can carry a run safely.", "aws train.yaml"),
+    "chaos": ListedVerb(
+        "Interrupt the instance that a run trains on, as a spot market would.", "resnet50 --notice 30s"
+    ),
+    "verify-resume": ListedVerb(
         "Check that a resumed training ends with the same bits as an undisturbed one.", "train.py -- --epochs 2"
     ),
-    "checkpoints": Listed("List, verify, export, import and prune checkpoints."),
-    "rm": Listed("Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.", "resnet50 --dry-run"),
-    "prune": Listed("Delete the folders of runs that ended a while ago, as `rm` does.", "--older 30d"),
-    "version": Listed("Show the version, the commit where it is known, and which extras are installed."),
-    "ps": Listed(same_as="status", arguments="--watch"),
+    "checkpoints": ListedVerb("List, verify, export, import and prune checkpoints."),
+    "rm": ListedVerb(
+        "Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.", "resnet50 --dry-run"
+    ),
+    "prune": ListedVerb("Delete the folders of runs that ended a while ago, as `rm` does.", "--older 30d"),
+    "version": ListedVerb("Show the version, the commit where it is known, and which extras are installed."),
+    "ps": ListedVerb(same_as="status", arguments="--watch"),
 }
 """
 The verbs, each with the first line of its help and the arguments of an example. A test compares these lines with the

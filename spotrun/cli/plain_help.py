@@ -53,7 +53,7 @@ def add_verbs(app: typer.Typer, command: str, verbs: Verbs) -> None:
         app.command(name, cls=Verb, short_help=short, epilog=example, context_settings=HELP)(function)
 
 
-class Listed(NamedTuple):
+class ListedVerb(NamedTuple):
     """
     A verb whose module is imported only when the verb is chosen.
 
@@ -74,7 +74,7 @@ class VerbGroup(TyperGroup):
     a group of further verbs.
     """
 
-    verbs: ClassVar[Mapping[str, Listed]]
+    verbs: ClassVar[Mapping[str, ListedVerb]]
     headings: ClassVar[Mapping[str, tuple[str, ...]]]
     """The listed verbs, grouped by purpose."""
 
@@ -102,12 +102,12 @@ class _ImportedWhenChosen(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]
-        if isinstance(found, Listed):
+        if isinstance(found, ListedVerb):
             found = self.data[name] = _imported(name, found)
         return found
 
 
-def _imported(name: str, verb: Listed) -> Any:
+def _imported(name: str, verb: ListedVerb) -> Any:
     own_name = (verb.same_as or name).replace("-", "_")
     module = import_module(f"spotrun.cli.{own_name}")
     if hasattr(module, "app"):

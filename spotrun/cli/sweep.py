@@ -103,7 +103,7 @@ def sweep(
         from spotrun.sweep import report
         from spotrun.sweep import starting as sweep_start
 
-    wish = sweep_start.Wish(
+    wish = sweep_start.SweepFlags(
         grid=tuple(grid or ()),
         budget=budget,
         deadline=deadline,

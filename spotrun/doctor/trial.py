@@ -33,7 +33,7 @@ SKEW_MAX = timedelta(minutes=15)
 """Maximum clock skew. Beyond it S3 refuses every request (RequestTimeTooSkewed)."""
 
 
-class Trial:
+class StoreTrial:
     """
     A trial in one folder with a random name. If the store's folder did not exist before, it is removed afterwards.
     """

@@ -22,7 +22,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
 from spotrun.policy.cross_region import NO_TRANSFER, Transfer, transfer_of
-from spotrun.policy.explain import Considered
+from spotrun.policy.explain import ConsideredOffering
 from spotrun.policy.pools import name_of
 from spotrun.policy.throughput import PUBLISHED_DOUBT
 from spotrun.run.events import RunCreated
@@ -58,7 +58,7 @@ class Plan(msgspec.Struct, frozen=True):
     time_left: timedelta | None
     epochs: int | None
     forecasts: tuple[Forecast, ...]
-    offerings: tuple[Considered, ...]
+    offerings: tuple[ConsideredOffering, ...]
     assumed: str
     repeats: Repeats | None = None
     expects: tuple[Share, ...] = ()
@@ -105,7 +105,7 @@ def plan(
     measured: RunMeasurements = NOTHING_MEASURED,
     seed: int = 0,
     source: Source = GENERATED,
-    considered: Sequence[Considered] = (),
+    considered: Sequence[ConsideredOffering] = (),
     created: RunCreated | None = None,
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> Plan:

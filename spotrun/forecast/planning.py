@@ -39,7 +39,7 @@ RUNS_MAX = 10
 """Maximum earlier runs of the job's name that are read, the newest first."""
 
 
-class Planned(NamedTuple):
+class PlannedJob(NamedTuple):
     """A forecast, and its input."""
 
     plan: Plan
@@ -64,7 +64,7 @@ def planned(
     lifetimes: int,
     seed: int,
     progressed: Callable[[int, int], None],
-) -> Planned:
+) -> PlannedJob:
     """
     Return the forecast of the job at `spec_path` under `overrides`, from the runs and benches in `store`.
 
@@ -107,7 +107,7 @@ def planned(
         created=market.unborn.created,
         progressed=progressed,
     )
-    return Planned(found, spec, offerings, market.unborn.created, known, source, notes)
+    return PlannedJob(found, spec, offerings, market.unborn.created, known, source, notes)
 
 
 def _measured(spec: RunSpec, store: str | None) -> RunMeasurements:

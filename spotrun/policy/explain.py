@@ -22,14 +22,14 @@ from spotrun.units import format_duration, to_the_cent
 SAW = {Fate.LOST: "an instance was lost", Fate.REFUSED: "a run was refused"}
 
 
-class Considered(msgspec.Struct, frozen=True):
+class ConsideredOffering(msgspec.Struct, frozen=True):
     """An offering, and why the run would request it or not."""
 
     offering: Offering
     why: str
 
 
-def considered(facts: Facts) -> list[Considered]:
+def considered(facts: Facts) -> list[ConsideredOffering]:
     """
     Return the offerings that suit a run before its launch, with reasons: first those that it may request, in order.
     """
@@ -38,7 +38,7 @@ def considered(facts: Facts) -> list[Considered]:
     on_demand = [] if spec.resources.spot_policy == "spot" else on_demand_now(facts)
     no_spot = _when_without_spot(spec)
     asked = [
-        Considered(offering, _why_asked(offering, order, facts, no_spot) + _far_away(offering, facts))
+        ConsideredOffering(offering, _why_asked(offering, order, facts, no_spot) + _far_away(offering, facts))
         for order in (spot, on_demand)
         for offering in order
     ]
@@ -47,10 +47,10 @@ def considered(facts: Facts) -> list[Considered]:
         first = way_home(facts) is not None
         when = "asked first: it is free" if first else "when the deadline can be kept there"
         taken = f"asked while {home.instance_type} is taken: "
-        later = [Considered(each.offering, each.why.replace("asked first: ", taken)) for each in asked]
-        asked = [Considered(home, when), *(later if first else asked)]
+        later = [ConsideredOffering(each.offering, each.why.replace("asked first: ", taken)) for each in asked]
+        asked = [ConsideredOffering(home, when), *(later if first else asked)]
     named = {each.offering for each in asked}
-    rest = [Considered(found, _why_not(found, facts)) for found in facts.world.offerings if found not in named]
+    rest = [ConsideredOffering(found, _why_not(found, facts)) for found in facts.world.offerings if found not in named]
     told = [*asked, *rest]
     return [msgspec.structs.replace(each, why=each.why + _of_speed(each.offering, facts)) for each in told]
 

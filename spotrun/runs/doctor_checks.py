@@ -16,7 +16,7 @@ from spotrun.container.facts import INSTALL, facts_of
 from spotrun.doctor import machine
 from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Step, failed, findings_of, findings_of_steps, ok, unknown
-from spotrun.doctor.trial import Trial
+from spotrun.doctor.trial import StoreTrial
 from spotrun.errors import LedgerDamaged, NotInstalled, SpecInvalid
 from spotrun.runs.open_run import default_store, look_in, require_store
 from spotrun.runs.pinning import NOT_LOOKED_AT, with_image
@@ -107,7 +107,7 @@ def _store(uri: str, region: str | None) -> Iterator[Finding]:
         StoreError: the trial or the questions about the store failed. The store passes only after both.
     """
     opened = open_store(uri)
-    yield from Trial(opened, system_clock()).findings()
+    yield from StoreTrial(opened, system_clock()).findings()
     yield from fact_findings(opened, region)
     yield ok("store", opened.uri)
 

@@ -21,7 +21,7 @@ from spotrun.store.retrying import persist
 from spotrun.units import shown, shown_lines
 
 
-class Place(NamedTuple):
+class Region(NamedTuple):
     cloud: str
     region: str
 
@@ -80,7 +80,7 @@ def end_listed(store: Store, run_uid: str) -> None:
             print(shown_lines(f"could not read {place}: {error.one_line}"))
 
 
-def _account(place: Place) -> Account:
+def _account(place: Region) -> Account:
     """
     Raises:
         SpecInvalid: the cloud does not exist.
@@ -92,7 +92,7 @@ def _account(place: Place) -> Account:
         return cloud.account([])  # a cloud without regions, or a region that does not exist
 
 
-def _places(store: Store) -> Iterator[Place]:
+def _places(store: Store) -> Iterator[Region]:
     for found in persist(lambda: store.list(LEDGER)):
         data = persist(lambda key=found.key: store.get(key, 0, ENTRY_SIZE_MAX + 1))  # type: ignore[misc]
         try:
@@ -100,4 +100,4 @@ def _places(store: Store) -> Iterator[Place]:
         except LedgerDamaged:
             continue
         if entry is not None and isinstance(entry.event, LaunchIntended):
-            yield Place(entry.event.offering.cloud, entry.event.offering.region)
+            yield Region(entry.event.offering.cloud, entry.event.offering.region)

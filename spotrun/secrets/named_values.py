@@ -70,7 +70,7 @@ _PATH = re.compile(r"[~.]{0,2}/[\w.-]*(?:/[\w.-]*)*", re.ASCII)
 _LAST_WORD = re.compile(r"(?:[a-z]+|[A-Z][a-z]+|[A-Z]+)$")
 
 
-class Found(NamedTuple):
+class NamedValue(NamedTuple):
     """
     The place of a value after a name. `secret`: the part that is there is a secret. `ends`: the text ends with this
     value.
@@ -112,7 +112,7 @@ def unfinished(text: str) -> int:
     return max((size for size in begun if size < UNDECIDED_MAX), default=0)
 
 
-def values_in(text: str) -> Iterator[Found]:
+def values_in(text: str) -> Iterator[NamedValue]:
     """Yield the values after names that mark secrets, in no order. Each is on one line, and may contain another."""
     lowered = text.lower()
     if not any(hint in lowered for hint in _HINTS):
@@ -126,10 +126,10 @@ def values_in(text: str) -> Iterator[Found]:
         yield _judged(place, str(place.lastgroup), "")
 
 
-def _judged(match: re.Match[str], group: str, core: str) -> Found:
+def _judged(match: re.Match[str], group: str, core: str) -> NamedValue:
     start, end = match.span(group)
     value = match[group].rstrip(",;)}]") if group == "bare" else match[group]
-    return Found(start, start + len(value), _is_secret(value, core), end == len(match.string))
+    return NamedValue(start, start + len(value), _is_secret(value, core), end == len(match.string))
 
 
 def _is_of_text(core: str, before: str) -> bool:

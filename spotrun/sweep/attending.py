@@ -49,7 +49,18 @@ from spotrun.spec.model import RunSpec
 from spotrun.spec.trials import trial_spec, with_params
 from spotrun.sweep import report
 from spotrun.sweep.report import SweepShown, TrialShown
-from spotrun.sweep.rungs import Begin, CarryOn, Over, Stop, SweepPlan, Trial, Unknown, metric_of, next_actions, trial_of
+from spotrun.sweep.rungs import (
+    Begin,
+    CarryOn,
+    Over,
+    Stop,
+    SweepPlan,
+    TrialProgress,
+    Unknown,
+    metric_of,
+    next_actions,
+    trial_of,
+)
 
 LOOK_S = 0.5
 """System seconds between two rounds over the ledgers that the runners read."""
@@ -78,7 +89,7 @@ class Attendant:
         self._leave = threading.Event()
         self._thread: threading.Thread | None = None
         self._seen = -1
-        self._last: Trial | None = None
+        self._last: TrialProgress | None = None
         run.ledger.refresh()
         with contextlib.suppress(StoreUnavailable):
             self._epochs_total = AgentStatuses(run.store).epochs_total(run.ledger.state)
@@ -128,7 +139,7 @@ class Attendant:
         except SpotrunError as error:
             self.failure = error
 
-    def seen(self) -> Trial:
+    def seen(self) -> TrialProgress:
         """
         Return the trial from its ledger. If this process cannot attend to the run, it counts with its whole budget.
         """
@@ -168,7 +179,7 @@ def decided(sweep_name: str, reason: str) -> str:
     return f"sweep {sweep_name}: {reason}"
 
 
-class Wanted(NamedTuple):
+class SweepJob(NamedTuple):
     """A sweep as the user requests it: the job without any parameters, the parameters of each trial, and the limits."""
 
     spec: RunSpec
@@ -179,7 +190,7 @@ class Wanted(NamedTuple):
 class Sweeping:
     """One process's attendance to a sweep."""
 
-    def __init__(self, sweep: NamedSweep, wanted: Wanted, runs: Sequence[OpenRun]) -> None:
+    def __init__(self, sweep: NamedSweep, wanted: SweepJob, runs: Sequence[OpenRun]) -> None:
         """`runs` are the runs that have begun, in the order of their trials."""
         seconds = sweep.record.deadline_s
         time_s = None if seconds is None else timedelta(seconds=seconds)
@@ -201,7 +212,7 @@ class Sweeping:
     def _record_name(self) -> str:
         return self._sweep.record.name
 
-    def _trials(self) -> list[Trial]:
+    def _trials(self) -> list[TrialProgress]:
         return [each.seen() for each in self._attendants]
 
     def time_left(self) -> timedelta | None:

@@ -11,13 +11,13 @@ import msgspec
 from spotrun.report.folding import say
 from spotrun.report.machine_readable import json_object
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, plain, print_table
-from spotrun.sweep.rungs import SweepPlan, Trial, best_of, held_usd, metric_of
+from spotrun.sweep.rungs import SweepPlan, TrialProgress, best_of, held_usd, metric_of
 
 
 class TrialShown(msgspec.Struct, frozen=True):
     """A trial with its parameters. `why` is how it ended, if it is not complete."""
 
-    trial: Trial
+    trial: TrialProgress
     run: str
     params: Mapping[str, str]
     why: str
@@ -162,7 +162,7 @@ def begun(run: str, params: Mapping[str, str], budget_usd: Decimal) -> str:
     return f"{run} begins: {params_in_words(params)}, with up to ${budget_usd}"
 
 
-def progress(run: str, before: Trial | None, now: Trial, metric: str | None) -> Sequence[str]:
+def progress(run: str, before: TrialProgress | None, now: TrialProgress, metric: str | None) -> Sequence[str]:
     """Return a line for each epoch that has ended since `before`, and one for the trial's end."""
     known = before.last_epoch if before is not None else 0
     lines = []

@@ -110,7 +110,7 @@ class EndedEpoch(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     """
     A trial that has begun; trials are numbered from 1.
 
@@ -223,10 +223,10 @@ def trial_of(
     epochs_total: int | None = None,
     budget_usd: Decimal,
     judged: bool = False,
-) -> Trial:
+) -> TrialProgress:
     """
     Return a trial, computed from the ledger of its run at run time `now`. `epochs_total` comes from its agent; None if
-    the agent does not know it. `judged`: see `Trial`.
+    the agent does not know it. `judged`: see `TrialProgress`.
     """
     created = state.created
 
@@ -238,7 +238,7 @@ def trial_of(
     prices = [launch.intent.price_ceiling_usd_per_hour for launch in launches]
     least = min((launch.intent.offering.price_usd_per_hour for launch in launches), default=ZERO)
     ended = outcome(state)
-    return Trial(
+    return TrialProgress(
         number=number,
         budget_usd=budget_usd,
         age=now - state.created_at,
@@ -265,7 +265,7 @@ def _start_s(epochs: Sequence[Account]) -> float:
     return sum(epochs[0].times[kind].total_seconds() for kind in _STARTING) if epochs else 0.0
 
 
-def need_of(plan: SweepPlan, trials: Iterable[Trial]) -> Need | None:
+def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
     """Return a trial's need: from the most expensive measured trial, else from the job; None while it is unknown."""
     measured = [each for each in trials if each.epoch_s is not None and each.epochs_total]
     if measured:
@@ -282,7 +282,7 @@ def need_of(plan: SweepPlan, trials: Iterable[Trial]) -> Need | None:
 # -- what to do ------------------------------------------------------------------------------------------------------
 
 
-def next_actions(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None = None) -> list[Action]:
+def next_actions(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None = None) -> list[Action]:
     """
     Return the actions to do now. `trials` are those that have begun; `time_left` is run time until the deadline, None
     without a deadline.
@@ -303,11 +303,11 @@ def next_actions(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta 
     return [*stops, *begins, *again]
 
 
-def _over(plan: SweepPlan, trials: Sequence[Trial], reason: str) -> Over:
+def _over(plan: SweepPlan, trials: Sequence[TrialProgress], reason: str) -> Over:
     return Over("" if len(trials) == plan.trials else reason)
 
 
-def _begins(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None) -> tuple[list[Begin], str]:
+def _begins(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None) -> tuple[list[Begin], str]:
     """Return the trials that begin now, and the reason why no more do, "" if there is none."""
     if (reason := _all_fail(trials)) is not None:
         return [], reason
@@ -327,15 +327,15 @@ def _begins(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | Non
             return found, f"${max(ZERO, _left(plan, begun)):.2f} are left, and another trial may need more"
         number = len(begun) + 1
         found.append(Begin(number, share, None if need is None else need.work))
-        begun.append(Trial(number=number, budget_usd=share))
+        begun.append(TrialProgress(number=number, budget_usd=share))
     return found, ""
 
 
-def _left(plan: SweepPlan, trials: Iterable[Trial]) -> Decimal:
+def _left(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Decimal:
     return plan.budget_usd - held_usd(trials)
 
 
-def held_usd(trials: Iterable[Trial]) -> Decimal:
+def held_usd(trials: Iterable[TrialProgress]) -> Decimal:
     """Return the cost of these trials so far, and the maximum further cost of those that have not ended."""
     return sum((each.held_usd for each in trials), ZERO)
 
@@ -358,7 +358,7 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     return min(share, plan.most_usd or share).quantize(CENT, ROUND_DOWN)
 
 
-def _all_fail(trials: Sequence[Trial]) -> str | None:
+def _all_fail(trials: Sequence[TrialProgress]) -> str | None:
     failed = sum(each.outcome == "failed" for each in trials)
     if failed < FAILED_MAX or any(each.epochs or each.outcome == "completed" for each in trials):
         return None
@@ -368,7 +368,7 @@ def _all_fail(trials: Sequence[Trial]) -> str | None:
 # -- the worst trials ------------------------------------------------------------------------------------------------
 
 
-def metric_of(plan: SweepPlan, trials: Iterable[Trial]) -> str | None:
+def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
     """
     Return the metric that trials are judged by.
 
@@ -382,7 +382,7 @@ def metric_of(plan: SweepPlan, trials: Iterable[Trial]) -> str | None:
     return min(names, key=lambda name: (name != "val_loss", "val" not in name.lower(), len(name)), default=None)
 
 
-def unknown_metric(plan: SweepPlan, trials: Sequence[Trial]) -> Unknown | None:
+def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown | None:
     """
     Return the metric that the user names, if trials have come far enough and none has logged it; else None.
 
@@ -402,17 +402,17 @@ def unknown_metric(plan: SweepPlan, trials: Sequence[Trial]) -> Unknown | None:
     return found if len(far) >= min(2, plan.trials) or found.meant is not None else None
 
 
-def _all_over(plan: SweepPlan, trials: Sequence[Trial]) -> bool:
+def _all_over(plan: SweepPlan, trials: Sequence[TrialProgress]) -> bool:
     return len(trials) == plan.trials and all(each.settled for each in trials)
 
 
-def best_of(trial: Trial, metric: str, *, maximize: bool) -> EndedEpoch | None:
+def best_of(trial: TrialProgress, metric: str, *, maximize: bool) -> EndedEpoch | None:
     """Return the epoch with the trial's best value; None if the trial has not logged any."""
     logged = [each for each in trial.epochs if metric in each.metrics]
     return (max if maximize else min)(logged, key=lambda each: each.metrics[metric], default=None)
 
 
-def worst(plan: SweepPlan, trials: Sequence[Trial]) -> list[Stop]:
+def worst(plan: SweepPlan, trials: Sequence[TrialProgress]) -> list[Stop]:
     """Return a stop, with its reason, for each trial that is not worth continuing."""
     metric = metric_of(plan, trials)
     if metric is None or plan.keep_one_in is None:
@@ -427,7 +427,7 @@ def worst(plan: SweepPlan, trials: Sequence[Trial]) -> list[Stop]:
     return [Stop(number, _why(metric, logged, number, epoch, plan.maximize)) for number, epoch in last.items()]
 
 
-def grace_epochs(plan: SweepPlan, trials: Sequence[Trial]) -> int:
+def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
     """
     Return after how many epochs trials are first compared: the later, the less a slow start counts.
 
@@ -463,7 +463,7 @@ def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> f
     return total
 
 
-def _is_done(trial: Trial) -> bool:
+def _is_done(trial: TrialProgress) -> bool:
     """Return True if all epochs of the trial have ended: the remaining time costs little, and its weights are final."""
     return trial.epochs_total is not None and trial.last_epoch >= trial.epochs_total
 
@@ -487,7 +487,7 @@ def _pruned(
     return pruned
 
 
-def second_chances(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None) -> list[CarryOn]:
+def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None) -> list[CarryOn]:
     """
     Return the stopped trials that can be carried on within the sweep's budget and deadline, the most promising first.
 
@@ -509,12 +509,12 @@ def second_chances(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelt
     return chosen
 
 
-def _waiting(trials: Iterable[Trial]) -> list[Trial]:
+def _waiting(trials: Iterable[TrialProgress]) -> list[TrialProgress]:
     """Return the trials that the sweep has stopped."""
     return [each for each in trials if each.settled and each.outcome == "stopped" and each.judged]
 
 
-def _makes_way(plan: SweepPlan, trials: Sequence[Trial], stop: Stop) -> bool:
+def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> bool:
     """
     Return True if stopping a trial pays although all trials have begun: its money stays unspent, or goes to a more
     promising one. Otherwise the sweep would carry the same trial on at once.
@@ -529,13 +529,13 @@ def _makes_way(plan: SweepPlan, trials: Sequence[Trial], stop: Stop) -> bool:
     return any(_standing(each, trials, metric, plan.maximize) < own for each in waiting)
 
 
-def _rest(trial: Trial, need: Need) -> Decimal:
+def _rest(trial: TrialProgress, need: Need) -> Decimal:
     """Return the expected cost of the remaining epochs of the trial."""
     total = trial.epochs_total or 0
     return need.usd * Decimal(max(0, total - trial.last_epoch)) / total if total else need.usd
 
 
-def _standing(trial: Trial, trials: Sequence[Trial], metric: str, maximize: bool) -> tuple[int, float]:
+def _standing(trial: TrialProgress, trials: Sequence[TrialProgress], metric: str, maximize: bool) -> tuple[int, float]:
     """Return a sort key for a trial: the lower, the better its rank."""
     sign, epoch = -1 if maximize else 1, trial.last_epoch
     at = [

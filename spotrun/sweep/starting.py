@@ -34,7 +34,7 @@ from spotrun.spec.model import RunSpec
 from spotrun.spec.trials import combinations, read_grid, trial_spec, with_params
 from spotrun.spec.values import read_deadline, read_name
 from spotrun.store.opening import open_store
-from spotrun.sweep.attending import Sweeping, Wanted
+from spotrun.sweep.attending import Sweeping, SweepJob
 from spotrun.sweep.report import SweepShown, params_in_words
 from spotrun.sweep.rungs import LEAST, SPARE, Begin, SweepPlan, need_of, next_actions, trials_of
 from spotrun.units import count_of, format_duration, parse_usd
@@ -49,7 +49,7 @@ BUDGET_EXAMPLE = "--budget 40"
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
 
-class Wish(NamedTuple):
+class SweepFlags(NamedTuple):
     """The flags of `spotrun sweep`."""
 
     grid: tuple[str, ...]
@@ -77,16 +77,16 @@ class Outcome(NamedTuple):
     error: SpotrunError | None
 
 
-class Asked(NamedTuple):
+class RequestedSweep(NamedTuple):
     """The sweep that the user requests with flags and job. `digest` is the job's digest."""
 
     name: str
-    wanted: Wanted
+    wanted: SweepJob
     digest: str
 
 
 def attended(
-    spec_path: Path, arguments: Sequence[str], wish: Wish, *, yes: bool, detach: bool, background: bool
+    spec_path: Path, arguments: Sequence[str], wish: SweepFlags, *, yes: bool, detach: bool, background: bool
 ) -> Outcome:
     """
     Begin or carry on the sweep; then attend to it until it is over, or leave it to another process.
@@ -137,7 +137,7 @@ def _busy(name: str) -> SpotrunError:
 # -- the requested sweep ---------------------------------------------------------------------------------------------
 
 
-def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
+def _asked(spec_path: Path, arguments: Sequence[str], wish: SweepFlags) -> RequestedSweep:
     grid = read_grid(wish.grid)
     if wish.budget is None:
         raise SpecInvalid("a sweep needs a budget for all of its trials", hint=BUDGET_EXAMPLE)
@@ -168,7 +168,7 @@ def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
         most_usd=spec.budget.max_usd,
         work=spec.policy.expected_work,
     )
-    return Asked(name, Wanted(spec, params, plan), _digest(spec))
+    return RequestedSweep(name, SweepJob(spec, params, plan), _digest(spec))
 
 
 def _default_name(spec: RunSpec) -> str:
@@ -198,7 +198,7 @@ def _keep_one_in(factor: float) -> int | None:
     )
 
 
-def _metric(spec: RunSpec, wish: Wish) -> tuple[str | None, bool]:
+def _metric(spec: RunSpec, wish: SweepFlags) -> tuple[str | None, bool]:
     """Return the metric, and True if larger values are better."""
     if wish.mode not in (None, "min", "max"):
         raise SpecInvalid(f"--mode {wish.mode!r} is not known", hint="--mode min or --mode max")
@@ -239,7 +239,7 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
 # -- before anything is rented ---------------------------------------------------------------------------------------
 
 
-def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPlan:
+def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -> SweepPlan:
     """
     Show the first trial's requests and the sweep's size. Return the plan with current prices.
 
@@ -274,7 +274,7 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
     return SpecInvalid(f"--budget pays for no trial: one may need ${usd:.2f}", hint="raise it, or correct the job")
 
 
-def _with_prices(asked: Asked) -> tuple[SweepPlan, Market]:
+def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     """
     Return the plan with the market's current prices, and the market itself.
 
@@ -295,7 +295,7 @@ def _with_prices(asked: Asked) -> tuple[SweepPlan, Market]:
 # -- the sweep itself ------------------------------------------------------------------------------------------------
 
 
-def _found(asked: Asked) -> NamedSweep | None:
+def _found(asked: RequestedSweep) -> NamedSweep | None:
     """Return the existing sweep of that name, None if there is none. Creates nothing."""
     return sweep_named(asked.name, asked.wanted.spec.checkpoint.uri)
 
@@ -305,12 +305,14 @@ def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
 
-def _wanted_by(asked: Asked, wish: Wish) -> dict[str, Any]:
+def _wanted_by(asked: RequestedSweep, wish: SweepFlags) -> dict[str, Any]:
     """Return the values that identify this sweep, by flag. All other flags may change when it is carried on."""
     return {"--grid": list(wish.grid), "--sample": wish.sample, "--seed": wish.seed, "the job": asked.digest}
 
 
-def _created(asked: Asked, wish: Wish, deadline_s: float | None, in_place_of: NamedSweep | None) -> NamedSweep:
+def _created(
+    asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None, in_place_of: NamedSweep | None
+) -> NamedSweep:
     """
     Create the sweep. If `in_place_of` is given, that sweep was removed, and its name is used again.
 
@@ -338,7 +340,7 @@ def _created(asked: Asked, wish: Wish, deadline_s: float | None, in_place_of: Na
     return NamedSweep(store, record)
 
 
-def _as_asked(asked: Asked) -> dict[str, Any]:
+def _as_asked(asked: RequestedSweep) -> dict[str, Any]:
     """Return the fields of the record that follow from job and flags alone."""
     plan = asked.wanted.plan
     return {
@@ -351,7 +353,9 @@ def _as_asked(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _carry_on(sweep: NamedSweep, runs: Sequence[OpenRun], asked: Asked, wish: Wish, deadline_s: float | None) -> None:
+def _carry_on(
+    sweep: NamedSweep, runs: Sequence[OpenRun], asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None
+) -> None:
     """
     Carry on the sweep with the current flags. A deadline that is the same as before still counts from the beginning.
 
@@ -390,7 +394,7 @@ def _was(flag: str, value: object) -> str:
     return f"its {flag} was {' '.join(value) if isinstance(value, list) else value}"
 
 
-def _lock_path(asked: Asked) -> Path:
+def _lock_path(asked: RequestedSweep) -> Path:
     """
     Return the path of the sweep's lock. If the store is a folder, the lock is in it, so that all its users share the
     lock.

@@ -19,7 +19,7 @@ from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.identity_trial import DENIED_WITHIN, LOOK_AGAIN_S
 from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of
-from spotrun.doctor.trial import Trial
+from spotrun.doctor.trial import StoreTrial
 from spotrun.secrets.reference import PARAMETER, Reference
 from spotrun.spec.model import ResourcesSpec
 from spotrun.store.opening import open_store
@@ -100,7 +100,7 @@ def patient() -> ManualClock:
 def of_store() -> list[Finding]:
     store = open_store(f"s3://{BUCKET}/runs")
     return [
-        *findings_of("store", Trial(store, system_clock()).findings),
+        *findings_of("store", StoreTrial(store, system_clock()).findings),
         *findings_of("store", lambda: fact_findings(store, REGION)),
     ]
 

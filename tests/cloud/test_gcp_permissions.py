@@ -22,7 +22,7 @@ from spotrun.clouds.gcp.preemption_shares import bands_known
 from spotrun.clouds.gcp.quotes import read_quotes
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.doctor.facts import fact_findings
-from spotrun.doctor.trial import Trial
+from spotrun.doctor.trial import StoreTrial
 from spotrun.instance import LaunchRequest
 from spotrun.offering import Offering
 from spotrun.secrets.reference import Reference
@@ -77,7 +77,7 @@ def recorded(servers: Callable[[str], RunningServer], monkeypatch: pytest.Monkey
 
 def use_the_store() -> None:
     store = open_store(STORE)
-    assert [*Trial(store, system_clock()).findings()]
+    assert [*StoreTrial(store, system_clock()).findings()]
     assert [*fact_findings(store, "us-central1")]
 
 

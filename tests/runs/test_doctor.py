@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of
-from spotrun.doctor.trial import RACERS, SKEW_MAX, SKEW_WARNED, Trial
+from spotrun.doctor.trial import RACERS, SKEW_MAX, SKEW_WARNED, StoreTrial
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.store.conditional_put_probe import race
 from spotrun.store.local import LocalStore
@@ -31,7 +31,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tried(store: Store, clock: ManualClock | None = None) -> dict[str, Finding]:
-    found = list(findings_of("store", Trial(store, clock or ManualClock()).findings))
+    found = list(findings_of("store", StoreTrial(store, clock or ManualClock()).findings))
     return {finding.name: finding for finding in found}
 
 
@@ -56,7 +56,7 @@ def test_a_good_store_passes_and_nothing_is_left_in_it(tmp_path: Path, clock: Ma
     assert set(found) == {"permissions", "creation", "latency", "clock", "tidiness"}
     assert verdicts(found) == {Verdict.OK}
     assert set(memory.objects) == {"run/ledger/0"}
-    local = list(Trial(LocalStore(tmp_path / "runs"), system_clock()).findings())
+    local = list(StoreTrial(LocalStore(tmp_path / "runs"), system_clock()).findings())
     assert {finding.verdict for finding in local} == {Verdict.OK}
     assert list(tmp_path.iterdir()) == [], "not even its folder"
 

@@ -15,7 +15,7 @@ from botocore.credentials import Credentials
 from spotrun.clock import system_clock
 from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of
-from spotrun.doctor.trial import Trial
+from spotrun.doctor.trial import StoreTrial
 from spotrun.errors import StoreError
 from spotrun.store.lifecycle import gcs_expiries, s3_expiries, s3_older_versions_days
 from spotrun.store.opening import open_store
@@ -35,7 +35,7 @@ def s3(servers: Servers) -> RunningServer:
 
 
 def tried(store: Store) -> dict[str, Finding]:
-    return {found.name: found for found in findings_of("store", Trial(store, system_clock()).findings)}
+    return {found.name: found for found in findings_of("store", StoreTrial(store, system_clock()).findings)}
 
 
 def told(store: Store) -> dict[str, Finding]:

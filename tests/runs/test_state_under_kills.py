@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotrun.agent.files import quiescence
-from spotrun.agent.trainees.state_watch import Wish
+from spotrun.agent.trainees.state_watch import CopyRequest
 from spotrun.checkpoint.upload import Abandoned
 from spotrun.folder.state_files import by_inode
 from tests.support.memory_store import MemoryStore
@@ -104,7 +104,7 @@ def test_a_copy_from_before_a_restore_makes_no_commit(tmp_path: Path) -> None:
     (instance.work / "out/a").write_text("as stored")
     assert instance.last() is not None
     (instance.work / "out/b").write_text("new")
-    instance.watch.want(Wish(0, is_last=True))
+    instance.watch.want(CopyRequest(0, is_last=True))
     copy = instance.inbox.get()
     instance.files.begin(run.history.attempt, {})
     with pytest.raises(Abandoned):

@@ -19,7 +19,7 @@ from spotrun.agent.files.content_store import Pieces
 from spotrun.agent.files.restore import restore_state
 from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.logs.output_redaction import OutputRedaction
-from spotrun.agent.trainees.state_watch import StateWatch, Wish
+from spotrun.agent.trainees.state_watch import CopyRequest, StateWatch
 from spotrun.checkpoint.upload import UploadControl
 from spotrun.run import events as ev
 from spotrun.run.state import Commit
@@ -95,7 +95,7 @@ class StateInstance:
         """Make checkpoints for so long. Returns how many."""
         until_s, made = time.monotonic() + seconds, 0
         while (left_s := until_s - time.monotonic()) > 0:
-            self.watch.want(Wish(0, is_last=False))
+            self.watch.want(CopyRequest(0, is_last=False))
             try:
                 frozen = self.inbox.get(timeout=left_s)
             except queue.Empty:
@@ -106,7 +106,7 @@ class StateInstance:
 
     def last(self) -> ev.CommittedFiles | None:
         """The state that the program has left, as a checkpoint."""
-        self.watch.want(Wish(0, is_last=True))
+        self.watch.want(CopyRequest(0, is_last=True))
         return self.commit(self.inbox.get())
 
     def commit(self, frozen: StateFrozen) -> ev.CommittedFiles | None:

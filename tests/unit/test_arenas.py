@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spotrun.agent.decisions import Held, gives_way
+from spotrun.agent.decisions import HeldSnapshot, gives_way
 from spotrun.agent.machine.cpu_priority import CpuPriority
 from spotrun.agent.saver import Saver
 from spotrun.agent.snapshots.arenas import Arena, Arenas, overlapping
@@ -235,7 +235,7 @@ def test_training_goes_first_until_the_next_snapshot_is_due_or_there(saving: Sav
     assert saving.controls[-1].forward
 
 
-HELD = Held(left_s=4.0, steps=20, step_s=3.0, every_steps=20, trains=True, silent_s=1.0)
+HELD = HeldSnapshot(left_s=4.0, steps=20, step_s=3.0, every_steps=20, trains=True, silent_s=1.0)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from spotrun.agent.gang.gang_decisions import (
     stands,
     stays,
 )
-from spotrun.agent.gang.worker_statuses import Seen
+from spotrun.agent.gang.worker_statuses import SeenStatus
 from spotrun.folder.status_objects import AgentStatus, MembersTrainer
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
@@ -33,9 +33,9 @@ STAYS_AFTER = {Cause.INTERRUPTED}
 ONE, TWO, THREE = MemberName(1, 0), MemberName(1, 1), MemberName(1, 2)
 
 
-def seen(since_s: float = 0.0, exit_code: int | None = None, at: datetime = START, incarnation: int = 0) -> Seen:
+def seen(since_s: float = 0.0, exit_code: int | None = None, at: datetime = START, incarnation: int = 0) -> SeenStatus:
     trainer = MembersTrainer(attempt=5, incarnation=incarnation, exit_code=exit_code, at=at, reason="why")
-    return Seen(AgentStatus(launch=1, phase="train", at=START, sequence=1, trainer=trainer), since_s)
+    return SeenStatus(AgentStatus(launch=1, phase="train", at=START, sequence=1, trainer=trainer), since_s)
 
 
 def test_a_member_says_ready_once_after_each_end():
@@ -223,6 +223,6 @@ def test_cut_off_members_follow_from_the_connections(
 
 
 def test_member_that_has_not_begun_in_time_is_missing():
-    known = {ONE: seen(), TWO: Seen(None, 0.0), THREE: seen(incarnation=1)}
+    known = {ONE: seen(), TWO: SeenStatus(None, 0.0), THREE: seen(incarnation=1)}
     assert missing_at_start(known, 5, 0, since_s=59.0, scale=1.0) == ()
     assert missing_at_start(known, 5, 0, since_s=60.0, scale=1.0) == (TWO, THREE)

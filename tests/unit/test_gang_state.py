@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spotrun.agent.gang_state import RESTS, RESTS_MAX, Asking, Heard, Verdict, heard_in, verdict
+from spotrun.agent.gang_state import RESTS, RESTS_MAX, Asking, MemberAnswer, Verdict, heard_in, verdict
 from spotrun.folder.status_objects import AgentStatus, MembersTrainer, StateAnswer, StateAsked
 
 REST_S = 5.0
@@ -39,24 +39,24 @@ LONG = BUSY._replace(asked_s=RESTS_MAX * REST_S)
 def test_a_state_is_committed_when_no_other_member_has_other_files_and_refused_when_it_rests_without_them(
     second: StateAnswer | None, third: StateAnswer | None, asking: Asking, decided: Verdict
 ) -> None:
-    assert verdict([Heard(second), Heard(third)], asking, REST_S) is decided
+    assert verdict([MemberAnswer(second), MemberAnswer(third)], asking, REST_S) is decided
 
 
 @pytest.mark.parametrize(
     ("heard", "asking", "decided"),
     [
-        (Heard(UNLIKE), RESTED._replace(ended=True), Verdict.TAKE_ANOTHER),
-        (Heard(LIKE), RESTED._replace(ended=True), Verdict.COMMIT),
-        (Heard(None), FRESH._replace(ended=True), Verdict.WAIT),
-        (Heard(None), RESTED._replace(ended=True), Verdict.TAKE_ANOTHER),
-        (Heard(UNLIKE, failed=True), RESTED, Verdict.TAKE_ANOTHER),
-        (Heard(None, failed=True), FRESH, Verdict.TAKE_ANOTHER),
-        (Heard(LIKE, failed=True), FRESH, Verdict.COMMIT),
-        (Heard(UNLIKE), RESTED._replace(ended=True, final=True), Verdict.REFUSE),
+        (MemberAnswer(UNLIKE), RESTED._replace(ended=True), Verdict.TAKE_ANOTHER),
+        (MemberAnswer(LIKE), RESTED._replace(ended=True), Verdict.COMMIT),
+        (MemberAnswer(None), FRESH._replace(ended=True), Verdict.WAIT),
+        (MemberAnswer(None), RESTED._replace(ended=True), Verdict.TAKE_ANOTHER),
+        (MemberAnswer(UNLIKE, failed=True), RESTED, Verdict.TAKE_ANOTHER),
+        (MemberAnswer(None, failed=True), FRESH, Verdict.TAKE_ANOTHER),
+        (MemberAnswer(LIKE, failed=True), FRESH, Verdict.COMMIT),
+        (MemberAnswer(UNLIKE), RESTED._replace(ended=True, final=True), Verdict.REFUSE),
     ],
 )
 def test_a_command_that_has_ended_in_the_middle_of_its_work_is_no_reason_to_refuse_its_files(
-    heard: Heard, asking: Asking, decided: Verdict
+    heard: MemberAnswer, asking: Asking, decided: Verdict
 ) -> None:
     assert verdict([heard], asking, REST_S) is decided
 
@@ -69,4 +69,4 @@ def test_the_failure_of_an_earlier_command_is_not_that_of_the_one_which_the_lead
     trainer = MembersTrainer(attempt=4, incarnation=incarnation, exit_code=3)
     at = datetime(2026, 11, 28, tzinfo=UTC)
     status = AgentStatus(launch=1, phase="exited", at=at, sequence=1, trainer=trainer)
-    assert heard_in(status, asked) == Heard(None, failed)
+    assert heard_in(status, asked) == MemberAnswer(None, failed)

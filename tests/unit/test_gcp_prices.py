@@ -15,7 +15,7 @@ from spotrun.clouds.gcp.amounts import usd
 from spotrun.clouds.gcp.calls import Call
 from spotrun.clouds.gcp.machine import Machine, machine_of
 from spotrun.clouds.gcp.price_list import read_part_prices, read_price_list
-from spotrun.clouds.gcp.sku_prices import PartPrices, Place, part_prices, usd_per_hour
+from spotrun.clouds.gcp.sku_prices import PartPrices, PriceScope, part_prices, usd_per_hour
 from spotrun.clouds.list_prices import shipped_prices
 from spotrun.errors import AccessDenied, CloudError
 from spotrun.offering import CapacityType
@@ -23,7 +23,7 @@ from tests.support.google_answers import WrittenGoogle, money
 from tests.support.google_skus import IOWA, decoys, on_demand_skus, sku
 
 NOW = datetime(2026, 11, 25, 9, tzinfo=UTC)
-HERE = Place(CapacityType.ON_DEMAND, IOWA)
+HERE = PriceScope(CapacityType.ON_DEMAND, IOWA)
 N2 = Machine("n2-standard-4", 4, 16384)
 A2 = Machine("a2-highgpu-1g", 12, 87040, "nvidia-tesla-a100", 1)
 A2_ULTRA = Machine("a2-ultragpu-2g", 24, 348160, "nvidia-a100-80gb", 2, local_ssds=2)
@@ -71,7 +71,7 @@ def test_spot_has_skus_of_its_own() -> None:
     ]
     prices = part_prices([*on_demand_skus(), *spot], {IOWA})
 
-    assert usd_per_hour(A2, Place(CapacityType.SPOT, IOWA), prices) == Decimal("1.205")
+    assert usd_per_hour(A2, PriceScope(CapacityType.SPOT, IOWA), prices) == Decimal("1.205")
     assert usd_per_hour(A2, HERE, prices) == Decimal("3.673385")
 
 

@@ -16,7 +16,7 @@ import pytest
 from blake3 import blake3
 from msgspec.structs import replace
 
-from spotrun.agent.attempt_end import Ending
+from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.files import content_store as agent_pieces
 from spotrun.agent.files import outputs as agent_outputs
 from spotrun.agent.files.content_store import Pieces
@@ -421,7 +421,7 @@ def test_files_are_stored_between_the_last_checkpoint_and_the_end_of_a_notice(
     journal: Any = SimpleNamespace(drained=lambda final, *_: called.append(("handed over", final)))
     trainers: Any = SimpleNamespace(close=lambda within_s: called.append(("ended", within_s)))
     outputs: Any = SimpleNamespace(finish=lambda within_s: called.append(("files", within_s)))
-    ending = Ending(node, journal, drain, trainers, outputs)  # type: ignore[arg-type]
+    ending = AttemptEnd(node, journal, drain, trainers, outputs)  # type: ignore[arg-type]
     monkeypatch.setattr(ending, "_go", lambda reason: _raise(PowerOff(reason)))
     with pytest.raises(PowerOff):
         ending.drained(7, START)

@@ -27,7 +27,7 @@ from spotrun.spec.trials import trial_spec, with_params
 from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
 from spotrun.sweep import starting as sweep_start
-from spotrun.sweep.attending import Attendant, Sweeping, Wanted
+from spotrun.sweep.attending import Attendant, Sweeping, SweepJob
 from spotrun.sweep.rungs import Begin, SweepPlan
 from tests.support.called_spotrun import Spotrun
 from tests.support.histories import START
@@ -86,7 +86,7 @@ def sweep(spec: RunSpec, spotrun: Spotrun, job: Path, monkeypatch: pytest.Monkey
         assert spotrun("sweep", job, *RIGHT, "-y").code == 0
     found = named(spec)
     plan = SweepPlan(trials=2, budget_usd=Decimal(40), max_parallel=1)
-    return Sweeping(found, Wanted(spec, PARAMS, plan), [])
+    return Sweeping(found, SweepJob(spec, PARAMS, plan), [])
 
 
 def named(spec: RunSpec) -> NamedSweep:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from spotrun.agent.gang import connectivity
-from spotrun.agent.gang.connectivity import Door, Place, Reach
+from spotrun.agent.gang.connectivity import Connectivity, Door, DoorAddress
 from spotrun.clock import ScaledClock
 from spotrun.run.gang import MemberName
 from tests.support.eventually import eventually
@@ -34,14 +34,14 @@ def open_door(stack: ExitStack, port: int = 0) -> Door:
     return door
 
 
-def begin(stack: ExitStack, doors: dict[MemberName, Place]) -> Reach:
-    tried = Reach(ScaledClock(datetime.now(UTC), 600.0), doors)
+def begin(stack: ExitStack, doors: dict[MemberName, DoorAddress]) -> Connectivity:
+    tried = Connectivity(ScaledClock(datetime.now(UTC), 600.0), doors)
     stack.callback(tried.close)
     tried.start()
     return tried
 
 
-def silent_place(stack: ExitStack) -> Place:
+def silent_place(stack: ExitStack) -> DoorAddress:
     """Whoever connects hears nothing, as from a host that is gone: its queue of connections is full."""
     full = stack.enter_context(socket.socket())
     full.bind((HERE, 0))
@@ -51,21 +51,21 @@ def silent_place(stack: ExitStack) -> Place:
         waiting = stack.enter_context(socket.socket())
         waiting.setblocking(False)
         waiting.connect_ex(address)
-    return Place(*address)
+    return DoorAddress(*address)
 
 
 def test_a_door_that_is_shut_and_a_host_that_is_silent_are_not_reached(stack: ExitStack):
     shut = Door(HERE)
     shut.close()
-    for place in (Place(HERE, shut.port), silent_place(stack)):
-        tried = begin(stack, {ONE: Place(HERE, open_door(stack).port), TWO: place})
+    for place in (DoorAddress(HERE, shut.port), silent_place(stack)):
+        tried = begin(stack, {ONE: DoorAddress(HERE, open_door(stack).port), TWO: place})
         assert tried.unreached == ()
         assert eventually(lambda tried=tried: tried.unreached) == (TWO,)
 
 
 def test_member_that_answers_again_is_reached(stack: ExitStack):
     first = Door(HERE)
-    tried = begin(stack, {ONE: Place(HERE, first.port)})
+    tried = begin(stack, {ONE: DoorAddress(HERE, first.port)})
     first.close()
     eventually(lambda: tried.unreached == (ONE,))
     again = open_door(stack, first.port)

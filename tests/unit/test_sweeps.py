@@ -20,7 +20,7 @@ from spotrun.sweep.rungs import (
     Over,
     Stop,
     SweepPlan,
-    Trial,
+    TrialProgress,
     Unknown,
     best_of,
     grace_epochs,
@@ -44,9 +44,9 @@ def logged(*values: float, begin_min: int = 0, metric: str = "val_loss") -> tupl
     )
 
 
-def trial(number: int, *values: float, begin_min: int = 0, **known: object) -> Trial:
+def trial(number: int, *values: float, begin_min: int = 0, **known: object) -> TrialProgress:
     """On its way, an hour of training in all, at $3 an hour."""
-    made = Trial(
+    made = TrialProgress(
         number=number,
         budget_usd=Decimal(6),
         spent_usd=Decimal("0.5"),
@@ -58,7 +58,9 @@ def trial(number: int, *values: float, begin_min: int = 0, **known: object) -> T
     return replace(made, **known)
 
 
-def ended(number: int, *values: float, outcome: str = "completed", cost: str = "1", begin_min: int = 0) -> Trial:
+def ended(
+    number: int, *values: float, outcome: str = "completed", cost: str = "1", begin_min: int = 0
+) -> TrialProgress:
     return trial(number, *values, begin_min=begin_min, outcome=outcome, settled=True, spent_usd=Decimal(cost))
 
 
@@ -217,7 +219,7 @@ def test_the_same_ledgers_give_the_same_decision_in_any_order_of_reading(order: 
 # -- who is carried on -----------------------------------------------------------------------------------------------
 
 
-def halved(number: int, *values: float, **known: object) -> Trial:
+def halved(number: int, *values: float, **known: object) -> TrialProgress:
     return replace(ended(number, *values, outcome="stopped"), judged=True, **known)
 
 

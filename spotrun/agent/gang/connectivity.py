@@ -30,7 +30,7 @@ ANSWERS_WITHIN_S = 3.0
 BACKLOG = 64
 
 
-class Place(NamedTuple):
+class DoorAddress(NamedTuple):
     """Address and port of a door."""
 
     address: str
@@ -70,10 +70,10 @@ class Door:
         self._socket.close()
 
 
-class Reach:
+class Connectivity:
     """Thread that tries the doors of the other members."""
 
-    def __init__(self, clock: Clock, doors: Mapping[MemberName, Place]) -> None:
+    def __init__(self, clock: Clock, doors: Mapping[MemberName, DoorAddress]) -> None:
         self._clock = clock
         self._doors = dict(doors)
         self._stop = threading.Event()
@@ -106,7 +106,7 @@ class Reach:
                         self._reached_s[name] = self._clock.monotonic()
 
 
-def _answers(door: Place) -> bool:
+def _answers(door: DoorAddress) -> bool:
     try:
         socket.create_connection(door, ANSWERS_WITHIN_S).close()
     except OSError:
@@ -114,11 +114,11 @@ def _answers(door: Place) -> bool:
     return True
 
 
-def doors_of_others(state: RunState, attempt: Attempt, own: MemberName) -> dict[MemberName, Place]:
+def doors_of_others(state: RunState, attempt: Attempt, own: MemberName) -> dict[MemberName, DoorAddress]:
     """Return the known doors of the other members. An agent that could not open its door reports none."""
     known = zip(attempt.names, state.members_of(attempt), strict=True)
     return {
-        name: Place(member.ready.address, member.ready.door)
+        name: DoorAddress(member.ready.address, member.ready.door)
         for name, member in known
         if name != own and member.ready is not None and member.ready.door is not None
     }

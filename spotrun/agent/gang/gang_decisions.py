@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import NamedTuple
 
-from spotrun.agent.gang.worker_statuses import Seen
+from spotrun.agent.gang.worker_statuses import SeenStatus
 from spotrun.folder.status_objects import MembersTrainer
 from spotrun.run.events import Cause
 from spotrun.run.gang import Gang, MemberName, Seat
@@ -133,7 +133,7 @@ class EndedTrainer(NamedTuple):
     damaged: bool = False
 
 
-def ended_trainers(seen: Mapping[MemberName, Seen], attempt: int, incarnation: int) -> list[EndedTrainer]:
+def ended_trainers(seen: Mapping[MemberName, SeenStatus], attempt: int, incarnation: int) -> list[EndedTrainer]:
     """Return the ended trainers of `incarnation`, in the order of their ends."""
     found = []
     for name, each in seen.items():
@@ -151,7 +151,7 @@ def has_the_reason(ended: Sequence[EndedTrainer]) -> EndedTrainer:
     return min(ended, key=lambda one: (lost_a_peer(one.reason), one.at))
 
 
-def silent_members(seen: Mapping[MemberName, Seen], now_s: float, scale: float) -> tuple[MemberName, ...]:
+def silent_members(seen: Mapping[MemberName, SeenStatus], now_s: float, scale: float) -> tuple[MemberName, ...]:
     """Return the members that count as not reached, because their agents have been silent for too long."""
     limit_s = max(SILENT_S, SILENT_MIN_S * scale)
     return tuple(name for name, each in seen.items() if now_s - each.since_s >= limit_s)
@@ -175,7 +175,7 @@ def cut_off_members(unreached: Mapping[MemberName, tuple[MemberName, ...]], lead
 
 
 def are_settled(
-    seen: Mapping[MemberName, Seen], ended: int, since_s: float, now_s: float, scale: float, *, lost: bool = False
+    seen: Mapping[MemberName, SeenStatus], ended: int, since_s: float, now_s: float, scale: float, *, lost: bool = False
 ) -> bool:
     """
     Return True if enough is known about the other members to judge the end of the lead's trainer at `since_s`: all
@@ -197,7 +197,7 @@ def are_settled(
 
 
 def missing_at_start(
-    seen: Mapping[MemberName, Seen], attempt: int, incarnation: int, since_s: float, scale: float
+    seen: Mapping[MemberName, SeenStatus], attempt: int, incarnation: int, since_s: float, scale: float
 ) -> tuple[MemberName, ...]:
     """
     Return the members whose agents have not reported in time that their trainer of `incarnation` has begun (protocol
@@ -208,7 +208,7 @@ def missing_at_start(
     return tuple(name for name, each in seen.items() if _trainer_of(each, attempt, incarnation) is None)
 
 
-def _trainer_of(seen: Seen, attempt: int, incarnation: int) -> MembersTrainer | None:
+def _trainer_of(seen: SeenStatus, attempt: int, incarnation: int) -> MembersTrainer | None:
     """Return the agent's report on its trainer of `attempt` and `incarnation`; None if that has not begun."""
     trainer = None if seen.status is None else seen.status.trainer
     if trainer is None or (trainer.attempt, trainer.incarnation) != (attempt, incarnation):

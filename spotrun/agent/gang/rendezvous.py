@@ -22,7 +22,7 @@ NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True)
-class PlaceInGang:
+class Rendezvous:
     """
     A member's place in an attempt. `addresses` has the addresses of the gang's members, in the order of their ranks,
     and `at` is this member's index in it.
@@ -36,7 +36,7 @@ class PlaceInGang:
     work: str
 
     @classmethod
-    def of(cls, context: AgentContext, attempt: Attempt) -> PlaceInGang:
+    def of(cls, context: AgentContext, attempt: Attempt) -> Rendezvous:
         assert attempt.gang is not None
         return cls(
             run_uid=context.assignment.run_uid,

@@ -19,20 +19,20 @@ LOOKS_EVERY_MIN_S = 0.2
 """Minimum system seconds between two reads."""
 
 
-class Seen(NamedTuple):
+class SeenStatus(NamedTuple):
     """A member's newest status, and since when it has not changed (`since_s`, in this agent's run time)."""
 
     status: AgentStatus | None
     since_s: float
 
 
-class Others:
+class WorkerStatuses:
     """Thread that reads the others' statuses."""
 
     def __init__(self, store: Store, clock: Clock, names: Sequence[MemberName]) -> None:
         self._store = store
         self._clock = clock
-        self._seen = {name: Seen(None, clock.monotonic()) for name in names}
+        self._seen = {name: SeenStatus(None, clock.monotonic()) for name in names}
         self._closely = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="others", daemon=True)
@@ -52,10 +52,10 @@ class Others:
         """Note that a trainer has begun: for each member the time of silence counts from now."""
         self._closely.clear()
         now_s = self._clock.monotonic()
-        self._seen = {name: Seen(seen.status, now_s) for name, seen in self._seen.items()}
+        self._seen = {name: SeenStatus(seen.status, now_s) for name, seen in self._seen.items()}
 
     @property
-    def seen(self) -> Mapping[MemberName, Seen]:
+    def seen(self) -> Mapping[MemberName, SeenStatus]:
         return self._seen
 
     def _work(self) -> None:
@@ -73,4 +73,4 @@ class Others:
         status = read_status(self._store, agent_key(name.launch, name.member), AgentStatus)
         known = self._seen[name]
         if status is not None and (known.status is None or status.sequence != known.status.sequence):
-            self._seen[name] = Seen(status, self._clock.monotonic())
+            self._seen[name] = SeenStatus(status, self._clock.monotonic())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from spotrun.agent.agent_context import AgentContext
-from spotrun.agent.gang.rendezvous import PlaceInGang
+from spotrun.agent.gang.rendezvous import Rendezvous
 from spotrun.agent.processes.trainer import KILL_WITHIN_S, Newest, Trainer
 from spotrun.agent.processes.trainer_process import TrainerProcess, start_trainer
 from spotrun.agent.snapshots.snapshot import Snapshot
@@ -19,7 +19,7 @@ class Trainers:
     """
 
     def __init__(
-        self, context: AgentContext, spare: TrainerProcess | None = None, place: PlaceInGang | None = None
+        self, context: AgentContext, spare: TrainerProcess | None = None, place: Rendezvous | None = None
     ) -> None:
         self._meet: Meeting | UnsetType = UNSET
         self._place = place

@@ -20,7 +20,7 @@ from spotrun.agent.processes.trainer import Trainer
 from spotrun.agent.saver import Saver
 from spotrun.agent.snapshots.snapshot import Snapshot
 from spotrun.agent.trainees.command import Command
-from spotrun.agent.trainees.state_watch import StateWatch, Wish
+from spotrun.agent.trainees.state_watch import CopyRequest, StateWatch
 from spotrun.intervals import INTERVAL_MAX
 from spotrun.run.events import TrainerExited
 from spotrun.trainer_link import SnapshotTaken
@@ -80,7 +80,7 @@ class StateCommand(Command):
         if not (noticed or self._pace.snapshot_due(now_s)) or not self._saver.idle:
             self._due_since_s = now_s
             return
-        self._watch.want(Wish(self.trainer.number, is_last=False))
+        self._watch.want(CopyRequest(self.trainer.number, is_last=False))
         self._tell_if_restless(now_s)
 
     def _follow_its_begin(self, now_s: float) -> None:
@@ -162,7 +162,7 @@ class StateCommand(Command):
         if not self._last_wanted:
             self._last_wanted = True
             self._ended_s = now_s
-            self._watch.want(Wish(self.trainer.number, is_last=True))
+            self._watch.want(CopyRequest(self.trainer.number, is_last=True))
         return True
 
     def why_give_up(self, exited: TrainerExited) -> str | None:

@@ -28,7 +28,7 @@ write.
 """
 
 
-class Wish(NamedTuple):
+class CopyRequest(NamedTuple):
     """A request for a copy of the state of command `incarnation`. `is_last`: it has ended."""
 
     incarnation: int
@@ -43,7 +43,7 @@ class StateWatch:
         self._files = files
         self._work = context.assignment.work
         self._state = StateFiles(context)
-        self._wish: Wish | None = None
+        self._wish: CopyRequest | None = None
         self._closed = False
         self._changed = threading.Condition()
         self._at_work = threading.Lock()
@@ -53,7 +53,7 @@ class StateWatch:
         self.stored: Survey | None = None
         """The state as the newest checkpoint has it."""
 
-    def want(self, wish: Wish) -> None:
+    def want(self, wish: CopyRequest) -> None:
         """Request a copy. Idempotent. The answer is one StateFrozen letter, unless the request is dropped before."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
@@ -87,7 +87,7 @@ class StateWatch:
         survey = self._state.survey()
         return Look(survey, time.monotonic() - began_s)
 
-    def _set(self, wish: Wish | None) -> None:
+    def _set(self, wish: CopyRequest | None) -> None:
         with self._changed:
             if self._wish != wish:
                 self._wish = wish
@@ -103,12 +103,12 @@ class StateWatch:
             else:
                 self._serve_one(wish)
 
-    def _next(self) -> Wish | None:
+    def _next(self) -> CopyRequest | None:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._wish is not None)
             return None if self._closed else self._wish
 
-    def _serve_one(self, wish: Wish) -> None:
+    def _serve_one(self, wish: CopyRequest) -> None:
         scale = self._context.clock.scale
         first, since_s = self.look(), time.monotonic()
         while self._pause(wish, pause_s(first, scale)):
@@ -122,7 +122,7 @@ class StateWatch:
                     return
             first, since_s = now, time.monotonic()
 
-    def _serve_last(self, wish: Wish) -> None:
+    def _serve_last(self, wish: CopyRequest) -> None:
         """Copy an ended command's state, which is at rest unless a process was left behind."""
         until_s, look = time.monotonic() + LAST_WITHIN_S, self.look()
         with self._at_work:
@@ -168,14 +168,14 @@ class StateWatch:
         folder = self._context.assignment.folder
         return Freezing(self._work, folder, lambda: self.look().survey, known).freeze(now.survey)
 
-    def _answer(self, wish: Wish, state: Frozen | None) -> None:
+    def _answer(self, wish: CopyRequest, state: Frozen | None) -> None:
         now, now_s = self._context.clock.now(), self._context.clock.monotonic()
         with self._changed:
             if self._wish == wish:
                 self._wish = None
         self._context.inbox.put(StateFrozen(wish.incarnation, state, now, now_s, wish.is_last))
 
-    def _pause(self, wish: Wish, seconds: float) -> bool:
+    def _pause(self, wish: CopyRequest, seconds: float) -> bool:
         """Wait up to `seconds` of system time. Return True if the request still holds."""
         with self._changed:
             return not self._changed.wait_for(lambda: self._closed or self._wish != wish, seconds)

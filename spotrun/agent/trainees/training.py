@@ -10,10 +10,10 @@ from datetime import datetime
 from spotrun.account.summary import summarise
 from spotrun.agent import decisions
 from spotrun.agent.agent_context import AgentContext
-from spotrun.agent.attempt_end import Ending
+from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.backpressure import Backpressure
-from spotrun.agent.decisions import Held, gives_way
+from spotrun.agent.decisions import HeldSnapshot, gives_way
 from spotrun.agent.files.outputs import OutputKeeper
 from spotrun.agent.grace_period import Drain, SnapshotTimes, Times
 from spotrun.agent.inbox import TURN_S, Exited, Said, StateFrozen
@@ -53,7 +53,7 @@ class Training:
         drain: Drain,
         outputs: OutputKeeper,
         backpressure: Backpressure,
-        ending: Ending,
+        ending: AttemptEnd,
     ) -> None:
         self.command = command
         self._context = context
@@ -178,7 +178,7 @@ class Training:
         if snapshot is None or at is None:
             return
         steps, trains = at.step - snapshot.taken.step, at.phase == "train"
-        held = Held(pace.held_s(now_s), steps, pace.step_s, pace.every_steps, trains, self._trainer.silent_s)
+        held = HeldSnapshot(pace.held_s(now_s), steps, pace.step_s, pace.every_steps, trains, self._trainer.silent_s)
         if gives_way(held, TURN_S * self._context.clock.scale):
             self._saver.drop_waiting()
 

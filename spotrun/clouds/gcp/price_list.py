@@ -10,7 +10,7 @@ import msgspec
 
 from spotrun.clouds.gcp.calls import BILLING, Call, Google
 from spotrun.clouds.gcp.machine import Machine
-from spotrun.clouds.gcp.sku_prices import PartPrices, Place, part_prices, usd_per_hour
+from spotrun.clouds.gcp.sku_prices import PartPrices, PriceScope, part_prices, usd_per_hour
 from spotrun.clouds.list_prices import ListPrice, shipped_prices
 from spotrun.errors import CloudError
 from spotrun.offering import RENTED, CapacityType
@@ -68,7 +68,7 @@ def read_price_list(
         known, trouble = parts(), None
     except CloudError as error:
         known, trouble = {}, error.message
-    live = {market: _summed(machines, Place(market, region), known, now) for market in RENTED}
+    live = {market: _summed(machines, PriceScope(market, region), known, now) for market in RENTED}
     return PriceList(
         prices={**shipped[CapacityType.ON_DEMAND], **live[CapacityType.ON_DEMAND]},
         spot={**shipped[CapacityType.SPOT], **live[CapacityType.SPOT]},
@@ -77,7 +77,7 @@ def read_price_list(
     )
 
 
-def _summed(machines: Collection[Machine], place: Place, parts: PartPrices, now: datetime) -> dict[str, ListPrice]:
+def _summed(machines: Collection[Machine], place: PriceScope, parts: PartPrices, now: datetime) -> dict[str, ListPrice]:
     source = f"Cloud Billing Catalog, {now:%Y-%m-%d}"
     sums = {machine.name: usd_per_hour(machine, place, parts) for machine in machines}
     return {kind: ListPrice(price, source) for kind, price in sums.items() if price is not None}

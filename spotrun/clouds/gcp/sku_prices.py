@@ -66,14 +66,14 @@ class Wording(NamedTuple):
     names: Mapping[str, str]
 
 
-class Place(NamedTuple):
+class PriceScope(NamedTuple):
     """The market and the region in which a price applies."""
 
     market: CapacityType
     region: str
 
 
-PartPrices = Mapping[tuple[Part, Place], Decimal | None]
+PartPrices = Mapping[tuple[Part, PriceScope], Decimal | None]
 """Prices in USD an hour of one core, GiB or GPU. None if two SKUs contradict each other."""
 
 _WORDINGS = (
@@ -117,14 +117,14 @@ _WORDINGS = (
 
 def part_prices(skus: Iterable[Mapping[str, Any]], regions: Collection[str]) -> PartPrices:
     """Return the prices of all parts that these SKUs price in `regions`."""
-    found: dict[tuple[Part, Place], Decimal | None] = {}
+    found: dict[tuple[Part, PriceScope], Decimal | None] = {}
     for sku in skus:
         for what, price in _read(sku, regions):
             found[what] = price if found.setdefault(what, price) == price else None
     return found
 
 
-def usd_per_hour(machine: Machine, place: Place, prices: PartPrices) -> Decimal | None:
+def usd_per_hour(machine: Machine, place: PriceScope, prices: PartPrices) -> Decimal | None:
     """Return the sum of the prices of a machine's parts; None if the amount or the price of a part is uncertain."""
     if not machine.is_told_whole:
         return None
@@ -146,14 +146,14 @@ def _parts(machine: Machine) -> Iterator[tuple[Part, Decimal]]:
         yield Part("local_ssd", machine.family), Decimal(machine.local_ssds * LOCAL_SSD_GIB)
 
 
-def _price(part: Part, place: Place, prices: PartPrices) -> Decimal | None:
+def _price(part: Part, place: PriceScope, prices: PartPrices) -> Decimal | None:
     """Return the price of a part. A local SSD has the price of its family, or else the general one."""
     if part.what == "local_ssd" and (part, place) not in prices:
         part = Part("local_ssd", "")
     return prices.get((part, place))
 
 
-def _read(sku: Mapping[str, Any], regions: Collection[str]) -> Iterator[tuple[tuple[Part, Place], Decimal]]:
+def _read(sku: Mapping[str, Any], regions: Collection[str]) -> Iterator[tuple[tuple[Part, PriceScope], Decimal]]:
     category = sku.get("category", {})
     market = _MARKETS.get(category.get("usageType", ""))
     here = [region for region in sku.get("serviceRegions", ()) if region in regions]
@@ -166,7 +166,7 @@ def _read(sku: Mapping[str, Any], regions: Collection[str]) -> Iterator[tuple[tu
         price = _hourly(sku, wording.unit)
         if price is not None and (words["spot"] is not None) == (market is CapacityType.SPOT):
             part = Part(wording.what, wording.names[words["of"]])
-            yield from (((part, Place(market, region)), price) for region in here)
+            yield from (((part, PriceScope(market, region)), price) for region in here)
 
 
 def _hourly(sku: Mapping[str, Any], unit: str) -> Decimal | None:
