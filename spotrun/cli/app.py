@@ -20,14 +20,14 @@ from spotrun.errors import NO_ROOM
 from spotrun.runs.boundary import exit_code
 
 VERBS = {
-    "init": ListedVerb(
-        "Write a first job file for a script, with comments that show what else it may say.", "train.py"
-    ),
+    "init": ListedVerb("Write a first job file for a script, with comments that show other useful keys.", "train.py"),
     "launch": ListedVerb(
-        "Train a job, or a script by itself, to its end, on spot capacity where possible.", "train.yaml --deadline 8h"
+        "Train a job, or a script without a job file, to its end, on spot capacity where possible.",
+        "train.yaml --deadline 8h",
     ),
     "sweep": ListedVerb(
-        "Train a job with several parameters, under one budget and one deadline; the worst trials stop early.",
+        "Train a job with many values of its parameters, under one budget and one deadline; the worst trials "
+        "stop early.",
         "train.yaml --grid lr=1e-3,3e-4 --budget 40",
     ),
     "offers": ListedVerb(
@@ -39,7 +39,7 @@ VERBS = {
         "train.yaml --work 3h --budget 40",
     ),
     "estimate": ListedVerb(
-        "Reckon what a training costs at several places: rented, on spot, or on a machine of your own.",
+        "Compute what a training costs in several places: on demand, on spot, or on a machine of your own.",
         "examples/studies/parkopedia.yaml",
     ),
     "bench": ListedVerb(
@@ -62,7 +62,7 @@ VERBS = {
     "report": ListedVerb(
         "Show what each completed epoch cost, in dollars and in downtime.", "resnet50 --html report.html"
     ),
-    "metrics": ListedVerb("Tell Prometheus what runs cost and how they are doing.", "--listen 127.0.0.1:9753"),
+    "metrics": ListedVerb("Export the costs and states of runs to Prometheus.", "--listen 127.0.0.1:9753"),
     "spans": ListedVerb("Send a run's life to OpenTelemetry, as spans with the times of its ledger.", "resnet50"),
     "compare": ListedVerb("Show the bills of several runs side by side.", "on-demand spot"),
     "bill": ListedVerb(
@@ -75,7 +75,7 @@ VERBS = {
     "tick": ListedVerb("Look after a run once, then return.", "resnet50"),
     "night": ListedVerb("Train a job every night, with no machine of yours."),
     "reap": ListedVerb("Find and end instances that no run needs any more.", "--cloud aws --region us-east-1"),
-    "doctor": ListedVerb("Check that this machine and the store can carry a run safely.", "aws train.yaml"),
+    "doctor": ListedVerb("Check that this machine and the store have what a run needs.", "aws train.yaml"),
     "chaos": ListedVerb(
         "Interrupt the instance that a run trains on, as a spot market would.", "resnet50 --notice 30s"
     ),

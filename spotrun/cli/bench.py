@@ -31,7 +31,7 @@ TypesOption = Annotated[
         "--types",
         metavar="TYPE,...",
         help="Measure on these: accelerators like T4:1, or instance types. Repeatable.",
-        show_default="those of the job",
+        show_default="the types of the job",
     ),
 ]
 BatchOption = Annotated[
@@ -44,14 +44,14 @@ PrecisionOption = Annotated[
     ),
 ]
 DevicesOption = Annotated[
-    str | None, typer.Option("--devices", metavar="N,...", help="Measure on each of these numbers of devices.")
+    str | None, typer.Option("--devices", metavar="N,...", help="Measure with each of these numbers of devices.")
 ]
 StepsOption = Annotated[
     int,
     typer.Option("--steps", metavar="N", min=6, max=100_000, help="Measure this many steps after the first ones."),
 ]
 BudgetOption = Annotated[
-    str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all together.")
+    str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all trainings together.")
 ]
 MaxParallelOption = Annotated[
     int | None,
@@ -60,7 +60,7 @@ MaxParallelOption = Annotated[
         metavar="N",
         min=1,
         max=64,
-        help="Measure at most this many at once.",
+        help="Run at most this many trainings at once.",
         show_default="one of each type; 1 where the job trains on this machine",
     ),
 ]
@@ -75,21 +75,23 @@ SamplesOption = Annotated[
         metavar="N",
         min=1,
         help="How many samples the whole job trains.",
-        show_default="what it says itself",
+        show_default="the number that the training reports",
     ),
 ]
 AgainstOption = Annotated[
     str | None,
-    typer.Option("--against", metavar="TYPE", help="Show time and cost as shares of those on this type."),
+    typer.Option(
+        "--against", metavar="TYPE", help="Show time and cost as multiples of the time and cost on this type."
+    ),
 ]
 BatchArgOption = Annotated[
-    str | None, typer.Option("--batch-arg", metavar="NAME", help="What the script calls its batch size: --bs.")
+    str | None, typer.Option("--batch-arg", metavar="NAME", help="The script's argument for the batch size: --bs.")
 ]
 PrecisionArgOption = Annotated[
-    str | None, typer.Option("--precision-arg", metavar="NAME", help="What it calls its precision.")
+    str | None, typer.Option("--precision-arg", metavar="NAME", help="The script's argument for the precision.")
 ]
 DevicesArgOption = Annotated[
-    str | None, typer.Option("--devices-arg", metavar="NAME", help="What it calls its number of devices.")
+    str | None, typer.Option("--devices-arg", metavar="NAME", help="The script's argument for the number of devices.")
 ]
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML file, with charts.")
@@ -120,9 +122,10 @@ def bench(
     """
     Measure how many samples a second and a dollar a job trains on several types.
 
-    Rents all types at once, each for some minutes. A job that trains on this machine is measured here, one training
-    after the other. The first steps of each training are left out. All rented instances are ended when the command
-    ends. Later runs of the same job use the measurements.
+    Rents all types at once, each for some minutes, and ends all rented instances when the command ends. If the job
+    trains on this machine, its trainings run here, one after the other.
+
+    The first steps of each training do not count. Later runs of the same job use the measurements.
     """
     from spotrun.bench import report
     from spotrun.bench.attending import wanted

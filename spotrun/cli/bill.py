@@ -27,7 +27,7 @@ GcpBillingOption = Annotated[
     typer.Option("--gcp-billing", metavar="FILE", help="A detailed Google Cloud billing export, JSON or CSV."),
 ]
 CorrectOption = Annotated[
-    bool, typer.Option("--correct", help="Take the ends of instances that no runner saw from the bill.")
+    bool, typer.Option("--correct", help="If no runner saw an instance end, write its end from the bill to the ledger.")
 ]
 
 

@@ -25,7 +25,8 @@ def chaos(
     """
     Interrupt the instance that a run trains on, as a spot market would.
 
-    Works on the local cloud only. With several nodes, it is the instance of rank 0, unless --member names another.
+    Works on the local cloud only. For a run on several nodes, this interrupts the instance of rank 0, or of the node
+    that --member names.
     """
     from spotrun.runs.open_run import open_run
     from spotrun.units import format_duration, parse_duration

@@ -177,7 +177,12 @@ def prune(
     store: StoreOption = None,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", metavar="N", min=1, help="Keep this many of the newest, not keep_last of the job."),
+        typer.Option(
+            "--keep",
+            metavar="N",
+            min=1,
+            help="Keep this many of the newest checkpoints, instead of the job's keep_last.",
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
 ) -> None:

@@ -17,7 +17,7 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="[aws|gcp|slurm] [JOB.yaml]",
-            help="Check your account there. With JOB.yaml, also what that job needs.",
+            help="Check also your account on this cloud, and what this job needs.",
         ),
     ] = None,
     store: LaunchStoreOption = None,
@@ -30,12 +30,14 @@ def doctor(
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option("--image", metavar="IMAGE", help="An ami-… or SSM parameter on aws, a path on gcp."),
+        typer.Option(
+            "--image", metavar="IMAGE", help="The image that you want: ami-… or an SSM parameter on aws, a path on gcp."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """
-    Check that this machine and the store can carry a run safely.
+    Check that this machine and the store have what a run needs.
 
     Nothing is rented and nothing is left behind.
     """

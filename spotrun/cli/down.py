@@ -16,7 +16,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     """
     End a run and its instances now, without a last checkpoint.
 
-    The name of a sweep means all of its runs.
+    For the name of a sweep, all of its runs end.
     """
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.interrupts import told, what_is_left

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def estimate(
     studies: Annotated[
-        list[Path], typer.Argument(metavar="STUDY.yaml...", help="What to reckon with: see docs/estimate.md.")
+        list[Path],
+        typer.Argument(metavar="STUDY.yaml...", help="Files that describe trainings and places: see docs/estimate.md."),
     ],
     as_json: JsonOption = False,
     html: Annotated[
@@ -27,9 +28,10 @@ def estimate(
     ] = None,
 ) -> None:
     """
-    Reckon what a training costs at several places: rented, on spot, or on a machine of your own.
+    Compute what a training costs in several places: on demand, on spot, or on a machine of your own.
 
-    Nothing is rented. Exits with 1 if a figure under `published:` is not reproduced, and the study does not say why.
+    Nothing is rented. Exits with 1 if a result differs from the study's figure under `published:`, and the study gives
+    no reason.
     """
     from spotrun.estimate import report
 

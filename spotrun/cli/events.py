@@ -9,7 +9,7 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     """
     List everything that happened to a run, in order.
 
-    Times are UTC. If the run has a faster clock, they are times of that clock. Entries without effect are marked VOID.
+    Times are UTC, or, for a run whose clock is faster, times of that clock. Entries without effect are marked VOID.
     """
     import json
 

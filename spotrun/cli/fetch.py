@@ -31,13 +31,15 @@ PatternsArgument = Annotated[
 ]
 ToOption = Annotated[
     str | None,
-    typer.Option("--to", metavar="FOLDER", help="Write them below this folder.", show_default="a folder RUN-files"),
+    typer.Option(
+        "--to", metavar="FOLDER", help="Write the files below this folder.", show_default="a folder RUN-files"
+    ),
 ]
 StepOption = Annotated[
     int | None,
     typer.Option("--step", metavar="N", help="Fetch the files of the checkpoint of this step, not the newest."),
 ]
-ListedOption = Annotated[bool, typer.Option("--list", "-l", help="Show which files there are, and fetch none.")]
+ListedOption = Annotated[bool, typer.Option("--list", "-l", help="List the stored files, and fetch none.")]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Also replace files that fetch did not write, or that have changed since.")
 ]
@@ -56,7 +58,8 @@ def fetch(
     """
     Fetch the files that the script has written, during the run and after it.
 
-    Files that are here already are not fetched again. The job's `outputs` say which files are stored. Times are UTC.
+    Files that are here already are not fetched again. The key `outputs` of the job names the files that are stored.
+    Times are UTC.
 
     Files that a tool could run, or read as its configuration, are not fetched: hidden files, and files with names that
     git, Python, test runners, build tools, linters or coding assistants use. Nothing is written into hidden folders or

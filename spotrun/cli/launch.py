@@ -31,13 +31,14 @@ MaxDurationOption = Annotated[
     str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this long, like 8h.")
 ]
 DeadlineOption = Annotated[
-    str | None, typer.Option("--deadline", metavar="TIME", help="Finish by then at least cost: in 8h, or at 07:00.")
+    str | None,
+    typer.Option("--deadline", metavar="TIME", help="Finish by this time, as cheaply as possible: in 8h, or at 07:00."),
 ]
 NightlyOption = Annotated[
     bool,
     typer.Option(
         "--nightly",
-        help="For cron: carry on last night's run if it is unfinished, else begin a new one. Asks nothing.",
+        help="For cron: carry on last night's run if it is unfinished, else begin a new run. Asks no questions.",
     ),
 ]
 StartOption = Annotated[
@@ -65,7 +66,7 @@ def launch(
     start: StartOption = None,
     store: LaunchStoreOption = None,
 ) -> None:
-    """Train a job, or a script by itself, to its end, on spot capacity where possible."""
+    """Train a job, or a script without a job file, to its end, on spot capacity where possible."""
     from spotrun import address
     from spotrun.runs.earlier_runs import going_on
     from spotrun.runs.nightly import attend_tonight

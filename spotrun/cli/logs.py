@@ -36,10 +36,10 @@ def logs(
     """
     Show what the training printed, attempt by attempt.
 
-    With several nodes, it is the output of rank 0, unless --member names another.
+    For a run on several nodes, this is the output of rank 0, or of the node that --member names.
 
-    A line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==` comes before what each instance printed. The log of
-    a run whose ledger is damaged is shown too, before the error.
+    The output of each instance begins with a line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==`. If the
+    run's ledger is damaged, the log is shown first, then the error.
     """
     from spotrun.runs.open_run import open_run
     from spotrun.runs.unreadable import nameless

@@ -18,9 +18,7 @@ NEWEST = 100
 def metrics(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN...]", help="Only these runs, as other commands name them.", autocompletion=run_names
-        ),
+        typer.Argument(metavar="[RUN...]", help="Only these runs, by id, name or address.", autocompletion=run_names),
     ] = None,
     store: StoreOption = None,
     last: Annotated[
@@ -32,16 +30,23 @@ def metrics(
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option("--listen", metavar="HOST:PORT", help="Serve them at /metrics until Ctrl-C, as 127.0.0.1:9753."),
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="Serve the metrics at http://HOST:PORT/metrics until Ctrl-C."
+        ),
     ] = None,
     within: Annotated[
-        str, typer.Option("--within", metavar="DURATION", help="Read for at most this long; with --listen per scrape.")
+        str,
+        typer.Option(
+            "--within",
+            metavar="DURATION",
+            help="Read the store for at most this long, or, with --listen, for each scrape.",
+        ),
     ] = "8s",
 ) -> None:
     """
-    Tell Prometheus what runs cost and how they are doing.
+    Export the costs and states of runs to Prometheus.
 
-    The figures are those of `spotrun report --json`. Nothing is written to the store.
+    The figures are the same as in `spotrun report --json`. Nothing is written to the store.
     """
     from spotrun.runs.open_run import default_store, open_run
     from spotrun.spec.values import read_positive_duration

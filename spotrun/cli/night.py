@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from spotrun.clouds.nights import Nights
     from spotrun.folder.night_record import Night
 
-NightArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name, as `spotrun night ls` shows it.")]
+NightArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of the night, as `spotrun night ls` shows it.")
+]
 
 
 AtOption = Annotated[
@@ -52,7 +54,7 @@ def install(
     Train a job every night, with no machine of yours.
 
     A function in the cloud begins each night as `launch --nightly` would, and looks after its run once a minute until
-    that has ended. Between nights nothing runs. To change the job, its files or its times, install it again.
+    the run has ended. Between nights nothing runs. To change the job, its files or its times, install it again.
     """
     from spotrun import address
     from spotrun.night.installing import Installation
@@ -103,7 +105,7 @@ def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
 
 def run(name: NightArgument, store: StoreOption = None) -> None:
-    """Begin a night now, as if it were due; a run that goes on is carried on."""
+    """Begin a night now, as if it were due, or carry on its unfinished run."""
     from datetime import UTC, datetime
 
     from spotrun.report.tables import plain
@@ -115,7 +117,7 @@ def run(name: NightArgument, store: StoreOption = None) -> None:
 
 
 def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = False) -> None:
-    """Remove a night and its schedule. Its runs stay; a run that goes on loses its runner."""
+    """Remove a night and its schedule. Its runs stay in the store. A run that has not ended loses its runner."""
     from spotrun.folder.night_record import NightRecord
     from spotrun.night.rows import newest_run
     from spotrun.runs.asking import confirm, say

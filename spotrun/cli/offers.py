@@ -26,7 +26,7 @@ RegionOption = Annotated[
         "--region",
         metavar="REGION",
         help="Show this region. Repeatable.",
-        show_default="that of your settings",
+        show_default="the region of your settings",
     ),
 ]
 AdvisorOption = Annotated[

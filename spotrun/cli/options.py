@@ -75,7 +75,7 @@ SpecArgument = Annotated[
     Path,
     typer.Argument(
         metavar="JOB.yaml|SCRIPT.py",
-        help="The job file, or a Lightning script by itself.",
+        help="The job file, or a Lightning script without one.",
         autocompletion=job_files,
     ),
 ]

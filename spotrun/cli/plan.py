@@ -28,18 +28,18 @@ WorkOption = Annotated[
 ]
 TracesOption = Annotated[
     Path | None,
-    typer.Option("--traces", metavar="PATH", help="Use a recorded market, in a format of `spotrun simulate`."),
+    typer.Option("--traces", metavar="PATH", help="Use a recorded market, in a format that `spotrun simulate` reads."),
 ]
 PriceHistoryOption = Annotated[
     bool,
     typer.Option(
-        "--price-history", help="Let prices move as they did lately: over 90 days on AWS, a year on Google Cloud."
+        "--price-history", help="Let prices change as in the last 90 days on AWS, or in the last year on Google Cloud."
     ),
 ]
 LifetimesOption = Annotated[
     int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="How often to simulate each strategy.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which markets to draw.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of the simulated markets.")]
 HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the forecast as one HTML file.")]
 
 

@@ -53,7 +53,7 @@ def reap(
         typer.Option(
             "--region",
             metavar="REGION",
-            help="AWS: region to search. Repeatable. Google Cloud shows all of a project's at once.",
+            help="AWS: region to search. Repeatable. On Google Cloud, all regions are searched.",
             show_default="us-east-1",
         ),
     ] = None,

@@ -20,10 +20,11 @@ def resume(
     """
     Carry on a run that lost its runner, was stopped or failed.
 
-    It trains the code that was uploaded at its launch. To train code that has changed, launch again.
-    For a run from another machine it asks once.
+    The run trains the code that was uploaded at its launch. To train code that has changed, launch again.
 
-    For a run that is complete, this makes sure that no instance is left and that the bill is final.
+    If the run was launched on another machine, the command asks once before it carries the run on.
+
+    If the run is complete, the command makes sure that no instance is left and that the bill is final.
     """
     from spotrun.account.summary import summarise
     from spotrun.folder.attendance import other_runner, process_of

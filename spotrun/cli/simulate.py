@@ -21,7 +21,9 @@ TracesOption = Annotated[
 StrategyOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--strategy", metavar="NAME", help="Study only this one; optimum is the best in hindsight. Repeatable."
+        "--strategy",
+        metavar="NAME",
+        help="Study only this strategy. `optimum` is the best strategy in hindsight. Repeatable.",
     ),
 ]
 WorkOption = Annotated[list[str], typer.Option("--work", metavar="DURATION", help="How long a job trains. Repeatable.")]

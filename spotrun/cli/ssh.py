@@ -34,7 +34,7 @@ def ssh(
     lead: Annotated[
         list[str] | None,
         typer.Option(
-            "-L", metavar="HERE:THERE", help="Forward a port of your machine to one of the instance: 8889:8888."
+            "-L", metavar="HERE:THERE", help="Forward a port of your machine to a port of the instance: 8889:8888."
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the command instead of running it.")] = False,
@@ -42,12 +42,12 @@ def ssh(
     """
     Open a shell on the instance where a run trains.
 
-    With several nodes, it is the instance of rank 0, unless --member names another.
+    For a run on several nodes, this is the instance of rank 0, or of the node that --member names.
 
-    On AWS it goes through Session Manager, on Google Cloud through Identity-Aware Proxy: neither needs an open port.
+    The connection uses Session Manager on AWS, and Identity-Aware Proxy on Google Cloud. Neither needs an open port.
 
-    -L forwards a port of your machine to a port of the instance, for example to a notebook. It can be repeated. On AWS,
-    no shell is opened then; on Google Cloud, a shell is opened as well.
+    -L forwards a port of your machine to a port of the instance, for example to a notebook. It can be repeated. With
+    -L, a shell is opened too on Google Cloud, but not on AWS.
     """
     from spotrun.runs.open_run import open_run
 

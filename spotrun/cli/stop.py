@@ -10,7 +10,9 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     Commit a last checkpoint, then end a run.
 
     A command without checkpoints gets SIGTERM instead, and has 30 s to end. If the store is full, no last checkpoint is
-    saved. `spotrun resume` carries it on. The name of a sweep means all of its runs, and no other trial begins.
+    saved. `spotrun resume` carries the run on.
+
+    For the name of a sweep, all of its runs stop, and no other trial begins.
     """
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
     from spotrun.report.tables import plain

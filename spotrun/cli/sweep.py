@@ -23,14 +23,14 @@ GridOption = Annotated[
 ]
 BudgetOption = Annotated[str | None, typer.Option("--budget", metavar="USD", help="What all trials together may cost.")]
 DeadlineOption = Annotated[
-    str | None, typer.Option("--deadline", metavar="TIME", help="When all have to be done: in 24h, or at 07:00.")
+    str | None, typer.Option("--deadline", metavar="TIME", help="When all trials have to be done: in 24h, or at 07:00.")
 ]
 SampleOption = Annotated[
-    int | None, typer.Option("--sample", metavar="N", min=1, help="Try only N of the combinations, at random.")
+    int | None, typer.Option("--sample", metavar="N", min=1, help="Try only N random combinations of the values.")
 ]
 ReductionFactorOption = Annotated[
     float,
-    typer.Option("--reduction-factor", metavar="N", help="Keep one trial in N at each comparison; 0: all."),
+    typer.Option("--reduction-factor", metavar="N", help="Keep one trial in N at each comparison; 0 keeps all trials."),
 ]
 MaxParallelOption = Annotated[
     int, typer.Option("--max-parallel", metavar="N", min=1, max=64, help="How many trials run at once at most.")
@@ -40,11 +40,12 @@ MetricOption = Annotated[
     typer.Option(
         "--metric",
         metavar="NAME",
-        help="Compare by this metric that the script logs. Default: keep_best's, else a loss.",
+        help="Compare trials by this metric, which the script logs. Default: the metric of keep_best, else a loss.",
     ),
 ]
 ModeOption = Annotated[
-    str | None, typer.Option("--mode", metavar="[min|max]", help="Whether a small or a large metric is good.")
+    str | None,
+    typer.Option("--mode", metavar="[min|max]", help="Whether a small or a large value of the metric is good."),
 ]
 GraceEpochsOption = Annotated[
     int | None,
@@ -52,18 +53,24 @@ GraceEpochsOption = Annotated[
         "--grace-epochs",
         metavar="N",
         min=1,
-        help="Compare first after this many epochs. Default: as late as the budget allows.",
+        help="Compare trials for the first time after this many epochs. Default: as late as the budget allows.",
     ),
 ]
 ResumeStoppedOption = Annotated[
     bool,
     typer.Option(
-        "--resume-stopped", help="In the end, carry on the best of the stopped trials while the budget lasts."
+        "--resume-stopped", help="At the end, spend the rest of the budget on the best of the stopped trials."
     ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which trials come first.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of the random order of trials.")]
 NameOption = Annotated[
-    str | None, typer.Option("--name", "-n", metavar="NAME", help="Name the sweep. Default: the job's name and -sweep.")
+    str | None,
+    typer.Option(
+        "--name",
+        "-n",
+        metavar="NAME",
+        help="Give the sweep this name. Default: resnet50-sweep for a job named resnet50.",
+    ),
 ]
 ForegroundOption = Annotated[bool, typer.Option("--foreground", hidden=True)]
 
@@ -90,11 +97,12 @@ def sweep(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Train a job with several parameters, under one budget and one deadline; the worst trials stop early.
+    Train a job with many values of its parameters, under one budget and one deadline; the worst trials stop early.
 
-    Each trial is an ordinary run, NAME-1, NAME-2 and so on. Repeat the same command to carry on a sweep that was
-    stopped or lost its process. For a sweep that is over, it shows the report. A parameter becomes an argument of the
-    script, or sets the variable of that name if the job's envs have one.
+    Each trial is an ordinary run, NAME-1, NAME-2 and so on. To carry on a sweep that was stopped or lost its process,
+    repeat the same command. If the sweep is over, the command shows the report.
+
+    A parameter becomes an argument of the script, or sets the variable of that name if the job's envs have one.
     """
     import contextlib
     import sys

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def validate(
     spec_path: Annotated[
-        Path | None, typer.Argument(metavar="[JOB.yaml|SCRIPT.py]", help="The job file, or a script by itself.")
+        Path | None, typer.Argument(metavar="[JOB.yaml|SCRIPT.py]", help="The job file, or a script without one.")
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a job file, for editors.")] = False,
     source: Annotated[
@@ -36,7 +36,7 @@ def validate(
     """
     Check a job and show every mistake, with its line and how to fix it.
 
-    It calls no cloud: `spotrun launch --dry-run` shows whether one rents out the resources.
+    This command calls no cloud. `spotrun launch --dry-run` shows whether a cloud has the resources.
     """
     from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import say

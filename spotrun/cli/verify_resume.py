@@ -19,7 +19,7 @@ KillsOption = Annotated[
     typer.Option("--kills", metavar="N", min=1, help="How often to kill, at random steps.", show_default="4"),
 ]
 AtOption = Annotated[str | None, typer.Option("--at", metavar="STEP,...", help="Kill after exactly these steps.")]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Which random steps.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="The seed of the random steps.")]
 WithinOption = Annotated[str, typer.Option("--within", metavar="DURATION", help="How long each training may last.")]
 KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the runs, logs and traces.")]
 
@@ -38,10 +38,12 @@ def verify_resume(
     Check that a resumed training ends with the same bits as an undisturbed one.
 
     Trains the script twice on this machine, once with kills, and compares. If a metric, an object or a file differs and
-    no step does, it trains once more without kills, to see what differs by itself. Exits with 9 if anything else
-    differs. Epochs, batches and steps count from 1, in JSON too.
+    no step does, it trains once more without kills, to see what differs without a kill too. Exits with 9 if anything
+    else differs.
 
-    If a command keeps its state in files, the files are compared by content.
+    Epochs, batches and steps count from 1, in JSON too.
+
+    If the job is a command that keeps its state in files, the contents of the files are compared.
     """
     import os
 
