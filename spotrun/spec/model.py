@@ -73,16 +73,16 @@ class TrainSpec(Model):
         "among what is installed.",
     )
     args: fields.Arguments = Field(
-        default=(), description="The arguments of the script or module, one list item each: [--epochs, 90]."
+        default=(), description="The arguments of the script or module, as a list: [--epochs, 90]."
     )
     run: fields.Command | None = Field(default=None, description="A shell command, instead of script and args.")
     state: tuple[fields.StatePath, ...] = Field(
         default=(),
         max_length=100,
-        description="Folders and files in which a command without checkpoints of spotrun's keeps what it needs to go "
-        "on, relative to workdir: [out/, model.ckpt]. They are stored whenever they are at rest, and are there again "
-        "when it starts on another instance. So is all that it writes to $SPOTRUN_STATE_DIR, without this line too. "
-        'What fits a pattern after a ! is not state: "!out/*.log".',
+        description="For a command without spotrun's checkpoints: the folders and files that it needs to continue, "
+        "relative to workdir: [out/, model.ckpt]. spotrun stores them whenever nothing writes to them, and restores "
+        "them before the command starts on another instance. Files in $SPOTRUN_STATE_DIR are always stored in this "
+        'way. "!out/*.log" excludes files.',
     )
 
     @model_validator(mode="after")
@@ -144,15 +144,15 @@ class ResourcesSpec(Model):
     )
     home: fields.CloudName | None = Field(
         default=None,
-        description="A machine of your own, by its name under `hardware`: it trains whenever it is free and the "
-        "deadline allows it, and the cloud does otherwise. {any_of: [{cloud: local, hardware: box}, {cloud: aws}]} "
-        "says the same.",
+        description="A machine of your own, by its name under `hardware`. It trains whenever it is free and the "
+        "deadline allows it; otherwise the cloud trains. Another spelling: {any_of: [{cloud: local, hardware: box}, "
+        "{cloud: aws}]}.",
     )
     accelerators: fields.Kinds | None = Field(
         default=None,
-        description="Accelerators per instance, by name and number: V100:1, {V100: 1} or V100. A choice of several, "
-        "{any_of: [T4:1, A10G:1, c5.xlarge]}, is decided by dollars per sample; [T4:1, A10G:1] and {T4: 1, A10G: 1} "
-        "are choices too. An entry may be an instance type, with or without accelerators.",
+        description="Accelerators per instance, by name and number: V100:1, {V100: 1} or V100. With {any_of: [T4:1, "
+        "A10G:1, c5.xlarge]}, spotrun chooses by dollars per sample; [T4:1, A10G:1] and {T4: 1, A10G: 1} mean a "
+        "choice too. An entry may be an instance type, with or without accelerators.",
     )
     instance_type: fields.CloudName | None = Field(default=None, description="Rent only this instance type: g5.xlarge.")
     region: fields.CloudName | None = Field(default=None, description="Rent only in this region: us-east-1.")
@@ -166,13 +166,14 @@ class ResourcesSpec(Model):
     image_id: fields.ContainerImage | None = Field(
         default=None,
         description="The container image in which setup and training run: docker:REPO/NAME:TAG, or "
-        "docker:REPO/NAME@sha256:…. The launch looks up the digest of a tag, which the whole run then has. For a "
-        "private registry write envs: {SKYPILOT_DOCKER_USERNAME: NAME} and secrets: [SKYPILOT_DOCKER_PASSWORD]. "
-        "Default: the machine image alone.",
+        "docker:REPO/NAME@sha256:…. The launch looks up the digest of a tag, and the whole run uses this digest. For "
+        "a private registry write envs: {SKYPILOT_DOCKER_USERNAME: NAME} and secrets: [SKYPILOT_DOCKER_PASSWORD]. "
+        "Default: no container.",
     )
     spot_policy: fields.SpotPolicy = Field(
         default="auto",
-        description="`spot` and `on-demand` rent only that. `auto` rents spot if it can, on-demand if it must.",
+        description="`spot` and `on-demand` rent only this capacity. `auto` rents spot where possible, and on-demand "
+        "where needed.",
     )
     max_price: fields.Usd | None = Field(
         default=None, description="The highest price to rent at, in US dollars per hour and instance: 2.50."
@@ -206,13 +207,13 @@ class CheckpointFilesSpec(Model):
 
     max_gb: fields.Gigabytes = Field(
         default=20.0,
-        description="How many GB of files to store, the small ones first. The log names what was left out.",
+        description="How many GB of files to store, the small files first. The log names the files that were left out.",
     )
     exclude: tuple[fields.FilePattern, ...] = Field(
         default=(),
         max_length=100,
-        description='Patterns of files that belong to no checkpoint, read as in .gitignore: [data/, "*.mmap"]. They '
-        "stay as they are when a training resumes on the same instance, and are not there on another one.",
+        description='Patterns of files that belong to no checkpoint, read as in .gitignore: [data/, "*.mmap"]. When a '
+        "training resumes on the same instance, these files stay as they are. On another instance they are missing.",
     )
 
 
@@ -226,17 +227,20 @@ class CheckpointSpec(Model):
     )
     every: fields.CheckpointInterval = Field(
         default="auto",
-        description='The time between checkpoints: 10m, "500 steps", or `auto`, which wastes the least time '
-        "(Young 1974). More are made: soon after training begins on an instance, at the end of each epoch, before an "
-        "instance goes, and at the end; all but the last at least 30s apart.",
+        description='The interval between checkpoints: 10m, "500 steps", or `auto`, which wastes the least time (Young '
+        "1974). More checkpoints are made soon after training begins on an instance, at the end of each epoch, before "
+        "an instance goes, and at the end of the training. All but the last are at least 30s apart.",
     )
     keep_last: StrictInt = Field(default=3, ge=1, le=10_000, description="How many of the newest checkpoints to keep.")
     keep_best: KeepBestSpec | None = Field(
         default=None,
-        description="Keep the best by a metric as well: for each value, the first checkpoint after it was logged.",
+        description="Keep the best checkpoints by a metric as well. A value of the metric counts for the first "
+        "checkpoint after it was logged.",
     )
     keep_every: fields.StepCount | None = Field(
-        default=None, description='Keep the first checkpoint of each stretch of this many steps as well: "1000 steps".'
+        default=None,
+        description='Keep also one checkpoint for each interval of this many steps, the first in the interval: "1000 '
+        'steps".',
     )
     files: CheckpointFilesSpec = Field(
         default=CheckpointFilesSpec(),
@@ -244,11 +248,11 @@ class CheckpointSpec(Model):
     )
     exact: fields.Exactness = Field(
         default="tell",
-        description="What to do when something changes in training that no checkpoint can hold, such as a socket or an "
-        "environment of a library: `tell` names it in the log, in `status`, in `why` and in the report; `require` ends "
-        "the run there. `bits` does so too, and where `resources.accelerators` is a choice, the kind of instance that "
-        "made the first checkpoint trains to the end: on another kind, samples and their order are the same, and bits "
-        "need not be.",
+        description="What to do when training changes an object that no checkpoint can hold, such as a socket "
+        "or an environment of a library. `tell` names the object in the log, in `status`, in `why` "
+        "and in the report. `require` ends the run. `bits` ends it too, and keeps the kind of "
+        "instance that made the first checkpoint where `resources.accelerators` is a choice: on "
+        "another kind, samples and their order are the same, but bits may differ.",
     )
 
     @property
@@ -264,12 +268,13 @@ class OutputsSpec(Model):
         default=("**",),
         max_length=100,
         description='Patterns of files, relative to the work folder: [best.ckpt, "logs/*.csv", "!data/"]. They are '
-        "read as in .gitignore, and ! leaves out. Only what the script wrote or changed counts. Default: all of it, "
-        "but for caches and environments. [] stores nothing.",
+        "read as in .gitignore, and ! excludes files. Only files that the script wrote or changed are stored. "
+        "Default: all these files, except caches and environments. [] stores nothing.",
     )
     max_gb: fields.Gigabytes = Field(
         default=10.0,
-        description="How many GB of files to store, the small ones first. `spotrun fetch` names what was left out.",
+        description="How many GB of files to store, the small files first. `spotrun fetch` names the files that were "
+        "left out.",
     )
 
 
@@ -278,29 +283,29 @@ class DataSpec(Model):
 
     gb: fields.Gigabytes = Field(
         default=0.0,
-        description="How many GB each instance reads when it starts. An instance in another region than the bucket's "
-        "pays for them, so they count in the choice of a region.",
+        description="How many GB each instance reads when it starts. An instance outside the bucket's region pays for "
+        "this traffic, so spotrun counts its cost when it chooses a region.",
     )
 
 
 class PolicySpec(Model):
-    """Rules for leaving spot and coming back, and for when a silent trainer counts as hung."""
+    """Rules for leaving spot and returning to it, and for when a silent trainer counts as hung."""
 
     deadline: fields.Deadline | None = Field(
         default=None,
-        description="When the run must be done: 8h counts from the launch, 07:00 is the next time that the launching "
-        "machine's clock shows it, and 2026-12-01T07:00 is that moment on this clock (2026-12-01T07:00Z in UTC). "
-        "spotrun then keeps the deadline at the least cost, by `strategy`.",
+        description="When the run must be done. 8h counts from the launch. 07:00 (the next time that it is 07:00) and "
+        "2026-12-01T07:00 are in the time zone of the launching machine; 2026-12-01T07:00Z is in UTC. spotrun keeps "
+        "the deadline at the lowest cost, by `strategy`.",
     )
     strategy: fields.StrategyName = Field(
         default="ours",
         description="How spotrun keeps a deadline: ours uses spot while the deadline leaves time for it, "
-        "on_demand_only never does, and spot_only always does, even if the run is late.",
+        "on_demand_only never uses spot, and spot_only always uses spot, even if the run is late.",
     )
     expected_work: fields.PositiveDuration | None = Field(
         default=None,
-        description="How long the training takes without any interruption, if you know: 4h. Without it a run with a "
-        "deadline begins on demand, until spotrun has measured its steps.",
+        description="How long the training takes without any interruption, if you know: 4h. If it is not given, a run "
+        "with a deadline trains on demand until spotrun has measured its steps.",
     )
     on_demand_after: fields.Duration = Field(
         default=timedelta(minutes=10),
@@ -309,13 +314,13 @@ class PolicySpec(Model):
     return_to_spot: StrictBool = Field(default=True, description="Go back to spot when it is available again.")
     return_cooldown: fields.Duration = Field(
         default=timedelta(minutes=10),
-        description="How long to keep on-demand, or to wait after spot was refused, before asking for spot again.",
+        description="How long to keep on-demand, or to wait after spot was refused, before the next request for spot.",
     )
     hang_after: fields.PositiveDuration = Field(
         default=timedelta(minutes=5),
-        description="A trainer that makes no progress for this long counts as hung. Before its first step, after "
-        "fit(), and in a command, it is one that prints nothing and computes nothing for three times as long. The "
-        "machine's own clock has to say 30 s at least, or 90 s, however fast the run's passes.",
+        description="How long a trainer may make no progress before it counts as hung. spotrun waits longer if ten "
+        "steps take longer, and always at least 30 s of system time. Before the first step, after fit() and for a "
+        "command, output and computing count as progress, and all these times are three times as long.",
     )
 
 
@@ -351,7 +356,8 @@ class ReportSpec(Model):
     )
     baseline_usd_per_hour: fields.Usd | None = Field(
         default=None,
-        description="The on-demand price of that other instance type, in US dollars per hour. `launch` looks it up.",
+        description="The on-demand price of the instance type in `baseline`, in US dollars per hour. `launch` looks it "
+        "up.",
     )
 
     @model_validator(mode="after")
@@ -413,16 +419,16 @@ class ScriptStep(Model):
         '"after DURATION" (of run time since the step before).'
     )
     then: fields.MarketAction = Field(
-        description="interrupt: the cloud takes the spot instance. no-spot: it takes it, and offers no spot anywhere "
-        "until a later step spot-returns. rebalance: it only recommends leaving the instance. cut-off: a member of a "
-        "gang reaches the others no longer."
+        description="interrupt: the cloud takes the spot instance. no-spot: the cloud takes the spot instance, and "
+        "offers no spot anywhere until a later step spot-returns. rebalance: the cloud only recommends leaving the "
+        "instance. cut-off: a member of a gang can no longer reach the others."
     )
     members: StrictInt | None = Field(
-        default=None, ge=1, description="How many members of a gang the step meets at once. Default: 1."
+        default=None, ge=1, description="How many members of a gang the step affects at once. Default: 1."
     )
     notice: fields.NoticeTime = Field(
         default=timedelta(seconds=120),
-        description="How long before the cloud takes the instance it warns: 120s, or none for no warning.",
+        description="The time between the cloud's warning and the end of the instance: 120s, or none for no warning.",
     )
 
     @model_validator(mode="before")
@@ -436,10 +442,11 @@ class ScriptStep(Model):
 
 
 class LocalMarketSpec(Model):
-    """The local cloud: how fast its clock runs, how it boots, and what its market does."""
+    """The local cloud: the speed of its clock, its boot time, and its market."""
 
     time_scale: fields.TimeScale = Field(
-        default=1.0, description="Run seconds per real second: at 60, a minute of the market takes a second."
+        default=1.0,
+        description="Seconds of run time in a second of system time: at 60, a minute of the market takes a second.",
     )
     seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="The seed of a generated market.")
     boot: fields.Duration = Field(
@@ -452,14 +459,14 @@ class LocalMarketSpec(Model):
     )
     recommended: fields.Share | None = Field(
         default=None,
-        description="In a generated market, the share of interruptions that a rebalance recommendation precedes, by up "
-        "to 10 min before the notice. As many again are false alarms. This is an assumption: AWS publishes no "
+        description="In a generated market, the share of interruptions with a rebalance recommendation up to 10 min "
+        "before the notice. As many recommendations again are false alarms. This is an assumption: AWS publishes no "
         "figures.",
     )
     capacity: StrictInt | None = Field(
         default=None,
         ge=1,
-        description="How many spot instances of this run each type in each zone has room for. Default: any number.",
+        description="How many spot instances of each type this run can have in each zone. Default: any number.",
     )
     script: tuple[ScriptStep, ...] = Field(default=(), description="What happens to the market, step by step.")
 
@@ -500,7 +507,7 @@ class AwsSpec(Model):
         description="Rent only these types: [g5.xlarge]. Default: every x86_64 type that suits `resources`.",
     )
     image_id: fields.CloudName | None = Field(
-        default=None, description="The machine image: ami-… Default: the one that image_parameter names."
+        default=None, description="The machine image: ami-… Default: the image that image_parameter names."
     )
     image_parameter: fields.ImageParameter = Field(
         default=DEEP_LEARNING_AMI, description="The SSM parameter that names the newest image."
@@ -513,8 +520,8 @@ class AwsSpec(Model):
     )
     launch_template: fields.TemplateName | None = Field(
         default=None,
-        description="The name of a launch template. A launch uses its default version of that time; spotrun's own "
-        "settings win.",
+        description="The name of a launch template. Each launch uses the template's current default version. Where "
+        "both set a value, spotrun's value is used.",
     )
     security_group: fields.CloudName = Field(
         default="spotrun-node",
@@ -522,8 +529,8 @@ class AwsSpec(Model):
     )
     instance_profile: fields.CloudName | None = Field(
         default=None,
-        description="The name of your own instance profile, whose role then serves all runs. Default: spotrun makes "
-        "one for each run, which reaches only that run's folder, and removes it at the end.",
+        description="The name of your own instance profile, whose role all runs then use. Default: spotrun makes a "
+        "profile for each run, which can reach only the folder of this run, and removes it at the end.",
     )
 
     @model_validator(mode="after")
@@ -537,7 +544,7 @@ class GcpSpec(Model):
     """Google Compute Engine: where to look for capacity, and how to set up instances. Only used with `cloud: gcp`."""
 
     project: fields.GoogleProject | None = Field(
-        default=None, description="The id of the project that pays. Default: that of the login."
+        default=None, description="The id of the project that pays. Default: the project of your login."
     )
     regions: tuple[fields.CloudName, ...] = Field(
         default=("us-central1",),
@@ -547,8 +554,8 @@ class GcpSpec(Model):
     instance_types: tuple[fields.CloudName, ...] = Field(
         default=(),
         max_length=100,
-        description="Rent only these types: [g2-standard-8]. Default: every x86_64 type that suits `resources`, whose "
-        "GPUs are a part of it.",
+        description="Rent only these types: [g2-standard-8]. Default: every x86_64 type that suits `resources` and has "
+        "its GPUs built in.",
     )
     image: fields.GoogleImage = Field(
         default=DEEP_LEARNING_IMAGE,
@@ -561,8 +568,8 @@ class GcpSpec(Model):
     )
     service_account: fields.ServiceAccount | None = Field(
         default=None,
-        description="The address of your own service account, which then serves all runs. Default: spotrun makes one "
-        "for each run, which reaches only that run's folder, and removes it at the end.",
+        description="The address of your own service account, which all runs then use. Default: spotrun makes a "
+        "service account for each run, which can reach only the folder of this run, and removes it at the end.",
     )
 
     @model_validator(mode="after")
@@ -583,7 +590,7 @@ class PartitionSpec(Model):
         description="spot: jobs of other partitions or users may take its nodes. on_demand: no other job takes them."
     )
     usd_per_node_hour: fields.NodeUsd = Field(
-        description="What a node costs, in US dollars per hour: 0.40. Where it costs nothing: 0."
+        description="The price of a node, in US dollars per hour: 0.40. Write 0 if it costs nothing."
     )
     accelerators: fields.AcceleratorCount | None = Field(
         default=None, description="The GPUs that an instance gets, by name and number: V100:1."
@@ -594,14 +601,16 @@ class PartitionSpec(Model):
     )
     gres: fields.SlurmText | None = Field(
         default=None,
-        description="What Slurm calls these GPUs, where a partition has several kinds: gpu:tesla_v100:1. Default: as "
-        "many GPUs of any kind as `accelerators` says.",
+        description="Slurm's name and number for these GPUs, if the partition has several kinds: gpu:tesla_v100:1. "
+        "Default: the number in `accelerators`, of any kind.",
     )
-    qos: fields.CloudName | None = Field(default=None, description="The QOS to ask with. Default: the cluster's.")
+    qos: fields.CloudName | None = Field(
+        default=None, description="The QOS of spotrun's jobs. Default: the cluster's default."
+    )
     max_time: fields.PositiveDuration = Field(
         default=timedelta(hours=24),
-        description="How long a job may run there, by the partition's MaxTime. An instance is replaced in time. At "
-        "least 10m.",
+        description="How long a job may run in the partition (its MaxTime), at least 10m. spotrun replaces an instance "
+        "before this time is over.",
     )
 
     @model_validator(mode="after")
@@ -613,23 +622,25 @@ class PartitionSpec(Model):
 
 
 class SlurmSpec(Model):
-    """A Slurm cluster: its partitions, and how to ask for nodes. Only used with `cloud: slurm`."""
+    """A Slurm cluster: its partitions, and how to request nodes. Only used with `cloud: slurm`."""
 
     partitions: tuple[PartitionSpec, ...] = Field(
-        default=(), max_length=100, description="The partitions to ask, in any order: the cheapest comes first."
+        default=(),
+        max_length=100,
+        description="The partitions to request nodes from, in any order: spotrun tries the cheapest first.",
     )
     account: fields.CloudName | None = Field(
         default=None, description="The account to charge, as for sbatch --account. Default: your usual one."
     )
     wait: fields.PositiveDuration = Field(
         default=timedelta(minutes=5),
-        description="How long a job may wait in a queue. Then the partition counts as full and spotrun tries the next. "
-        "At most 10m.",
+        description="How long a job may wait in a queue, at most 10m. After that, the partition counts as full and "
+        "spotrun tries the next one.",
     )
     scratch: fields.NodeFolder = Field(
         default="/tmp",  # noqa: S108  an instance makes a folder of its own there, for its user alone
-        description="A folder on each node for what an instance keeps while it lives: the work folder and the "
-        "environment. It is removed at the end.",
+        description="A folder on each node, in which each instance makes its work folder and environment. "
+        "spotrun removes both when the instance ends.",
     )
 
     @model_validator(mode="after")
@@ -654,8 +665,8 @@ class RunSpec(Model):
         description="The name of the run: small letters, digits and dashes. Default: the name of the file."
     )
     workdir: fields.WorkFolder = Field(
-        description="The folder to upload and to train in, relative to this file. Default: this file's folder. "
-        "What .gitignore and .spotrunignore name stays behind."
+        description="The folder to upload and to train in, relative to this file. Default: this file's folder. Files "
+        "that .gitignore or .spotrunignore names are not uploaded."
     )
     train: TrainSpec = Field(description="The program to run: script and args, or run.")
     setup: fields.Command | None = Field(
@@ -664,9 +675,9 @@ class RunSpec(Model):
     )
     pack_setup: StrictBool = Field(
         default=True,
-        description="Keep the files that setup changed in its environment and in the work folder, and unpack them on "
-        "the next instance instead of running setup again. Write false if setup does more than change files, like "
-        "sysctl.",
+        description="Store the files that setup changed in its environment and in the work folder, and unpack them on "
+        "the next instance instead of running setup again. Write false if setup does more than change files, for "
+        "example with sysctl.",
     )
     envs: fields.Environment = Field(
         default={},
@@ -674,11 +685,12 @@ class RunSpec(Model):
     )
     secrets: fields.SecretNames = Field(
         default={},
-        description="Environment variables of the training alone, by name: [WANDB_API_KEY]. The instance reads their "
-        "values when it needs them, and nothing else stores them. On aws a value comes from the SecureString "
-        "/spotrun/NAME of the Parameter Store, or {NAME: ssm:/spotrun/other}; on gcp from the secret spotrun-NAME of "
-        "Secret Manager, or {NAME: gsm:spotrun-other}; on the local cloud from the variable "
-        "NAME of the environment that you launch from, or {NAME: env:OTHER}.",
+        description="Environment variables with secret values, for training but not for setup, by name: "
+        "[WANDB_API_KEY]. The instance reads the values when it needs them, and nothing else "
+        "stores them. On aws, the value of NAME is the SecureString /spotrun/NAME of the Parameter "
+        "Store; {NAME: ssm:/spotrun/other} names another. On gcp, it is the secret spotrun-NAME of "
+        "Secret Manager, or {NAME: gsm:spotrun-other}. On the local cloud, it is the variable NAME "
+        "of the environment that you launch from, or {NAME: env:OTHER}.",
     )
     resources: ResourcesSpec = Field(
         default=ResourcesSpec(), description="The cloud to train on, and the instances that spotrun may rent."
@@ -686,12 +698,14 @@ class RunSpec(Model):
     hardware: Mapping[fields.CloudName, HardwareSpec] = Field(
         default={},
         max_length=20,
-        description="Machines of your own, by name: what each cost and draws, and so what an hour of it costs.",
+        description="Machines of your own, by name. Cost and power of a machine determine the price of an hour.",
     )
     checkpoint: CheckpointSpec = Field(default=CheckpointSpec(), description="Where checkpoints go, and how often.")
     outputs: OutputsSpec = Field(default=OutputsSpec(), description="Which files of the script to store.")
-    data: DataSpec = Field(default=DataSpec(), description="What each instance reads when it starts.")
-    policy: PolicySpec = Field(default=PolicySpec(), description="When to leave spot and when to come back.")
+    data: DataSpec = Field(default=DataSpec(), description="How much data each instance reads when it starts.")
+    policy: PolicySpec = Field(
+        default=PolicySpec(), description="When to leave spot, when to return, and when a trainer counts as hung."
+    )
     max_duration: fields.PositiveDuration | None = Field(
         default=None, description="Stop the run after this long, whatever it is doing: 12h."
     )
@@ -702,12 +716,14 @@ class RunSpec(Model):
     )
     retry: RetrySpec = Field(default=RetrySpec(), description="What to do when the script itself fails.")
     num_nodes: fields.NodeCount = Field(
-        default=1, description="How many instances train together: more than 1 on the local cloud and on slurm, so far."
+        default=1, description="How many instances train together. Only the local cloud and slurm support more than 1."
     )
     local: LocalMarketSpec = Field(default=LocalMarketSpec(), description="The local cloud's clock and market.")
     aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and how to set up instances.")
     gcp: GcpSpec = Field(default=GcpSpec(), description="Where to look on Compute Engine, and how to set up instances.")
-    slurm: SlurmSpec = Field(default=SlurmSpec(), description="The partitions of a Slurm cluster, and how to ask them.")
+    slurm: SlurmSpec = Field(
+        default=SlurmSpec(), description="The partitions of a Slurm cluster, and how to request nodes."
+    )
 
     @property
     def cloud(self) -> CloudRules[RunSpec]:

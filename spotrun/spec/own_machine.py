@@ -76,20 +76,20 @@ _HoursOfDay = Annotated[Decimal, BeforeValidator(read_positive), Field(le=24), _
 
 class Machine(Model):
     """
-    A machine of one's own that is paid for over `months` months and computes on `days_per_month` days of each.
-    `maintenance_usd` is for all of the months.
+    A machine that the user owns. Its price is spread over `months` months, and it computes on `days_per_month` days of
+    each. `maintenance_usd` is for all of the months.
     """
 
-    purchase_usd: Amount = Field(description="What it cost, in US dollars: 6500.")
-    months: Positive = Field(description="Over how many months it is paid for: 30.")
+    purchase_usd: Amount = Field(description="The price of the machine, in US dollars: 6500.")
+    months: Positive = Field(description="The number of months over which the price is spread: 30.")
     maintenance_usd: Amount = Field(
-        default=Decimal(0), description="What its upkeep costs in all of these months, in US dollars."
+        default=Decimal(0), description="The cost of upkeep in all of these months, in US dollars."
     )
     days_per_month: _DaysOfMonth = Field(
-        description="On how many days of a month it computes: 10. The fewer these are, the more an hour costs."
+        description="On how many days of a month it computes: 10. With fewer days, an hour costs more."
     )
-    hours_per_day: _HoursOfDay = Field(default=Decimal(24), description="For how many hours of such a day it computes.")
-    watts: Amount | None = Field(default=None, description="What it draws while it computes, in watts: 1000.")
+    hours_per_day: _HoursOfDay = Field(default=Decimal(24), description="How many hours it computes on such a day.")
+    watts: Amount | None = Field(default=None, description="The power that it uses while it computes, in watts: 1000.")
     usd_per_kwh: Amount | None = Field(default=None, description="The price of a kilowatt-hour, in US dollars: 0.20.")
 
     @model_validator(mode="after")
@@ -121,7 +121,7 @@ class Machine(Model):
 
 
 class HardwareSpec(Machine):
-    """A machine of one's own that trains: its cost, and its hardware."""
+    """A machine that the user owns and that trains: its cost, and its hardware."""
 
     accelerators: fields.AcceleratorCount | None = Field(
         default=None, description="The GPUs that it has, by name and number: RTX4090:1."
@@ -130,13 +130,14 @@ class HardwareSpec(Machine):
     memory: StrictInt | None = Field(default=None, ge=1, le=1_000_000, description="How much memory it has, in GB.")
     speed: Positive = Field(
         default=Decimal(1),
-        description="How many times as fast as the cloud's instance it trains: 0.5 takes twice as long. spotrun "
-        "measures it as soon as both have trained. A deadline that it cannot keep is kept in the cloud.",
+        description="The training speed compared with the cloud's instance: at 0.5, training takes twice as long. "
+        "spotrun measures the speed as soon as both have trained. If this machine is too slow for the deadline, the "
+        "cloud trains.",
     )
     host: fields.CloudName | None = Field(
         default=None,
-        description="The name of the machine in its network, as `hostname` prints it. A runner elsewhere trains in the "
-        "cloud. Default: the machine that launches.",
+        description="The name of the machine in its network, as `hostname` prints it. A runner on any other machine "
+        "trains in the cloud. Default: the machine that launches.",
     )
 
     @property
