@@ -40,7 +40,7 @@ def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
     Return how many times as fast a training can be with `more` processors, if its loaders use them like the present
     ones.
 
-    None if the present ones have time to spare: then loading waits for something else, or has too few workers.
+    None if the present processors have time to spare: then loading waits for something else, or has too few workers.
     """
     if measured.cpu_share is None or measured.cpu_share < BUSY or not measured.cpus:
         return None

@@ -159,8 +159,8 @@ def _target(run_id: str, to: str | None) -> Path:
     """
     Return the folder to write into.
 
-    Refuse a folder that is hidden, or belongs to git or another tool, or is inside such a folder, wherever the command
-    is called. Names of folders above the user's home do not count.
+    Refuse a folder that is hidden, or belongs to git or another tool, or is inside such a folder. The current folder
+    makes no difference. Names of folders above the user's home do not count.
 
     Raises:
         SpecInvalid: the folder is refused, or `to` is empty.

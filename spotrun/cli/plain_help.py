@@ -70,8 +70,8 @@ class VerbGroup(TyperGroup):
     """
     A group whose verbs are imported when they are chosen, because `--help` has no time to import them all.
 
-    Each verb is a function in a file of `spotrun/cli`; both have the verb's name. If the file has an `app`, the verb is
-    a group of further verbs.
+    Each verb is a function in a file of `spotrun/cli`; function and file have the verb's name. If the file defines
+    `app`, the verb is a group of further verbs.
     """
 
     verbs: ClassVar[Mapping[str, ListedVerb]]

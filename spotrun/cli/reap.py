@@ -96,8 +96,8 @@ def reap(
 
 def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
     """
-    Return all instances, and None. If a region does not answer, return the instances of the other regions, and its
-    error.
+    Return all instances, and None. If a region does not answer, return the instances of the other regions, and the
+    error of this region.
     """
     unseen = None
     try:
@@ -243,7 +243,7 @@ def _is_of_the_past(run: OpenRun | None, leftover: Leftover) -> bool:
 
 
 def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
-    """Remove the identities of runs that are over, and those that a check of the account has left behind."""
+    """Remove the identities of runs that are over, and identities that a check of the account has left behind."""
     from spotrun.clock import system_clock
     from spotrun.clouds.identities import is_left_trial
     from spotrun.runs.asking import confirm
@@ -263,7 +263,7 @@ def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
 
 
 def _is_removed(identities: Identities, uid: str, what: str) -> bool:
-    """Remove an identity. Print a failure and return False, so that the others are still removed."""
+    """Remove an identity. Print a failure and return False, so that other identities are still removed."""
     try:
         identities.remove(uid)
     except CloudError as error:

@@ -98,7 +98,7 @@ def status(
 
 
 def _named(runs: list[OpenRun], name: str | None) -> list[OpenRun]:
-    """Return the runs with exactly this name or id; if there are none, those whose name or id begins with it."""
+    """Return the runs with exactly this name or id; if there are none, the runs whose name or id begins with it."""
     exactly = [run for run in runs if name in (None, run.id, run.created.name, run.created.uid)]
     return exactly or [run for run in runs if name and name in (run.id[: len(name)], run.created.uid[: len(name)])]
 

@@ -22,9 +22,9 @@ class CallCounter:
     """
     Counts the calls in one environment of the function, which has `memory_mb` of memory.
 
-    It writes at the first call for a run, at the last, and at each call that is not by the minute; for calls by the
-    minute, only now and then. `asked_for` returns the number of requests that this process has sent to the store.
-    `starting_s` is the duration of the process's start.
+    It writes the counts at the first and the last call for a run, and at each call that is not a minute's scheduled
+    call. At scheduled calls, it writes them only now and then. `asked_for` returns the number of requests that this
+    process has sent to the store. `starting_s` is the duration of the process's start.
     """
 
     def __init__(

@@ -1,19 +1,19 @@
 """
 The function that attends to the nights of one name: a runner that is called, instead of one that keeps running.
 
-    {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: begin it, or carry on what is unfinished
-    {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, in the hour after; if it fails, tell those whom the
-                                                         job names
-    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person wants one now
+    {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: begin it, or carry on its unfinished run
+    {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, in the hour after; if it fails, notify the receivers
+                                                         that the job names
+    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person begins a night now
     {"kind": "tick"}                                     look after the newest run once
     {"kind": "look"}                                     the same, and set the alarm, in any case
-    an event of EC2                                      the same, if it is about an instance of the run, and longer
+    an event of EC2                                      look after the run for longer, if it owns the instance
 
-It is a runner like any other (protocol 6 and 8): it may be killed at any moment, and two may act at once. Its memory
-between two calls only saves requests.
+The function is a runner like any other (protocol 6 and 8): it may be killed at any moment, and two may act at once. Its
+memory between two calls only saves requests.
 
-It trusts the store only as far as the pin in its environment allows (night_pin.py): it begins only the job that was
-installed, and attends only to runs that it has created itself.
+The function trusts the store only as far as the pin in its environment allows (night_pin.py): it begins only the
+installed job, and attends only to runs that it has created itself.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class Attendant:
         return nights_of(self._pin.night).addresses(places)
 
     def _set(self, act: Callable[[], None]) -> None:
-        """Set the alarm if possible: without it the run is still attended to, as long as calls come."""
+        """Set the alarm if possible. Without the alarm, the function still attends to the run at each call."""
         try:
             act()
         except CloudError as error:
@@ -333,7 +333,8 @@ class Attendant:
 
     def _goes_on(self) -> bool:
         """
-        Return True if this process attends to an unfinished run, so that no night begins another: see `_unfinished`.
+        Return True if this process attends to an unfinished run, so that no night begins another run: see
+        `_unfinished`.
         """
         if self._attended is None:
             return False
@@ -355,8 +356,8 @@ class Attendant:
         """
         Stop attending: nothing runs any more.
 
-        A night that another process has begun meanwhile sets the alarm either before we turn it off, or after that. If
-        before, its record exists, and we set the alarm again.
+        Another process may have begun a night meanwhile. If it set the alarm before we turn the alarm off, the night's
+        record exists, and we set the alarm again.
         """
         before = self._newest
         self._attended = None

@@ -29,7 +29,7 @@ class Installation:
     The night of the job at `path` under `overrides`, which begins at the time `at` on `days`, both as typed.
 
     Raises:
-        SpecInvalid, CloudError, StoreError: it cannot be installed like this.
+        SpecInvalid, CloudError, StoreError: the night cannot be installed like this.
     """
 
     def __init__(self, path: Path, overrides: Mapping[str, object], at: str, days: str) -> None:
@@ -119,7 +119,7 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
     Check that the job names nothing that exists only on its user's machine.
 
     Raises:
-        SpecInvalid: it does.
+        SpecInvalid: the job names such a thing.
     """
     for number, receiver in enumerate(spec.notify):
         if receiver.command is not None:

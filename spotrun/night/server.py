@@ -2,7 +2,7 @@
 Answers HTTP calls of a night's runner, as Cloud Run forwards them: one at a time, after Cloud Run has checked the
 caller.
 
-    POST /    {"kind": "tick"}    with what night_function.py takes; 200 and its answer, or 500 and what was wrong
+    POST /    {"kind": "tick"}    with an event of function.py; 200 and its answer, or 500 and what was wrong
 
 Cloud Scheduler sends the due time of a call in a header, and repeats a call that was not answered with 200.
 https://cloud.google.com/run/docs/container-contract
@@ -21,7 +21,7 @@ from spotrun.errors import SpotrunError
 from spotrun.night.function import handler
 
 DUE_AT = "X-CloudScheduler-ScheduleTime"
-"""Header with the moment when a call was due; a retry has the same one."""
+"""Header with the moment when a call was due; a retry has the same moment."""
 _EVENT_MAX_BYTES = 1 << 16
 
 
@@ -50,7 +50,7 @@ def _failed(error: Exception, words: str) -> Reply:
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = 10.0
-    """Maximum seconds in which a caller has to send its request. A silent caller must not keep out the next one."""
+    """Maximum seconds in which a caller has to send its request. A silent caller must not keep out the next caller."""
 
     def do_POST(self) -> None:
         length = min(int(self.headers.get("Content-Length") or 0), _EVENT_MAX_BYTES)

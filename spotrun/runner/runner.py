@@ -129,8 +129,9 @@ class Runner:
 
     def ticks(self) -> Iterator[Tick]:
         """
-        Yield one tick, and another one at once after each tick that wrote an entry: an intended launch is requested
-        now, and if the cloud refuses it, so is the next offering. During a notice, every pause is downtime.
+        Yield ticks without a pause until a tick writes no entry, at most TICKS_MAX. So a launch is requested at once
+        after its intention is written, and the next offering at once after a refusal. During a notice, every pause is
+        downtime.
         """
         for _ in range(TICKS_MAX):
             tick = self.tick()
@@ -249,7 +250,9 @@ class Runner:
         return entry is not None
 
     def _arm_missing_guards(self, instances: Iterable[Instance]) -> None:
-        """Arm missing guards, of instances that the cloud lists as this run's: a guard ends the instance it names."""
+        """
+        Arm the missing guards of instances that the cloud lists as this run's. A guard ends the instance that it names.
+        """
         shown = {(each.launch, each.instance_id) for each in instances}
         for found in self._ledger.state.unguarded:
             if (found.launch, found.instance_id) in shown and self._driver.arm_at_last(*self._guarded(found)):

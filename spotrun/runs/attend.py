@@ -42,7 +42,8 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
     Raises:
         RunEnded: the run failed, or was stopped.
         LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
-        KeyboardInterrupt, Signalled: this process no longer attends to the run. It has printed what goes on without it.
+        KeyboardInterrupt, Signalled: this process no longer attends to the run. It has printed the state of the run,
+            and what to type.
     """
     with notifying(run, ours=nightly) as notifier:
         last = _until_the_end(run, notifier, Interrupts(run, background=background))
@@ -110,8 +111,8 @@ def _report_end(run: OpenRun, last: Tick) -> None:
 
 def _of_member(state: RunState) -> str:
     """
-    Return the flag of `spotrun logs` that shows the output of the member that failed; "" if that is the lead, or the
-    run is not a gang's.
+    Return the flag of `spotrun logs` that shows the output of the member that failed; "" if the lead failed, or the run
+    is not a gang's.
     """
     named = member_in(state.terminal.detail) if state.terminal is not None and state.of_gangs else ""
     return f" --member {named}" if named else ""

@@ -101,8 +101,8 @@ def say_that_it_attends() -> None:
 
 def open_to_append(log: Path) -> BinaryIO:
     """
-    Open a log to append, but not a link or a pipe. Another user who can write to a store's folder could put one there,
-    to make this user write to another file or wait.
+    Open a log to append, but not a link or a pipe. Another user who can write to a store's folder could put a link or a
+    pipe there, to make this user write to another file or wait.
 
     Raises:
         OSError: `log` is a link or a pipe, or cannot be written.

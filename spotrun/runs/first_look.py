@@ -86,8 +86,8 @@ class Market(NamedTuple):
         """
         Return the error that explains why the run may not request any of the offerings, and what is offered instead.
 
-        If all offerings exceed a limit, or the budget is too small, the error is the job's (SpecInvalid): no cloud was
-        called.
+        If all offerings exceed a limit, or the budget is too small, the error is SpecInvalid, because the job has to
+        change.
         """
         if self.world.offerings:
             found = too_dear(self.world.offerings, self.spec.resources)
@@ -156,7 +156,7 @@ def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
 
 
 def not_offered(spec: RunSpec) -> SpecInvalid | None:
-    """Return the error for a job whose resources its cloud never rents out; None if it does."""
+    """Return the error for a job whose resources its cloud never rents out; None for any other job."""
     cloud = cloud_of(spec)
     offered = cloud.driver(spec, cloud.clock(spec)).offerings(must_see=()) or _of_any_type(spec, cloud)
     found = _not_named(spec, cloud, offered) or unmet(offered, wishes_of(spec.resources))
@@ -178,8 +178,10 @@ def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> 
 def _not_named(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> Unreadable | None:
     """
     Return the problem with an instance type or kind that the job lists and that is not offered; None if all are
-    offered. Types are listed in the cloud's own section, and count unless `resources` names a type. Kinds are listed as
-    a choice.
+    offered.
+
+    The types are the `instance_types` of the cloud's section, unless `resources` names a type. The kinds are the choice
+    in `resources`.
     """
     types = cloud.types_listed(spec) if spec.resources.instance_type is None else ()
     listed = not_listed(offered, (cloud.name, "instance_types"), types)

@@ -1,12 +1,12 @@
 """
-Handles Ctrl-C and signals to a runner. It always prints what goes on without this process, and what to type.
+Handles Ctrl-C and signals to a runner. Before this process ends, it prints the state of the run, and what to type.
 
     Ctrl-C    ask whether to stop or to detach, for ANSWER_WITHIN_S; without a terminal: stop
     SIGTERM   stop, within STOP_WITHIN_S
     SIGHUP    detach: a runner in the background takes over
 
-If another runner attends to the run too, each of them ends only this process. While the run is stopping, another signal
-ends only this runner. Without it, the agent still saves its last checkpoint if it can.
+If another runner attends to the run too, Ctrl-C and signals end only this process. While the run is stopping, another
+signal ends only this runner. The agent still saves its last checkpoint if it can.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spotrun.runs.open_run import OpenRun, who
 from spotrun.runs.signals import Signalled, undisturbed
 
 STOP_WITHIN_S = 60.0
-"""Maximum seconds of system time for a stop. After SIGTERM, SIGKILL usually follows; systemd sends it after 90 s."""
+"""Maximum seconds of system time for a stop. It is below 90 s, because systemd sends SIGKILL 90 s after SIGTERM."""
 ANSWER_WITHIN_S = 20.0
 """Maximum seconds of system time for an answer. No runner attends to the run while the question is open."""
 Interrupt = KeyboardInterrupt | Signalled
@@ -40,7 +40,8 @@ Interrupt = KeyboardInterrupt | Signalled
 
 class Interrupts:
     """
-    Handles the interrupts of one runner. `background`: this runner has no terminal, and is the one that took over.
+    Handles the interrupts of one runner. `background`: this runner has no terminal, and took over from a runner that
+    had one.
     """
 
     def __init__(self, run: OpenRun, *, background: bool) -> None:
@@ -127,7 +128,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def told(run: OpenRun) -> Iterator[None]:
-    """Print what goes on with the run if Ctrl-C or a signal ends this block."""
+    """If Ctrl-C or a signal ends this block, print the state of the run, and what to type."""
     try:
         yield
     except (KeyboardInterrupt, Signalled):
@@ -136,7 +137,7 @@ def told(run: OpenRun) -> Iterator[None]:
 
 
 def what_is_left(run: OpenRun) -> str:
-    """Return what goes on with the run once this process has ended, and what to type."""
+    """Return a text about the state of the run after the end of this process, and what to type."""
     state, other = run.ledger.state, _attends_elsewhere(run)
     if other is None or state.terminal is not None:
         return left_alone(run.typed, state)

@@ -100,8 +100,8 @@ def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
 
 def without_checkpoints(spec: RunSpec) -> str | None:
     """
-    Return a note on a job that may have no checkpoints; None if it has. Only a framework's training and named state
-    have checkpoints.
+    Return a note on a job that may have no checkpoints; None for any other job. Only a framework's training and named
+    state have checkpoints.
     """
     if spec.train.state or _names(spec, SAVED):
         return None

@@ -1,5 +1,5 @@
 """
-The runs that this user may carry on without confirmation: those created or confirmed here.
+The runs that this user may carry on without confirmation: this user has created or confirmed them on this machine.
 
 To carry a run on means to execute the contents of its folder: `notify.command` in the user's shell, and the job itself,
 on this machine for the local cloud, elsewhere at the user's expense. Another user with write access to the store can
@@ -30,8 +30,9 @@ KNOWN_VARIABLE = "SPOTRUN_KNOWN"
 
 def create_known(new: NewRun, role: str = "runner") -> OpenRun:
     """
-    Create a run of this user, and open it. The digest of entry 0 is remembered before entry 0 is written. So if this
-    command is killed, the next one still knows the run, but does not know a run that another process put in its place.
+    Create a run of this user, and open it. The digest of entry 0 is remembered before entry 0 is written. If this
+    command is killed in between, later commands accept this run as the user's own, but not a run that another process
+    put in its place.
 
     Raises:
         LedgerDamaged: another process wrote entry 0.

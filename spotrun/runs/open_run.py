@@ -320,8 +320,8 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
 
 def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
     """
-    Separate the runs that are in one folder each from the copies: return those runs, and all folders of runs that are
-    in several.
+    Separate copied runs from all others: return the runs that are in one folder only, and all folders of runs that are
+    in several folders.
     """
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:

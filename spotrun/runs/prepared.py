@@ -43,9 +43,9 @@ ONLY_WHERE_THE_NETWORK_IS_YOURS = (
 
 class Prepared(NamedTuple):
     """
-    A job that can begin: `spec` as it will be stored, its market, the offering that it requests first (`chosen`), the
-    earlier runs of its name, the newest first, and notes for the user. `start` is the Lightning checkpoint that it
-    starts from. `later`: the job does not begin now.
+    A job that can begin. `spec` is the job as it will be stored, and `chosen` the offering that it requests first.
+    `earlier` are the runs of the same name, the newest first, and `notes` are for the user. `start` is the Lightning
+    checkpoint that the training starts from. `later`: the job does not begin now.
     """
 
     spec: RunSpec
@@ -150,14 +150,14 @@ def show_start(path: Path) -> None:
     with needs_extra("lightning", "a Lightning checkpoint"):
         from spotrun.lightning.checkpoint_file import read_facts
     facts = read_facts(path)
-    rest = "" if facts.has_optimizer else "; it has no optimizer state, so Lightning will refuse it"
+    rest = "" if facts.has_optimizer else "; the file has no optimizer state, so Lightning will refuse it"
     say(f"begins from step {facts.step:,} of {path} (Lightning {facts.lightning}){rest}")
 
 
 def _refuse_hopeless(spec: RunSpec, newest: RunState | None, market: Market) -> None:
     """
     Raises:
-        SpecInvalid: measurements of the newest run of this name show that the run would never complete on spot.
+        SpecInvalid: the newest run of this name has measurements by which the run would never complete on spot.
     """
     known = None if newest is None else measured_by(newest, market.unborn.created.time_scale)
     found = hopeless_on_spot(spec, known, median_life(market.world.observations))

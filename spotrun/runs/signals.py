@@ -1,6 +1,5 @@
 """
-Raises SIGTERM and SIGHUP as exceptions. Without a handler, they end a process before it can print what goes on without
-it.
+Raises SIGTERM and SIGHUP as exceptions. Without a handler, they end a process before it can print the state of its run.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def heeding() -> Iterator[None]:
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """
-    Ignore signals in this block, Ctrl-C too, so that a second one does not interrupt the work that the first one
+    Ignore signals in this block, Ctrl-C too, so that a second signal does not interrupt the work that the first signal
     requested.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}

@@ -2,7 +2,7 @@
 Attends to a sweep: a runner for each of its runs, in threads of this process, and a loop that begins and stops the
 runs.
 
-All state of a trial comes from its ledger. So when another process attends to the sweep again, it goes on where it was.
+All state of a trial comes from its ledger, so another process can take over the sweep at any time.
 """
 
 from __future__ import annotations

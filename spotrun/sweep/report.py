@@ -29,7 +29,7 @@ class TrialShown(msgspec.Struct, frozen=True):
 
 
 class SweepShown(msgspec.Struct, frozen=True):
-    """A sweep as it is now. `ended` is why no more trials begin; None while more may."""
+    """A sweep as it is now. `ended` is why no more trials begin; None while more trials may begin."""
 
     name: str
     plan: SweepPlan

@@ -1,18 +1,19 @@
 """
-Decides the next steps of a sweep: which trial begins with which budget, which one stops, and why none begins any more.
+Decides the next steps of a sweep: which trial begins with which budget, which one stops, and why no more begin.
 
-    held = what each settled trial has cost + the whole budget of each other one
+    held = what each settled trial has cost + the whole budget of each other trial
     left = the sweep's budget - held             no trial begins with more than that
 
-A run never passes its own budget, so a sweep never passes its own. Optuna chooses the trials, and which of them are the
-worst so far (`ask`, `report`, `should_prune`). Each decision begins with a new study, made from the ledgers of the
-runs, so there is no other state.
+A run never costs more than its own budget, so the sweep never costs more than the sweep's budget.
+
+Optuna chooses the trials, and which of them are the worst so far (`ask`, `report`, `should_prune`). Each decision
+begins with a new study, made from the ledgers of the runs, so there is no other state.
 
 Once all trials have begun, the rest of the budget may go to trials that were stopped, the most promising first.
 
 Halving is asynchronous: trials are compared when they have logged the metric after their first `grace_epochs` epochs,
-after `keep_one_in` times as many, and so on. At each comparison a trial goes on if it is among the best one in
-`keep_one_in` of the trials that have come as far; no trial waits.
+after `keep_one_in` times as many, and so on. At each comparison, a trial goes on if it is in the best share of
+1/`keep_one_in` among the trials that have come as far. No trial waits for another.
 
 Moments are wall-clock times, which trials of any clock share.
 """
@@ -82,9 +83,10 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     `keep_one_in`: 2 stops the worst half; None stops none. Trials are first compared after `grace_epochs` epochs; None
     means as late as budget and `time` allow. `time` is the time from the sweep's beginning to its deadline. If
-    `resume_stopped`, the rest of the budget goes to trials that were stopped. `metric` None means the one that looks
-    most like a loss. `most_usd` is the job's own budget for one run. With less than `least_usd` no run begins. `work`
-    is how long a trial takes, if the job specifies it; `usd_per_hour` is the maximum price of its instances.
+    `resume_stopped`, the rest of the budget goes to trials that were stopped. If `metric` is None, it is the metric
+    that looks most like a loss. `most_usd` is the job's own budget for one run. With less than `least_usd` no run
+    begins. `work` is how long a trial takes, if the job specifies it; `usd_per_hour` is the maximum price of its
+    instances.
     """
 
     trials: int
@@ -308,7 +310,7 @@ def _over(plan: SweepPlan, trials: Sequence[TrialProgress], reason: str) -> Over
 
 
 def _begins(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None) -> tuple[list[Begin], str]:
-    """Return the trials that begin now, and the reason why no more do, "" if there is none."""
+    """Return the trials that begin now, and the reason why no more begin; "" if there is no such reason."""
     if (reason := _all_fail(trials)) is not None:
         return [], reason
     need, begun, found = need_of(plan, trials), list(trials), list[Begin]()
@@ -384,10 +386,12 @@ def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
 
 def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown | None:
     """
-    Return the metric that the user names, if trials have come far enough and none has logged it; else None.
+    Return `Unknown` if trials have come far enough, and none has logged the metric that the user names; else None.
 
-    One trial alone is not enough, because it may have lost the metric to NaN, unless it logs one that is spelled alike.
-    If the user does not name a metric, and trials are to be compared, any loss would do ("").
+    Two trials have to come far enough, because the metric of one may have become NaN. One is enough if it logs a metric
+    with a similar name.
+
+    If the user names no metric, and trials are to be compared, any loss will do.
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
     if plan.metric is None:
@@ -491,7 +495,7 @@ def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: 
     """
     Return the stopped trials that can be carried on within the sweep's budget and deadline, the most promising first.
 
-    Trials that have come furthest come first; among those, trials that were better than more of the others at that
+    Trials with the most epochs come first. Trials with equally many epochs are in the order of their ranks at this
     epoch.
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)

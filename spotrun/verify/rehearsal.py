@@ -44,10 +44,7 @@ LEFT_OUT = "checkpoint.files.exclude names it"
 
 
 class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Progress of a rehearsal. `step` is None for a command. `held_up` is the runner's reason why nothing trains, if it
-    has one.
-    """
+    """Progress of a rehearsal. `step` is None for a command. `held_up` is the runner's reason if nothing trains."""
 
     name: str
     step: int | None
@@ -231,8 +228,8 @@ def require_steps(rehearsed: Rehearsed, name: str) -> None:
 
 def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> RunEnded:
     """
-    Return the error for a training that did not reach its end. If it was killed, the straight training had reached its
-    end. A refusal by spotrun already includes advice.
+    Return the error for a training that did not reach its end. If there are `kills`, this is the interrupted training,
+    and the straight training has reached its end. `detail` includes advice if spotrun refused the training.
     """
     told, _, advice = detail.partition(ADVICE)
     after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""
