@@ -23,8 +23,8 @@ class Correction:
     """
     The end of an instance, the `member` of a launch, according to the bill.
 
-    The ledger took `was` from `bound`. With the new end, the run costs `usd` more; if `usd` is below 0, the run costs
-    less.
+    The ledger took the end `was` from `bound`. With the new end, the run costs `usd` more; if `usd` is below 0, the run
+    costs less.
     """
 
     launch: int

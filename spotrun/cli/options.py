@@ -75,7 +75,7 @@ SpecArgument = Annotated[
     Path,
     typer.Argument(
         metavar="JOB.yaml|SCRIPT.py",
-        help="The job file, or a Lightning script without one.",
+        help="A job file, or a Lightning script.",
         autocompletion=job_files,
     ),
 ]

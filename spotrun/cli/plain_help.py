@@ -57,8 +57,8 @@ class ListedVerb(NamedTuple):
     """
     A verb whose module is imported only when the verb is chosen.
 
-    `short` is the first line of its docstring, for the list of verbs, and `arguments` are those of its example. If this
-    is another name for a verb, `same_as` names that verb, and this one is not listed.
+    `short` is the first line of its docstring, for the list of verbs, and `arguments` are the arguments of its example.
+    If this is only another name for a verb, `same_as` is that verb, and this name is not listed.
     """
 
     short: str = ""

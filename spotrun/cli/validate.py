@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def validate(
     spec_path: Annotated[
-        Path | None, typer.Argument(metavar="[JOB.yaml|SCRIPT.py]", help="The job file, or a script without one.")
+        Path | None, typer.Argument(metavar="[JOB.yaml|SCRIPT.py]", help="A job file, or a script.")
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a job file, for editors.")] = False,
     source: Annotated[

@@ -38,8 +38,8 @@ def verify_resume(
     Check that a resumed training ends with the same bits as an undisturbed one.
 
     Trains the script twice on this machine, once with kills, and compares. If a metric, an object or a file differs and
-    no step does, it trains once more without kills, to see what differs without a kill too. Exits with 9 if anything
-    else differs.
+    no step does, it trains once more without kills, to see which differences occur without kills too. Exits with 9 if
+    anything else differs.
 
     Epochs, batches and steps count from 1, in JSON too.
 

@@ -114,7 +114,8 @@ def newest_run(folder: str, name: str, pin: Pin | None) -> OpenRun | None:
 
 def left_alone(folder: str, name: str) -> str | None:
     """
-    Return a note on the newest night's run, if it goes on: a function with a new pin does not attend to it. Else None.
+    Return a note if the newest night's run has not ended, because a function with a new pin does not attend to that
+    run; else None.
     """
     run = newest_run(folder, name, None) if name in names(folder) else None
     if run is None or run.ledger.refresh().terminal is not None:

@@ -91,7 +91,7 @@ class Observer:
         Read the ledger first, then the cloud, and the ledger again if the cloud lists an unknown instance.
 
         Without the second read, an instance that another runner launched between the two reads would be mistaken for an
-        orphan and terminated. A region that fails is left out if it has nothing of this run.
+        orphan and terminated. A region that does not answer is left out, unless the run may have an instance there.
         """
         state = self._ledger.refresh()
         occupied = [each.intent.offering for each in state.launches.values() if not each.settled]

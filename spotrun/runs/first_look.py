@@ -124,8 +124,8 @@ def look_at_market(spec: RunSpec, store: str | None = None, part_of: str = "") -
     """
     Return the current market for a run of `spec`. `part_of` is as in RunCreated.
 
-    `store` is the store of runs, if that is not checkpoint.uri. If it cannot be read, its measurements are missing
-    here, and the launch reports the error.
+    `store` is the store of runs, if that is not checkpoint.uri. If that store cannot be read, the market lacks its
+    measurements, and the launch reports the error.
 
     Raises:
         SpecInvalid: the job names an instance type that the cloud does not have.

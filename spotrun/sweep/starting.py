@@ -69,8 +69,8 @@ class SweepFlags(NamedTuple):
 
 class Outcome(NamedTuple):
     """
-    The report to show at the end, and the error that the command ends with; both None if another process goes on with
-    the sweep.
+    The report to show at the end, and the error that the command ends with; both None if another process attends to the
+    sweep from now on.
     """
 
     shown: SweepShown | None
@@ -119,7 +119,7 @@ def attended(
 
 
 def _attended(sweeping: Sweeping, *, background: bool) -> Outcome | None:
-    """Attend to the sweep. Return None if a process in the background is to go on with it."""
+    """Attend to the sweep. Return None if a process in the background attends to it from now on."""
     try:
         is_over = sweeping.attend(background=background)
     except SpotrunError as error:

@@ -71,7 +71,7 @@ def verify_command(
     spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch, straight: Rehearsed
 ) -> CommandVerification:
     """
-    Run a command with kills, and compare its files with those of the `straight` run.
+    Run a command with kills, and compare its files with the files of the `straight` run.
 
     Raises:
         SpecInvalid: `plan.at` names steps, which a command does not have.
