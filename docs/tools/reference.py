@@ -53,11 +53,10 @@ def job_reference() -> str:
         "# The job file\n\n"
         "A job is one YAML file. This page has every key that it may have; only `train` or `run` is required. "
         "`spotrun validate JOB.yaml` shows every mistake in a file with its line.\n\n"
-        "An editor with a server for YAML, as VS Code with the extension YAML, completes keys, shows their meaning "
-        "and marks mistakes while you write, if the first line of the file names the JSON Schema of these keys. "
-        "`spotrun init` writes that line, and the schema next to the job as `.spotrun.schema.json`, which no run takes "
-        "along. "
-        "`spotrun validate --schema` prints it, and [job-schema.json](job-schema.json) is the same:\n\n"
+        "Editors with a YAML language server (VS Code with the YAML extension, for example) complete keys, show "
+        "their meaning and mark mistakes. For that the first line of the job file has to name the JSON Schema. `spotrun "
+        "init` writes that line, and stores the schema next to the job as `.spotrun.schema.json`, which is not uploaded with "
+        "the run. `spotrun validate --schema` prints [job-schema.json](job-schema.json), the same schema:\n\n"
         "```text\n# yaml-language-server: $schema=.spotrun.schema.json\n```\n\n"
         "Write a duration like `90s`, `10m` or `1h30m`. A dash in the column *default* means that nothing is set. "
         "Keys that start with `x-` are yours: spotrun leaves them alone, and YAML anchors for `<<: *NAME` fit there. "
@@ -157,10 +156,10 @@ def cli() -> str:
     assert isinstance(group, TyperGroup)
     text = NOTE.format("what the commands say") + (
         "# Commands\n\n"
-        "This is what `spotrun VERB --help` prints. Times are UTC. A run whose clock is faster says so: its "
-        "times are its own.\n\n"
-        "RUN is the id of a run, its name (which means the newest run of that name), the first letters of either, "
-        "or the address of its folder.\n\n"
+        "This page has the output of `spotrun VERB --help` for each verb. All times are UTC. A run whose clock is "
+        "faster than the real one shows its own times, and says so.\n\n"
+        "RUN is the id of a run, its name (the newest run of that name), the first letters of either, or the address "
+        "of the run's folder.\n\n"
     )
     for words, command in [("spotrun", group), *verbs(group, "spotrun")]:
         settings = command.context_settings
