@@ -1,4 +1,7 @@
-"""Counts epochs and steps for the run: on over all fits of a script, even if the framework starts again at 0."""
+"""
+Counts the epochs and steps of the run, over all fits of a script: a fit continues the counts of the fit before it, even
+if the framework starts again at 0.
+"""
 
 from __future__ import annotations
 

@@ -27,8 +27,9 @@ State = dict[str, Any]
 
 class OptimizerStates:
     """
-    States of optimizers. `views` has one state for each optimizer, as that optimizer saves it. Their tensors lie in
-    `memory`, and are the last to be taken from it. `parts` describes the optimizers; None for an older snapshot.
+    States of optimizers. `views` has one state for each optimizer, as that optimizer saves it. The tensors of these
+    states lie in `memory`, and no tensors are taken from `memory` after them. `parts` describes the optimizers; None
+    for an older snapshot.
     """
 
     def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
@@ -198,7 +199,7 @@ class _Awaited(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._true())
 
-    # A defaultdict does these three in another way than the mixin, which would use the above.
+    # The mixin would implement these three with `__getitem__`, which differs from a defaultdict.
 
     def __contains__(self, key: object) -> bool:
         return key in self._true()

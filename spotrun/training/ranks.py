@@ -87,7 +87,7 @@ class Ranks:
 
     @property
     def misfit(self) -> str:
-        """The reason why the number of processes is wrong; "" if it is that of their gang, or there is no gang."""
+        """The reason why the number of processes is wrong; "" if their gang has as many, or there is no gang."""
         gang = os.environ.get(GANG)
         world = self.size if gang is None else int(gang.split()[-1])
         if world == self.size:

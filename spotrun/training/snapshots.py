@@ -80,7 +80,10 @@ class _Pending:
         self.finite.begin()
 
     def done(self) -> bool:
-        """Return whether the snapshot can be reported at once. One that probes is compared as late as possible."""
+        """
+        Return whether the snapshot can be reported at once. A snapshot that probes cannot: it is compared as late as
+        possible.
+        """
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
 

@@ -38,7 +38,10 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _is_offline(run: Any) -> bool:
-    """Return whether `run` is an offline W&B run. Ranks other than 0 have a stand-in that answers to every name."""
+    """
+    Return whether `run` is an offline W&B run. On ranks other than 0, `run` is a dummy object that has an attribute of
+    every name.
+    """
     return type(run).__module__.startswith("wandb.") and run.offline is True
 
 

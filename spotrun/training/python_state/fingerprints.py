@@ -1,5 +1,5 @@
 """
-Compares an array, a tensor or a long container with its earlier self.
+Compares an array, a tensor or a long container with its earlier content.
 
 Small ones are compared whole, each time. Large ones are compared by their write counts. With `probe` they are also
 compared by their bytes: at the first comparison, and at every 32nd after it. The first large ones are then compared
@@ -111,8 +111,8 @@ def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
 
 def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
     """
-    Compare bits as well as versions: writes through `.data`, as averages of weights are often made, do not change the
-    version.
+    Compare bits as well as versions, because writes through `.data` do not change the version. Many averages of weights
+    are updated by such writes.
     """
     if not is_dense(tensor):
         return lambda probe: True

@@ -52,7 +52,7 @@ class Script:
 
     def _is_own(self, name: str, module: Any) -> bool:
         judged, is_own = self._judged.get(name, (None, False))
-        if judged is not module:  # judged once: a script imports thousands, and __main__ has no file at its exit
+        if judged is not module:  # judge each module once: there are thousands, and __main__ has no file at exit
             is_own = self._lies_in_folders(name, module)
             self._judged[name] = (module, is_own)
         return is_own

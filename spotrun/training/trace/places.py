@@ -105,7 +105,7 @@ class Places:
                 self.unread[clean(where)] = name_of(one)
 
     def loggers(self, loggers: Iterable[object]) -> None:
-        """Do not enter loggers of libraries, and report as unread those that are not a framework's."""
+        """Do not enter loggers of libraries. Report a library's logger as unread unless it belongs to a framework."""
         for number, logger in enumerate(loggers):
             if not self._script.owns(type(logger)):
                 self._stops[id(logger)] = logger
