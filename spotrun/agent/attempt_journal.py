@@ -41,7 +41,7 @@ from spotrun.trainer_link import EpochEnded
 from spotrun.units import shown
 
 APPEND_WITHIN_S = 3700.0
-"""Maximum system seconds for an append; longer than the recorder's own patience."""
+"""Maximum system seconds for an append; longer than the recorder itself retries."""
 NAMED_MAX = 40
 """Maximum number of untracked places that the ledger names; a longer list would not be read."""
 PLACE_MAX, WHAT_MAX = 120, 160
@@ -232,8 +232,8 @@ class AttemptJournal:
 
 def comes_too_late(notice: NoticeSeen, known: NoticeSeen | None) -> bool:
     """
-    Return True if the ledger already has a notice that makes this one redundant: one for the same instance, or one for
-    another member of its gang with an earlier deadline.
+    Return True if the ledger already has a notice that makes this notice redundant: a notice for the same instance, or
+    for another member of its gang with an earlier deadline.
     """
     if known is None or known.member == notice.member:
         return known is not None

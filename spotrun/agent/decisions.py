@@ -85,11 +85,13 @@ def standby_verdict(
     state: RunState, launch: int, leaving: Leaving | None, began_s: float, now_s: float, max_s: float = STANDBY_MAX_S
 ) -> Standing:
     """
-    Return the next act of a standby (protocol 13): START takes over, STAND_BY waits on.
+    Return the next act of a standby (protocol 13): START to take over, STAND_BY to wait on.
 
-    It takes over after the predecessor's last entry or the record of its end, otherwise 30 s after the notice window,
-    on its own clock. An attempt that was never asked to leave is never fenced. In that case the standby itself leaves
-    after `max_s`.
+    The standby takes over as soon as the ledger has the predecessor's last entry, or the record of its end. Without
+    such an entry:
+    - If the predecessor was asked to leave, the standby takes over 30 s after the notice window, measured on its own
+      clock.
+    - Otherwise it never takes over, and leaves after `max_s`.
     """
     now = standing(state, launch)
     if now is not Standing.STAND_BY:
@@ -203,7 +205,8 @@ class SnapshotFacts:
     Facts that decide about the next snapshot; run time in seconds.
 
     `since_commit_s` is the age of the run's newest commit, None if the run has none. `since_snapshot_s` is the age of
-    this trainer's newest snapshot, None before its first. `interval_s` is None if the trainer counts steps by itself.
+    this trainer's newest snapshot, None before its first. `interval_s` is None if the trainer itself counts the steps
+    to its next snapshot.
     """
 
     since_commit_s: float | None
@@ -253,8 +256,8 @@ LATE_STEPS = 3
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
     Return True if a newer snapshot is to replace this one: the newer one is due, and will be taken before a commit is
-    allowed again (unless a validation takes longer). The caller asks every `turn_s`. A training that stands still may
-    never do its next step. Then this snapshot is all that is left of it, so it is kept.
+    allowed again (unless a validation takes longer). The caller calls this every `turn_s`. A training that stands still
+    may never do its next step, so its snapshot is kept.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False

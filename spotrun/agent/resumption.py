@@ -25,7 +25,7 @@ from spotrun.run.state import Commit
 
 
 class NothingToResumeFrom(Exception):
-    """No existing checkpoint can be read. Training never begins at zero in silence (promise I4)."""
+    """No existing checkpoint can be read. Training does not start from zero instead (promise I4)."""
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
         """Keep the reason. `is_damage`: the stored commit is damaged, so another one may be whole."""
@@ -179,7 +179,8 @@ def _newest_with_files(
             try:
                 if found.skipped:
                     files = FilesOfCommit(context, commit, known)
-                    coming = beside.submit(files.fetch)  # queued after the first fetch, which may still write there
+                    # Queued after the first fetch, which may still write to the same folder.
+                    coming = beside.submit(files.fetch)
                 coming.result()
                 ends = fits.ends_before(context, commit)
                 return Beginning(NewestReadable(found.image, (*skipped, *found.skipped)), files, ends)

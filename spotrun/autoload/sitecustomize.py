@@ -120,7 +120,7 @@ class Process:
 
 def seed_random(module: Any, here: Process) -> None:
     if not hasattr(module, "SystemRandom"):
-        return  # a file of the program has that name
+        return  # a file of the program has the module's name
     module.seed(here.seed())
     # Python seeds the module from the operating system in each forked process, and has done so by then.
     os.register_at_fork(after_in_child=lambda: module.seed(here.seed()))

@@ -147,7 +147,7 @@ def is_plain(kind: type) -> bool:
 
 
 def _has_a_say(kind: type) -> Iterator[bool]:
-    """Yield whether each hook of `kind` runs code. Those of a frozen dataclass with slots only set attributes."""
+    """Yield whether each hook of `kind` runs code. The hooks of a frozen dataclass with slots only set attributes."""
     for hook in _HOOKS & vars(kind).keys():
         yield getattr(vars(kind)[hook], "__module__", None) != "dataclasses"
 

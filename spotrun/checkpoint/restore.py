@@ -279,8 +279,9 @@ def _begin_bytes(manifest: Manifest) -> int:
 
 def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[int]]:
     """
-    Return the parts that a trainer begins with, and the others. All readers fetch the first kind first. If some went on
-    to the others too early, the last of the first kind would arrive only with half of the others.
+    Return the parts that a trainer begins with, and the others. All readers fetch the parts that a trainer begins with
+    first. If some readers went on to the other parts too early, the last part to begin with would arrive only with half
+    of the others.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]

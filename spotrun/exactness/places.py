@@ -66,7 +66,7 @@ def pattern_of(
     Return the widest pattern for places of family `kind` in which the places mostly vary. `known` has all places.
 
     A number is left out of the pattern if most places that differ only in this number vary. A short list at the end of
-    a place may be a record (`is_record`: it is one). For a record, or if several numbers are left out, all of the
+    a place may be a record (`is_record`: it is a record). For a record, or if several numbers are left out, all of the
     places have to vary.
     """
     is_record = is_record or kind.endswith("[]")

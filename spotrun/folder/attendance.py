@@ -1,6 +1,6 @@
 """
-Determines which runner attends to a run: the one whose heartbeat is the runner's status object. Any other runner of the
-run does not write that object until the first has died; then it takes its place.
+Determines which runner attends to a run: the runner that writes the run's runner status object, as its heartbeat. While
+that runner lives, no other runner of the run writes the object. Once it has died, another runner may take its place.
 """
 
 from __future__ import annotations

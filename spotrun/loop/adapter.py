@@ -28,7 +28,7 @@ from spotrun.version import __version__
 class LoopFramework:
     """
     One fit. The passes (passes.py) move it. `epoch`, `batch` and `step` count what was trained; `batch` counts within
-    the current or last pass over data. `passes_before` counts the passes of the epoch before that one.
+    the current or last pass over data. `passes_before` counts the passes of the epoch before that pass.
 
     A step is a batch in which any optimizer has stepped, however often.
     """

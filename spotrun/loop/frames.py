@@ -82,7 +82,7 @@ class Frames:
     def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
         """
         Yield the variables that would differ in a process that resumes here; each call yields all of them. `ended`: the
-        loop that waits for its next item gets none.
+        loop, which waits for its next item, gets none.
         """
         for frame in self._running():
             at_begin = self._known(frame)
@@ -169,7 +169,8 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
             before = read | (after - written)
             changed = changed or before != live[number]
             live[number] = before
-    number = max(number for number, one in enumerate(instructions) if one.offset <= offset)  # behind it is its cache
+    # The instruction may be followed by its cache.
+    number = max(number for number, one in enumerate(instructions) if one.offset <= offset)
     if instructions[number].opname == "FOR_ITER":
         return live[numbers[instructions[number].argval]] if ended else live[number + 1]
     return live[number]

@@ -33,7 +33,8 @@ class Counting:
         """
         Return the run's number of the framework's `epoch`.
 
-        A fit() that trains nothing ends at epoch -1; its number is that of the last epoch before the fit, or 0.
+        A fit() that trains nothing ends at epoch -1. The result is then the number of the last epoch before the fit, or
+        0.
         """
         return max(0, epoch + self._ahead[0])
 

@@ -88,7 +88,7 @@ class DueValidation:
         if sum(tensor.nbytes for tensor in tensors.tensors_of(dump.state[KEY])) > KEPT_MAX_BYTES:
             dump.close()
             return None
-        # Metrics go on counting, in place, while the validation runs.
+        # Metrics are changed in place while the validation runs, so this keeps a copy.
         kept = dump.state | {KEY: tensors.owned(dump.state[KEY])}
         return _Before(place, Dump(kept, dump.files), _norms(self._framework.module))
 

@@ -8,8 +8,8 @@ The order of events (epoch and batch count from 0; a *boundary* is a moment betw
     the model is built record the Python objects: a resuming script makes these again, and snapshots hold later ones
     each batch         generators seeded by (seed, epoch, batch)
     first step         wait for the states of the optimizers
-    batch end          Progress. If a validation is due, a wanted snapshot is taken before it (only a final snapshot before
-                       the training's last validation), and a training that resumes from that snapshot validates first
+    batch end          Progress. If a validation is due, a wanted snapshot is taken before it (if it is the training's
+                       last, only a final snapshot); a training that resumes from that snapshot validates first
     within validation  a wanted snapshot, at once, of the state before the validation
     boundary           a wanted snapshot, if an arena is free; with DrainWanted a final one, and no step after it
     next backward      the rest of that snapshot (tensors that only optimizers write to) is copied: tell the agent

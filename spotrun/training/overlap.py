@@ -92,7 +92,9 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _is_watched(tensor: Tensor) -> bool:
-    """Return whether `tensor` counts writes, and its memory is plain or on a device that copies by itself."""
+    """
+    Return whether `tensor` counts writes, and its memory is plain or on a device that copies without the processor.
+    """
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 
 

@@ -5,7 +5,7 @@ follow it.
 They meet in their own gloo group, on the training thread and at the same places of the loop, so that all take the same
 snapshot after the same step. A lone process does not communicate.
 
-Any program that reaches the port can take the place of a rank. So each rank first proves that it knows the training's
+Any program that reaches the port can take the place of a rank. So each rank first proves that it has the training's
 secret. After that the ranks exchange only formats that cannot contain code: JSON, and the images of checkpoints.
 """
 
@@ -57,8 +57,8 @@ class Ranks:
         Check all ranks, before they do anything else together (protocol 37). The check runs in spotrun's own group. It
         also runs in the group of all ranks if that is a gloo group, because frameworks exchange objects in it.
 
-        Each rank sends random bytes. It then proves, over the random bytes of all, that it knows the secret. Its gang
-        is part of the proof.
+        Each rank sends random bytes. It then proves, over the random bytes of all, that it has the secret. Its gang is
+        part of the proof.
 
         Raises:
             Strangers: another process has taken the place of a rank, or a late process has met ranks of another attempt

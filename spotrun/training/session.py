@@ -100,7 +100,7 @@ class Session:
         """
         self._fits += 1
         self.unfinished = True
-        self.arenas_asked = False  # each fit() requests them, on all ranks
+        self.arenas_asked = False  # each fit() requests arenas, on all ranks
         resume, fds = self._first_resume(framework) if self._fits == 1 else self._next_resume()
         memory = None
         if resume.size_bytes:
@@ -111,7 +111,7 @@ class Session:
             listener.start()
             atexit.register(self._leave, os.getpid(), listener)
         if memory is not None:
-            memory.map_beside()  # only now: the listener would have to wait for the memory of its stack
+            memory.map_beside()  # after the listener has memory for its stack, or it would wait
         return resume, memory
 
     def _first_resume(self, framework: str) -> tuple[Resume, list[int]]:

@@ -323,7 +323,7 @@ class Snapshots:
             self._reject(problem)
 
     def _own(self, place: Boundary) -> State:
-        """Return the state that is this rank's own."""
+        """Return the part of the state that may differ between ranks."""
         framework = self._framework
         return {
             "metrics": framework.dump_metrics(),

@@ -163,7 +163,7 @@ def share_again(module: nn.Module, weights: Weights) -> None:
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
         if prefix not in parts or of not in parts:
-            continue  # missing, which `_check` reports
+            continue  # the part is missing, which `_check` reports
         for kind in ("_modules", "_parameters", "_buffers"):
             thing = getattr(parts[of], kind).get(own)
             if thing is not None and getattr(parts[prefix], kind).get(leaf) is not thing:
@@ -343,7 +343,7 @@ def _put_parameter(owner: nn.Module, leaf: str, value: Tensor, device: torch.dev
     elif (now.shape, now.dtype) == (value.shape, value.dtype):
         now.copy_(value)
     else:
-        now.data = value.to(now.device, copy=True)  # an optimizer may hold this very parameter
+        now.data = value.to(now.device, copy=True)  # an optimizer may hold this parameter object
 
 
 def _put_in_order(module: nn.Module, names: Iterable[str]) -> None:

@@ -171,7 +171,7 @@ class _Storing:
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []
-        # most states have many small files, so the time is spent waiting for the store
+        # most states have many small files, so most time is spent waiting for the store
         senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
         with ThreadPoolExecutor(senders, "files") as pool:
             coming = {file.path: pool.submit(self._one, file) for file in self._changed(done)}
@@ -258,8 +258,8 @@ class _Storing:
 
     def listing(self, known: Mapping[str, StoredFile]) -> tuple[Listing, list[LeftOut]]:
         """
-        Return the list of files, and all files that were left out; the list names only the first LEFT_OUT_NAMED_MAX of
-        those. A pipe, or another thing that is not a regular file, is left out of a state too.
+        Return the list of files, and all files that were left out. The list names the first LEFT_OUT_NAMED_MAX files
+        that were left out. A pipe, or another thing that is not a regular file, is left out of a state too.
         """
         folder, names_secret = self._frozen.folder, self._pieces.names_secret
         entries = [each.entry for _, each in sorted(known.items())]

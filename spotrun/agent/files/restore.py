@@ -162,9 +162,10 @@ class FilesOfCommit:
 
     def _remove(self, root: int, paths: Iterable[str], opened: Collection[str]) -> None:
         """
-        Remove files of the work folder that the checkpoint lacks. Open files stay, because they belong to the running
-        trainer. A training's file that the checkpoint left out stays too, because it may not differ. Of a command's
-        state, nothing else stays, except a folder that cannot be read.
+        Remove files of the work folder that the checkpoint lacks, except:
+        - open files, because they belong to the running trainer
+        - a training's file that the checkpoint left out, because it may be unchanged
+        - a folder of a command's state that cannot be read
         """
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
         if not self._rules.IS_WHOLE:

@@ -177,7 +177,7 @@ class LogShipper:
             try:
                 place = self._ship(place or self._shipped(), last=stopping)
             except StoreError:
-                place = None  # unknown: count again
+                place = None  # it is unknown which chunks the store has: count again
             if stopping:
                 self._console.ends()
                 return

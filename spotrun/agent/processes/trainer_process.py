@@ -65,8 +65,8 @@ def user_environment(
 ) -> dict[str, str]:
     """
     Return the environment variables of all programs that run for the user on this instance. `python` on their PATH is
-    the one of the run's environment; if the run has none, the container's or the agent's. W&B sees all attempts as one
-    run, unless the user names another.
+    the interpreter of the run's environment; if the run has no environment, that of the container or of the agent. W&B
+    sees all attempts as one run, unless the user names another.
 
     An instance of the local cloud inherits its runner's variables, except webhook addresses, which only the runner may
     have, and secrets, which only the trainer may have.

@@ -23,8 +23,8 @@ import os
 COUNT = 2
 OWN_ONE_OF = 3
 """
-A third of each arena is not shared. With a smaller part, a snapshot would have to wait longer, and at the end of a run
-the training with it.
+A third of each arena is not shared. With a smaller part, a snapshot would have to wait longer for an arena, and at the
+end of a run the training would wait too.
 """
 
 

@@ -201,7 +201,7 @@ class Training:
         self._outputs.hold()
 
     def leave(self, now_s: float) -> None:
-        """A training that has done no step is ended as it is."""
+        """Stop training. A training that has done no step is killed, because it has nothing to save."""
         if self._trainer.progress is None:
             stopped_at = self._context.clock.now()
             self._trainer.kill()

@@ -177,7 +177,7 @@ class ExactLoader:
                 self._current = self._begin_stream(self._stream, self._seed_pass(self._key))
             else:
                 self._current = self._begin_indexed()
-        self._current.waits = self._waits  # the reads that led to its place do not count as waits of the training
+        self._current.waits = self._waits  # the reads up to this place do not count as waits of training
         return self._current
 
     def _begin_indexed(self) -> _Pass:
@@ -210,7 +210,7 @@ class ExactLoader:
         resumed = self._resumed
         if self._resumed is not None:
             if not self._resumed.begins(self._epoch, self._first):
-                return _Pass(iter(()))  # the framework has yet to restore its place, and will begin again there
+                return _Pass(iter(()))  # the framework begins the pass again at its restored place
             self._earlier = [(tuple(key), count) for key, count in self._resumed.earlier]
             for key, count in self._earlier:
                 self._pass_once(stream, key).skip(count)

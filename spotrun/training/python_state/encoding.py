@@ -123,7 +123,7 @@ class Encoder:
         while waiting:
             dead = waiting.pop()
             if self._baseline.knows(self._walk.nodes[dead].value):
-                continue  # others refer to it by its path
+                continue  # other objects refer to this one by its path
             for holder in held_by.get(dead, ()):
                 if holder not in self._dead:
                     self._dead[holder] = self._dead[dead]

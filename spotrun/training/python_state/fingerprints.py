@@ -98,7 +98,7 @@ def sampled(array: np.ndarray[Any, Any]) -> int:
 
 
 def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
-    if not array.flags.c_contiguous:  # a copy of it may need more memory than there is
+    if not array.flags.c_contiguous:  # a copy of the array may need more memory than there is
         array = np.ascontiguousarray(array if whole else array[:: max(1, len(array) // SAMPLES)])
     flat = array.reshape(-1).view(np.uint8)
     if whole or flat.size <= SAMPLES * SAMPLE_BYTES:
@@ -128,10 +128,8 @@ def _small_tensor(tensor: Tensor) -> Unchanged:
     bits = _bits(tensor.detach())
     if not tensor.is_contiguous():
         return lambda probe: _bits(tensor.detach()) == bits
-    memory, address = (
-        memory_of(tensor.detach()),
-        tensor.data_ptr(),
-    )  # to get it from torch takes longer than to compare it
+    # Fetching the memory from torch takes longer than comparing the bytes, so it is done once, here.
+    memory, address = memory_of(tensor.detach()), tensor.data_ptr()
 
     def as_before(probe: bool) -> bool:
         is_there = tensor.data_ptr() == address and tensor.is_contiguous()

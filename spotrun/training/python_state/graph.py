@@ -58,7 +58,7 @@ SEQUENCES: dict[type, str] = {
 MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter", defaultdict: "defaultdict"}
 CONTAINERS = frozenset({*SEQUENCES.values(), *MAPPINGS.values(), "namedtuple"}) - {"bytearray"}
 HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
-"""Kinds whose parts have names. Each part is saved by itself."""
+"""Kinds whose parts have names. Each part is saved separately."""
 LEAVES = frozenset({"array", "mapped", "masked", "tensor", "bytearray"})
 """Kinds whose parts the walk does not enter."""
 BEHIND: dict[type, tuple[str, ...]] = {

@@ -137,14 +137,15 @@ def _codes(cls: type) -> Iterator[CodeType]:
 
 
 def _set_on_self(code: CodeType) -> Iterator[str]:
-    if _STORE_ATTR not in code.co_code[::2]:  # most methods set nothing, and reading instructions takes a while
+    if _STORE_ATTR not in code.co_code[::2]:  # most methods set nothing; reading instructions is slow
         return
     holder: Any = None
     for instruction in dis.get_instructions(code):
         if instruction.opname == "STORE_ATTR" and holder == "self":
             yield instruction.argval
         argument = instruction.argval
-        holder = argument[-1] if isinstance(argument, tuple) and argument else argument  # two loads in one from 3.13
+        # From Python 3.13 on, one instruction may do two loads.
+        holder = argument[-1] if isinstance(argument, tuple) and argument else argument
 
 
 def is_name_of_python(name: str) -> bool:

@@ -56,7 +56,7 @@ class OutsideFiles:
         try:
             whole = os.path.abspath(os.fsdecode(path))
         except OSError:
-            return  # the folder that it is relative to is gone
+            return  # a relative path in a folder that is gone
         if self._counts(whole):
             self._paths.add(whole)
 

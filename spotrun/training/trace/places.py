@@ -115,7 +115,8 @@ class Places:
     def modules(self) -> None:
         """Add the variables of the script's modules."""
         own = reversed(self._script.modules.items())
-        for name, module in {id(module): (name, module) for name, module in own}.values():  # one may have two names
+        # A module may have two names.
+        for name, module in {id(module): (name, module) for name, module in own}.values():
             for variable, value in sorted(vars(module).items()):
                 if not is_name_of_python(variable):
                     self.add(f"{name}.{variable}", value)
@@ -294,7 +295,7 @@ class Places:
         elif issubclass(cls, _BAGS):
             self._holder(path, value, vars(value))
         elif issubclass(cls, _CACHE):
-            self.unread[path] = name_of(value)  # its content depends on how often a step was repeated
+            self.unread[path] = name_of(value)  # the content depends on how often a step was repeated
             self._waiting.append((f"{path}.__wrapped__", value.__wrapped__))
         elif issubclass(cls, GeneratorType):
             frame = value.gi_frame
