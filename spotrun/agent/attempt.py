@@ -125,7 +125,7 @@ class AttemptRun:
     def take_newest(self) -> Newest | None:
         """
         Return the newest checkpoint in memory, and pass its ownership to the caller. If no trainer has started from the
-        checkpoint that this attempt was given, return that one.
+        checkpoint that this attempt was given, return that checkpoint.
         """
         held, self._held = self._held, None
         return self._trainers.take_newest() if held is None else held

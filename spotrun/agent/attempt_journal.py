@@ -60,7 +60,7 @@ class EventRecorder(Protocol):
 class AttemptJournal:
     """
     The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`. In a gang, the caller
-    sets `attempt` to the one that the gang has started, and `member` names the writer.
+    sets `attempt` to the attempt that the gang has started, and `member` names the writer.
 
     The loop waits for an event only if its next move depends on it. Other events are appended in the background, in
     order. If one is refused, the inbox gets a letter.
@@ -83,10 +83,10 @@ class AttemptJournal:
 
     def take_over(self) -> Attempt:
         """
-        Start the attempt, or go on with the one that this instance started before. Return it.
+        Start an attempt, or continue the attempt that this instance has started before. Return the attempt.
 
         Raises:
-            PowerOff: this launch may not start an attempt, or another instance of the launch has started it. The latter
+            PowerOff: this launch may not start an attempt, or another instance of the launch has started one, which
                 happens if a user launched this instance by hand with "launch more like this".
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))

@@ -255,9 +255,9 @@ LATE_STEPS = 3
 
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
-    Return True if a newer snapshot is to replace this one: the newer one is due, and will be taken before a commit is
-    allowed again (unless a validation takes longer). The caller calls this every `turn_s`. A training that stands still
-    may never do its next step, so its snapshot is kept.
+    Return True if a newer snapshot is to replace this snapshot: the newer snapshot is due, and will be taken before a
+    commit is allowed again (unless a validation takes longer). The caller calls this every `turn_s`. A training that
+    stands still may never do its next step, so its snapshot is kept.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False

@@ -82,7 +82,7 @@ class Pace:
         self._rebalance = False
 
     def dropped(self) -> None:
-        """Note that the newest copy did not become a commit, so another one is due at once."""
+        """Note that the newest copy did not become a commit, so another copy is due at once."""
         self._snapshot_s = None
 
     def committed(self, took_s: float, at_s: float) -> None:

@@ -85,7 +85,7 @@ def begin() -> None:
 def program() -> Sequence[str]:
     """
     Return the program and its arguments: other programs of a run draw other numbers, but the ranks of one program draw
-    the same. The instance's folder is left out, because each instance has another one.
+    the same numbers. The path of the instance's folder is left out, because it differs on each instance.
     """
     words = list(getattr(sys, "orig_argv", sys.argv))
     first = sys.argv[0] if sys.argv else ""

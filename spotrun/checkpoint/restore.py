@@ -59,12 +59,12 @@ class Recipient(Protocol):
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
-        Receive the image, whose memory exists but is still empty. If an image had begun before, that one is damaged.
-        The first `begin_bytes` bytes arrive before all others, and are enough to begin with.
+        Receive the image, whose memory exists but is still empty. If an image had begun before, that earlier image is
+        damaged. The first `begin_bytes` bytes arrive before all others, and are enough to begin with.
         """
 
     def has(self, size_bytes: int) -> None:
-        """Note that the first `size_bytes` bytes have arrived, and are those that were committed."""
+        """Note that the first `size_bytes` bytes have arrived, and equal the committed bytes."""
 
 
 class NewestReadable(msgspec.Struct, frozen=True):

@@ -16,8 +16,9 @@ FOLDER = "checkpoints/"
 
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
-    Return the commits that the run no longer needs, oldest first. These are all before the `keep_last` newest usable
-    commits, and those that a user's prune request names, except commits kept by `keep_best` and `keep_every`.
+    Return the commits that the run no longer needs, oldest first. These are all commits before the `keep_last` newest
+    usable commits, and all commits that a user's prune request names, except commits kept by `keep_best` and
+    `keep_every`.
 
     The result never contains:
     - the newest usable commit

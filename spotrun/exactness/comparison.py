@@ -204,8 +204,8 @@ def _of_end(wanted: Ended, done: Ended, varying: VaryingPlaces) -> Iterator[Diff
 
 def _steady(wanted: Ended | Left, done: Ended | Left, varying: VaryingPlaces) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return the places of both trainings that can be compared. Two kinds of places are left out: those that vary by
-    themselves, and those that only one training could inspect, which are reported as not compared.
+    Return the places of both trainings that can be compared. Two kinds of places are left out: places that vary without
+    an interruption, and places that only one training could inspect, which are reported as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (

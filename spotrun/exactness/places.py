@@ -32,8 +32,8 @@ def indices(place: str) -> Indices:
 
 class Pattern:
     """
-    A set of places of one family: those whose numbers at the positions `kept` are one of `values`, whatever their other
-    numbers are.
+    A set of places of one family: all places whose numbers at the positions `kept` are one of `values`, whatever their
+    other numbers are.
     """
 
     def __init__(self, kept: Kept, values: Collection[Indices]) -> None:

@@ -51,7 +51,7 @@ def left_well(frame: FrameType | None) -> bool:
 
 
 class Frames:
-    """The script's functions around a fit's loop, since the loop began. The outermost is the one that runs it."""
+    """The script's functions around a fit's loop, since the loop began. The outermost function runs the loop."""
 
     def __init__(self) -> None:
         self._script = Script.of_this_process()
@@ -190,7 +190,7 @@ def _next(one: dis.Instruction, number: int, numbers: Mapping[int, int], count: 
 
 
 def _touched(one: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the variables that an instruction reads, and those that it writes."""
+    """Return the variables that an instruction reads, and the variables that it writes."""
     name = one.opname
     if not name.startswith(("LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_DEREF", "STORE_DEREF", "LOAD_CLOSURE")):
         return frozenset(), frozenset()

@@ -74,8 +74,8 @@ class OptimizerStates:
 
     def put_back(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Restore optimizers, once the script's start hooks have run: these may write to groups, add groups, and exchange
-        optimizers.
+        Restore optimizers, once the script's start hooks have run: the hooks may write to groups, add groups, and
+        exchange optimizers.
 
         Raises:
             Misfit: these are not the optimizers of the snapshot, or one of them cannot load its state.

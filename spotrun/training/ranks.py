@@ -1,6 +1,6 @@
 """
-The processes of one training: DDP, on one machine or on all of a gang. Rank 0 alone talks to the agent; the others
-follow it.
+The processes of one training: DDP, on one machine or on all of a gang. Only rank 0 talks to the agent; the other ranks
+do what rank 0 decides.
 
 They meet in their own gloo group, on the training thread and at the same places of the loop, so that all take the same
 snapshot after the same step. A lone process does not communicate.

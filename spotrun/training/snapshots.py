@@ -230,7 +230,7 @@ class Snapshots:
         Finish the newest snapshot, and report it to the agent.
 
         Called with `wait` before optimizers write again. If the script has written meanwhile, the snapshot is thrown
-        away, and another one is wanted.
+        away, and another snapshot is wanted.
         """
         coming = self._pending
         if coming is None or not (wait or coming.done()):

@@ -158,7 +158,7 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
 
 
 def share_again(module: nn.Module, weights: Weights) -> None:
-    """Tie the parts and weights that were tied, and untie those that were not."""
+    """Tie the parts and weights that were tied, and untie the parts and weights that were not."""
     parts = dict(module.named_modules())
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")

@@ -165,9 +165,9 @@ class _Storing:
         Store the files that have changed. Return each file's version and entry, by its path.
 
         Raises:
-            FilesTorn: some files were torn. All others were read, so these are all that the next snapshot has to copy.
-            StateRefused
-            Abandoned: a file of a state was torn, because another state was restored after the copy.
+            FilesTorn: some files were torn. All other files were read, so the next snapshot has to copy only the torn
+                files. StateRefused Abandoned: a file of a state was torn, because another state was restored after the
+                copy.
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []
@@ -188,7 +188,7 @@ class _Storing:
         return done
 
     def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
-        """Return the files to read, and add the others to `done`. Small files come first, up to the limits."""
+        """Return the files to read, and add the unchanged files to `done`. Small files come first, up to the limits."""
         files, changed = self._frozen.folder.files, []
         sizes = (file.stamp.size_bytes for file in files)
         limits = over_limits(sizes, self._files_max, self._max_gb, "checkpoint.files.max_gb")

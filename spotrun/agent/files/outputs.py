@@ -269,7 +269,7 @@ class _Storing:
 
     def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
         """
-        Return the list of all files, after sending the new ones. A file that an earlier attempt stored and this one
+        Return the list of all files, after sending the new ones. A file that an earlier attempt stored and this attempt
         lacks stays in the list.
         """
         newest = self._pieces.newest()

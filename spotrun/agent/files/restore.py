@@ -37,7 +37,7 @@ OWNERS = 0o700
 class FilesOfCommit:
     """
     The files of `commit`; if that is None, the work folder as it was uploaded. `known` are files of the work folder
-    whose content this agent knows. `rules` select the files: by default, those of a training.
+    whose content is known already. `rules` select the files: by default, the files of a training.
     """
 
     def __init__(
@@ -224,9 +224,7 @@ def restore_state(
 
 
 def tidy(context: AgentContext, attempt: int) -> None:
-    """
-    Restore the work folder as uploaded if the run has no checkpoint: a training before this one may have written there.
-    """
+    """Restore the work folder as uploaded if the run has no checkpoint: an earlier training may have written there."""
     if context.recorder.state.latest_commit() is None:
         as_uploaded(context, attempt)
 

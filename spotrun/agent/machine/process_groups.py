@@ -87,7 +87,7 @@ def kill_group(group: int) -> None:
 
 def end_left_over(path: Path, instance_id: str) -> None:
     """
-    End the processes that the agent before this one left running on this instance (protocol 17).
+    End the processes that the previous agent left running on this instance (protocol 17).
 
     The file at `path` names the process group. All other processes of a trainer are found by their environment.
     """

@@ -246,7 +246,8 @@ class Training:
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
     Return the run's figures at `now`, computed from the ledger. `epochs_ended` counts epochs whose last step is done,
-    durable or not. When a training resumes, its loggers are rolled back to the checkpoint, and these figures with them.
+    durable or not. When a training resumes, its loggers are rolled back to the checkpoint, with the figures that were
+    logged.
     """
     total = summarise(state, now).total
     return Figures(

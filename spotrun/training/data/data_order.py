@@ -32,7 +32,7 @@ Position = Callable[[], tuple[tuple[object, ...], int]]
 
 @dataclass(frozen=True)
 class Keyed:
-    """A batch's indices (or the one index of a loader without batches), and the seed of its place."""
+    """A batch's indices (or the single index of a loader without batches), and the seed of its place."""
 
     indices: Any
     seed: int

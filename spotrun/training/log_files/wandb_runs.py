@@ -1,6 +1,6 @@
 """
-Continues the offline W&B run of a WandbLogger: each attempt writes a folder of its own, and `wandb sync` joins those of
-one run.
+Continues the offline W&B run of a WandbLogger: each attempt writes a folder of its own, and `wandb sync` joins the
+folders of one run.
 
 W&B numbers the rows of a run. An offline client begins with 0 in each folder, and rows with the same number replace one
 another. So a resumed training continues from the number in the snapshot. Online, the server sends the number.

@@ -27,7 +27,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 def memory_of(tensor: Tensor) -> Array:
     """
-    Return the bytes of a dense tensor on the CPU, not a copy. The bytes are valid as long as the tensor's `data_ptr`
+    Return the bytes of a dense tensor on the CPU, not a copy. The result is valid as long as the tensor's `data_ptr`
     stays the same.
     """
     return tensor.view(-1).view(torch.uint8).numpy()

@@ -1,9 +1,9 @@
 """
 Compares an array, a tensor or a long container with its earlier content.
 
-Small ones are compared whole, each time. Large ones are compared by their write counts. With `probe` they are also
-compared by their bytes: at the first comparison, and at every 32nd after it. The first large ones are then compared
-whole, and the others by samples.
+Small values are compared whole, each time. Large values are compared by their write counts. With `probe`, they are also
+compared by their bytes: the first large values whole, until WHOLE_BYTES are used up, and the others by samples. A probe
+takes place at the first comparison, and at every 32nd after it.
 """
 
 from __future__ import annotations

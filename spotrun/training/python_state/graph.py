@@ -121,7 +121,7 @@ class Walk:
     The objects that one walk has found, by `id`. `others` are the objects that it does not enter, each with the two
     halves of its path.
 
-    It does not enter the objects in `stops` either. In the first walk, without `before`, each long container is a
+    The walk does not enter the objects in `stops` either. In the first walk, without `before`, each long container is a
     table.
     """
 

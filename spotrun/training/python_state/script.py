@@ -1,4 +1,4 @@
-"""Recognises the script's own modules, classes and functions: those whose file lies in the work folder."""
+"""Recognises the script's own modules, classes and functions: all whose file lies in the work folder."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class FrameworkTrace:
         return next((found for one in self._here.loaders("train") if (found := order_of(one)) is not None), None)
 
     def validated(self) -> None:
-        """Record a validation. The metrics logged so far include those of this validation."""
+        """Record a validation. The metrics logged so far include the metrics of this validation."""
         known = metrics(self._here.metrics())
         self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
 
