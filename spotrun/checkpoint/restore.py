@@ -144,11 +144,11 @@ def recognised(
 ) -> Image | None:
     """
     Return `held` as the image of its commit. Return None if a single byte differs from the digests in the ledger, or if
-    that cannot be checked. The process that wrote to that memory must have ended. The memory becomes the image's, or is
-    closed.
+    that cannot be checked. The process that wrote to that memory must have ended. The memory then belongs to the image,
+    or is closed.
 
     If the commit borrows, the digests in the ledger cover parts that are elsewhere. Then `digest` (`unchanged.digest`)
-    is that of the image that was committed.
+    is the digest of the whole committed image.
     """
     whole = False
     try:

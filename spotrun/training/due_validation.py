@@ -3,11 +3,11 @@ Takes snapshots around a validation, which may take long.
 
 A snapshot that is requested before a validation is taken at once. A snapshot that is requested during a validation
 holds the state from before that validation, which is kept in memory. A training that resumes from either snapshot
-repeats the whole validation.
+repeats the whole validation. With several ranks, no snapshot is taken during a validation.
 
-The training's last validation is an exception: the snapshot at the end of training holds the same step, so no snapshot
-is taken before that validation. If that validation takes longer than LAST_IS_LONG_S, a requested snapshot is taken
-during it after all.
+The training's last validation is an exception if there is only one rank. The snapshot at the end of training holds the
+same step, so no snapshot is taken before that validation. If the validation takes longer than LAST_IS_LONG_S, a
+requested snapshot is taken during it after all.
 """
 
 from __future__ import annotations

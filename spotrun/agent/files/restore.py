@@ -2,9 +2,9 @@
 Restores a checkpoint's files into the work folder: exactly these files, each one verified.
 
 Missing files are fetched into a folder next to the work folder, then renamed into their places. For a training, they
-are fetched while the trainer does its imports and put in place when the trainer asks for them: the part of the script
-before the training runs in every attempt, and may write files too. A command's state is put in place before the command
-starts.
+are fetched while the trainer does its imports and put in place when the trainer requests them. They cannot be put in
+place earlier, because the part of the script before the training runs in every attempt, and may write files too. A
+command's state is put in place before the command starts.
 """
 
 from __future__ import annotations

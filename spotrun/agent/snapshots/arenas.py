@@ -12,7 +12,7 @@ size instead of twice the size:
 The common part of a full arena is sent first. Then the trainer gets the other arena, and writes to it while the last
 third of the first one is sent. The trainer has one arena at a time.
 
-A memfd needs no /dev/shm. It outlives the trainer, so its snapshots are not lost with it.
+A memfd needs no /dev/shm. It outlives the trainer, so the trainer's snapshots are not lost when the trainer dies.
 """
 
 from __future__ import annotations
