@@ -181,8 +181,8 @@ def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool)
     Return True if the agent should try to make a final snapshot durable in the `left_s` that are left.
 
     `save_s` is the duration of a save, None if none was measured. An upload in flight is given up for a final snapshot
-    only if `left_s` is enough to save one. If nothing is being uploaded, nothing is lost by trying: earlier saves gave
-    way to training, so the last one may be many times as fast.
+    only if `left_s` is enough to save one. If nothing is being uploaded, a try costs nothing. It may succeed even if
+    `left_s` is less than `save_s`: earlier saves gave way to training, so the last save may be many times as fast.
     """
     return not uploading or save_s is None or save_s <= left_s
 
@@ -237,8 +237,8 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 class HeldSnapshot(NamedTuple):
     """
     A snapshot that waits another `left_s` because the newest commit is too recent. Since the snapshot, the training has
-    done `steps` steps of `step_s` each, and has been silent for `silent_s`. It takes a snapshot every `every_steps`
-    steps; None if it does not count steps.
+    done `steps` steps of `step_s` each, and has been silent for `silent_s`. The training takes a snapshot every
+    `every_steps` steps; None if it does not count steps.
     """
 
     left_s: float
@@ -295,8 +295,8 @@ def failures_in_a_row(state: RunState) -> int:
 
 def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> StateChoice:
     """
-    Return the files that the next command starts from, after one has `exited` on this instance and `failures` in a row
-    have failed.
+    Return the files that the next command starts from, after a command has `exited` on this instance and `failures`
+    commands in a row have failed.
 
     A command that was killed may have left half-written files. In a gang, all members start from the same commit.
     """

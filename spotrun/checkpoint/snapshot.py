@@ -125,7 +125,8 @@ def _is_there(_end: int) -> None:
 
 def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: str = "") -> tuple[Any, dict[str, Any]]:
     """
-    Return the state and the meta of an image. Tensors are views into `image`, which must stay and be writable.
+    Return the state and the meta of an image. Tensors are views into `image`, which must be writable and must outlive
+    them.
 
     If `work` is given, paths in the work folder in which the image was made become paths in the folder `work`.
 

@@ -78,8 +78,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot: the weights in the view `shown`, and the weights in `beside`. Weights of a base
-    come from `module`, if it has them.
+    Return all weights of a snapshot: the weights in the view `shown`, and the weights that this view lacks. Weights of
+    a base come from `module`, if it has them.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]

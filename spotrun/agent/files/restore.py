@@ -114,8 +114,8 @@ class FilesOfCommit:
 
     def put(self, opened: Collection[str], attempt: int) -> dict[str, StoredFile]:
         """
-        Put the files into their places. A file that the trainer has `opened` for writing is overwritten in place; one
-        that the checkpoint lacks stays. Return the files that the work folder now has.
+        Put the files into their places. A file that the trainer has `opened` for writing is overwritten in place, and
+        stays even if the checkpoint lacks it. Return the files that the work folder now has.
 
         Raises:
             SpotrunError: a file cannot be put in its place, or cannot be fetched.
