@@ -89,8 +89,8 @@ def standby_verdict(
 
     The standby takes over as soon as the ledger has the predecessor's last entry, or the record of its end. Without
     such an entry:
-    - If the predecessor was asked to leave, the standby takes over 30 s after the notice window, measured on its own
-      clock.
+    - If the predecessor has a notice or has to drain, the standby takes over 30 s after the end of the notice window,
+      on its own clock.
     - Otherwise it never takes over, and leaves after `max_s`.
     """
     now = standing(state, launch)
