@@ -34,8 +34,8 @@ class Assignment:
     """
     This agent's place in its run, read from environment variables that the instance's user-data has set.
 
-    If the launch has several instances, `member` is the index of this one, and the others reach it at `address`.
-    `member` is None if the launch has one instance.
+    If the launch has several instances, `member` is the index of this instance, and the other instances reach it at
+    `address`. `member` is None if the launch has one instance.
     """
 
     run_uri: str

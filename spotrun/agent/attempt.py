@@ -125,7 +125,7 @@ class AttemptRun:
     def take_newest(self) -> Newest | None:
         """
         Return the newest checkpoint in memory, and pass its ownership to the caller. If no trainer has started from the
-        checkpoint that this attempt was given, return that one.
+        checkpoint that this attempt was given, return that checkpoint.
         """
         held, self._held = self._held, None
         return self._trainers.take_newest() if held is None else held
@@ -136,9 +136,9 @@ class AttemptRun:
 
     def _may_save_until(self, until_s: float) -> Callable[[], bool]:
         """
-        Return a test that is True while the last snapshot of a gang lead's trainer may still be saved: until `until_s`,
-        and only if the lead stays in the gang and the next attempt has not begun. The next attempt then resumes from
-        that snapshot (protocol 43).
+        Return a test that is True while the last snapshot of a gang lead's trainer may still be saved, for the next
+        attempt to resume from (protocol 43). It may be saved until `until_s`, unless the lead leaves the gang or the
+        next attempt begins earlier.
         """
         name, attempt = self._context.assignment.name, self._journal.attempt
 
@@ -149,7 +149,7 @@ class AttemptRun:
         return may_save
 
     def _begin(self) -> Attempt:
-        """Take the run over. A gang's lead goes on with the attempt that its gang has already begun."""
+        """Take the run over. A gang's lead continues the attempt that its gang has already begun."""
         if self._place is None or self._gang is None:
             return self._journal.take_over()
         self._journal.attempt = self._place.attempt
@@ -201,7 +201,7 @@ class AttemptRun:
         self._ending.failed(Cause.USER_ERROR, detail)
 
     def close(self) -> None:
-        """End the trainers and every process that they started, daemons included. Nothing of the attempt goes on."""
+        """End the trainers and every process that they started, daemons included. No process of the attempt is left."""
         if self._gang is not None:
             self._gang.close()
         self._outputs.close()

@@ -16,8 +16,8 @@ from spotrun.run.gang import MemberName
 
 TAKEN_WITHIN = timedelta(minutes=3)
 """
-Maximum wait after a notice's deadline. If the cloud has not taken the instance by then, it has forgotten it, and the
-instance still bills.
+Maximum wait after a notice's deadline. If the cloud has not taken the instance by then, it probably never will, and the
+instance would go on billing.
 """
 
 
@@ -97,7 +97,7 @@ class AttemptEnd:
         return None if newest is None else newest.number
 
     def _go(self, reason: str) -> NoReturn:
-        """Power off, after waiting for the cloud to take the instance if that makes it cheaper."""
+        """Power off. If it is cheaper, first wait for the cloud to take the instance."""
         self._trainers.close()
         await_the_cloud(self._context, self._journal.attempt)
         self._power_off(reason)
@@ -122,8 +122,8 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
 
 def await_the_cloud(context: AgentContext, attempt: int) -> None:
     """
-    Wait while being taken by the cloud is cheaper than powering off. Mostly the cloud ends the machine during this
-    wait.
+    Wait for the cloud to take the instance, as long as that is cheaper than powering off. Usually the cloud ends the
+    machine during this wait.
     """
     if not context.watcher.heard_end:
         return

@@ -41,7 +41,7 @@ from spotrun.trainer_link import EpochEnded
 from spotrun.units import shown
 
 APPEND_WITHIN_S = 3700.0
-"""Maximum system seconds for an append; longer than the recorder's own patience."""
+"""Maximum system seconds for an append; longer than the recorder itself retries."""
 NAMED_MAX = 40
 """Maximum number of untracked places that the ledger names; a longer list would not be read."""
 PLACE_MAX, WHAT_MAX = 120, 160
@@ -60,7 +60,7 @@ class EventRecorder(Protocol):
 class AttemptJournal:
     """
     The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`. In a gang, the caller
-    sets `attempt` to the one that the gang has started, and `member` names the writer.
+    sets `attempt` to the attempt that the gang has started, and `member` names the writer.
 
     The loop waits for an event only if its next move depends on it. Other events are appended in the background, in
     order. If one is refused, the inbox gets a letter.
@@ -83,10 +83,10 @@ class AttemptJournal:
 
     def take_over(self) -> Attempt:
         """
-        Start the attempt, or go on with the one that this instance started before. Return it.
+        Start an attempt, or continue the attempt that this instance has started before. Return the attempt.
 
         Raises:
-            PowerOff: this launch may not start an attempt, or another instance of the launch has started it. The latter
+            PowerOff: this launch may not start an attempt, or another instance of the launch has started one, which
                 happens if a user launched this instance by hand with "launch more like this".
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))
@@ -232,8 +232,8 @@ class AttemptJournal:
 
 def comes_too_late(notice: NoticeSeen, known: NoticeSeen | None) -> bool:
     """
-    Return True if the ledger already has a notice that makes this one redundant: one for the same instance, or one for
-    another member of its gang with an earlier deadline.
+    Return True if the ledger already has a notice that makes this notice redundant: a notice for the same instance, or
+    for another member of its gang with an earlier deadline.
     """
     if known is None or known.member == notice.member:
         return known is not None

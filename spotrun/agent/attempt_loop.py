@@ -260,7 +260,7 @@ class AttemptLoop:
 
     def _follow_fits(self) -> None:
         """
-        Begin the next fit() when the last snapshot of the one before is durable, so that every earlier fit() has a
+        Begin the next fit() when the last snapshot of the previous fit() is durable, so that every earlier fit() has a
         final checkpoint. During a drain, no other fit() begins.
         """
         trainer = self._trainer

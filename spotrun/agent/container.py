@@ -67,8 +67,8 @@ class NoImageNow(SpotrunError):
 
 def name_of(context: AgentContext) -> str:
     """
-    Return a container name that is unique to this instance and run. With it, a restarted agent finds the container of
-    the agent before.
+    Return a container name that is unique to this instance and run. With it, a restarted agent finds the container that
+    the previous agent made.
     """
     return f"spotrun-{context.assignment.run_uid}-{context.assignment.instance_id}"
 

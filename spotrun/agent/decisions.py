@@ -85,11 +85,13 @@ def standby_verdict(
     state: RunState, launch: int, leaving: Leaving | None, began_s: float, now_s: float, max_s: float = STANDBY_MAX_S
 ) -> Standing:
     """
-    Return the next act of a standby (protocol 13): START takes over, STAND_BY waits on.
+    Return the next act of a standby (protocol 13): START to take over, STAND_BY to wait on.
 
-    It takes over after the predecessor's last entry or the record of its end, otherwise 30 s after the notice window,
-    on its own clock. An attempt that was never asked to leave is never fenced. In that case the standby itself leaves
-    after `max_s`.
+    The standby takes over as soon as the ledger has the predecessor's last entry, or the record of its end. Without
+    such an entry:
+    - If the predecessor has a notice or has to drain, the standby takes over 30 s after the end of the notice window,
+      on its own clock.
+    - Otherwise it never takes over, and leaves after `max_s`.
     """
     now = standing(state, launch)
     if now is not Standing.STAND_BY:
@@ -179,8 +181,8 @@ def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool)
     Return True if the agent should try to make a final snapshot durable in the `left_s` that are left.
 
     `save_s` is the duration of a save, None if none was measured. An upload in flight is given up for a final snapshot
-    only if `left_s` is enough to save one. If nothing is being uploaded, nothing is lost by trying: earlier saves gave
-    way to training, so the last one may be many times as fast.
+    only if `left_s` is enough to save one. If nothing is being uploaded, a try costs nothing. It may succeed even if
+    `left_s` is less than `save_s`: earlier saves gave way to training, so the last save may be many times as fast.
     """
     return not uploading or save_s is None or save_s <= left_s
 
@@ -203,7 +205,8 @@ class SnapshotFacts:
     Facts that decide about the next snapshot; run time in seconds.
 
     `since_commit_s` is the age of the run's newest commit, None if the run has none. `since_snapshot_s` is the age of
-    this trainer's newest snapshot, None before its first. `interval_s` is None if the trainer counts steps by itself.
+    this trainer's newest snapshot, None before its first. `interval_s` is None if the trainer itself counts the steps
+    to its next snapshot.
     """
 
     since_commit_s: float | None
@@ -234,8 +237,8 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 class HeldSnapshot(NamedTuple):
     """
     A snapshot that waits another `left_s` because the newest commit is too recent. Since the snapshot, the training has
-    done `steps` steps of `step_s` each, and has been silent for `silent_s`. It takes a snapshot every `every_steps`
-    steps; None if it does not count steps.
+    done `steps` steps of `step_s` each, and has been silent for `silent_s`. The training takes a snapshot every
+    `every_steps` steps; None if it does not count steps.
     """
 
     left_s: float
@@ -252,9 +255,9 @@ LATE_STEPS = 3
 
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
-    Return True if a newer snapshot is to replace this one: the newer one is due, and will be taken before a commit is
-    allowed again (unless a validation takes longer). The caller asks every `turn_s`. A training that stands still may
-    never do its next step. Then this snapshot is all that is left of it, so it is kept.
+    Return True if a newer snapshot is to replace this snapshot: the newer snapshot is due, and will be taken before a
+    commit is allowed again (unless a validation takes longer). The caller calls this every `turn_s`. A training that
+    stands still may never do its next step, so its snapshot is kept.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False
@@ -292,8 +295,8 @@ def failures_in_a_row(state: RunState) -> int:
 
 def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> StateChoice:
     """
-    Return the files that the next command starts from, after one has `exited` on this instance and `failures` in a row
-    have failed.
+    Return the files that the next command starts from, after a command has `exited` on this instance and `failures`
+    commands in a row have failed.
 
     A command that was killed may have left half-written files. In a gang, all members start from the same commit.
     """

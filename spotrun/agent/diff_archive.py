@@ -72,7 +72,7 @@ def _member(
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     facts = path.lstat()
-    mtime_s = int(facts.st_mtime)  # compiled Python files compare whole seconds
+    mtime_s = int(facts.st_mtime)  # a compiled Python file records its source's time in whole seconds
     if path.is_symlink():
         link = _member(name, 0o777, mtime_s=mtime_s, kind=tarfile.SYMTYPE)
         link.linkname = os.readlink(path)

@@ -146,10 +146,7 @@ class Follower:
         return ""
 
     def _tell_of_files(self) -> None:
-        """
-        Warn in the log that this member's trainer has written files. They are in no checkpoint: only the lead's files
-        are.
-        """
+        """Warn in the log that this member's trainer has written files. A checkpoint holds only the lead's files."""
         if self._trainer is None or self._told_of_files:
             return
         newest = self._context.recorder.state.latest_commit()

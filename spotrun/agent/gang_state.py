@@ -220,7 +220,7 @@ class OthersState:
 def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
     """
     Return the member's answer to `asked`, from its status. The end of an earlier trainer does not count as a failure of
-    this one.
+    the present trainer.
     """
     if status is None:
         return MemberAnswer(None)

@@ -91,8 +91,9 @@ class GangWatch:
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        Return the first other trainer that has ended with an error, if this trainer should have ended because of it and
-        has not: then the caller ends this one. A trainer that ended well has done its part and does not count.
+        Return the first other trainer that has ended with an error, if this trainer should have ended because of that
+        error and has not. The caller then ends this trainer. A trainer that ended well has done its part and does not
+        count.
         """
         ended = self._failed(trainer)
         if not ended:
@@ -104,7 +105,8 @@ class GangWatch:
 
     def knows_why(self, trainer: Trainer, reason: str) -> bool:
         """
-        Return True if enough is known about the other members to judge why this trainer has ended. `reason` is its own.
+        Return True if enough is known about the other members to judge why this trainer has ended. `reason` is the
+        reason that this trainer gave.
         """
         now_s = self._clock.monotonic()
         if self._exited_s is None:

@@ -46,8 +46,9 @@ TERMINATED_WITHIN_MIN_S = 5.0
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Share of a notice, at its end, that an upload in flight keeps for itself if it is not given up for a final snapshot. The
-upload has priority from the notice on and may be done earlier. Then there may be time for a final snapshot after all.
+Share of a notice, at its end, that is reserved for an upload in flight, unless the upload is cancelled for a final
+snapshot. The upload has priority from the notice on. If it is done earlier, there may be time for a final snapshot
+after all.
 """
 
 

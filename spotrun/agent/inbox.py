@@ -160,8 +160,8 @@ class MemberUnheard:
 @dataclass(frozen=True)
 class StateFrozen:
     """
-    The state of command `incarnation` was at rest, and `state` is a copy of it, made at `at`. `is_last`: it has ended.
-    `state` is None if nothing has changed since the newest checkpoint, or no copy could be made.
+    The state of command `incarnation` was at rest, and `state` is a copy of it, made at `at`. `is_last`: the command
+    has ended. `state` is None if nothing has changed since the newest checkpoint, or no copy could be made.
     """
 
     incarnation: int

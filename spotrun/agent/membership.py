@@ -62,7 +62,7 @@ class Membership:
     def _open_door(self) -> Door | None:
         """
         Open a door (see connectivity.py); None if this machine cannot. If an earlier agent of this instance has
-        reported a port, use that one, because the other members know it.
+        reported a port, use that one, because the other members already use that port.
         """
         known = self._context.recorder.state.member(self._name).ready
         port = None if known is None else known.door

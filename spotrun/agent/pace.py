@@ -82,7 +82,7 @@ class Pace:
         self._rebalance = False
 
     def dropped(self) -> None:
-        """Note that the newest copy did not become a commit, so another one is due at once."""
+        """Note that the newest copy did not become a commit, so another copy is due at once."""
         self._snapshot_s = None
 
     def committed(self, took_s: float, at_s: float) -> None:
@@ -100,11 +100,11 @@ class Pace:
 
     @property
     def every_steps(self) -> int | None:
-        """Steps between two snapshots that the trainer takes by itself; None if it does not count steps."""
+        """Steps between two snapshots that the trainer takes without a request; None if it does not count steps."""
         return self._every.count if isinstance(self._every, Steps) else None
 
     def interval_s(self, now_s: float) -> float | None:
-        """Return the seconds between two snapshots; None if the trainer counts steps by itself."""
+        """Return the seconds between two snapshots; None if the trainer itself counts steps to its next snapshot."""
         if isinstance(self._every, Steps):
             return None
         if isinstance(self._every, timedelta):

@@ -27,7 +27,7 @@ TAIL_S = 2.0
 TAIL_MIN_S = 0.1
 """Minimum system seconds between two reads of the next number."""
 PAUSE_S = 1.0
-"""System seconds between two tries. The ledger may give a try up at once, or after a minute."""
+"""System seconds between two tries. A single try ends after at most a minute."""
 GIVE_UP_AFTER_S = 3600.0
 """Maximum system seconds of tries. If the store is gone for this long, the run is lost with it."""
 ROOM_WITHIN_S = float(os.environ.get("SPOTRUN_ROOM_WITHIN_S", "900"))

@@ -25,10 +25,10 @@ from spotrun.run.state import Commit
 
 
 class NothingToResumeFrom(Exception):
-    """No existing checkpoint can be read. Training never begins at zero in silence (promise I4)."""
+    """No existing checkpoint can be read. Training does not start from zero instead (promise I4)."""
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
-        """Keep the reason. `is_damage`: the stored commit is damaged, so another one may be whole."""
+        """Keep the reason. `is_damage`: the stored commit is damaged, so another commit may be whole."""
         super().__init__(detail)
         self.cause = cause
         self.detail = detail
@@ -111,8 +111,8 @@ def reasons() -> Iterator[None]:
 
 class StateFound(NamedTuple):
     """
-    The checkpoint whose state is now in the work folder, and the newer ones that were skipped. `in_place`: the files
-    are those that the previous command left there.
+    The checkpoint whose state is now in the work folder, and the newer checkpoints that were skipped. `in_place`: the
+    previous command left exactly these files there.
     """
 
     commit: Commit
@@ -133,8 +133,8 @@ class StateFound(NamedTuple):
 
 def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choice: StateChoice) -> StateFound:
     """
-    Restore the state of a checkpoint into the work folder: the newest whole one, or the one before. The run has at
-    least one.
+    Restore the state of a checkpoint into the work folder: of the newest whole checkpoint, or of an earlier whole
+    checkpoint if `choice` is ONE_BEFORE. The run has at least one checkpoint.
 
     Raises:
         NothingToResumeFrom: with the reason.
@@ -179,7 +179,8 @@ def _newest_with_files(
             try:
                 if found.skipped:
                     files = FilesOfCommit(context, commit, known)
-                    coming = beside.submit(files.fetch)  # queued after the first fetch, which may still write there
+                    # Queued after the first fetch, which may still write to the same folder.
+                    coming = beside.submit(files.fetch)
                 coming.result()
                 ends = fits.ends_before(context, commit)
                 return Beginning(NewestReadable(found.image, (*skipped, *found.skipped)), files, ends)

@@ -213,7 +213,8 @@ class Saver:
 
     def refused(self) -> None:
         """
-        Keep the snapshot that the store refused and try again later, unless a newer one waits or this one is torn.
+        Keep the snapshot that the store refused and try again later, unless a newer snapshot waits or this snapshot is
+        torn.
         """
         self._not_before_s = time.monotonic() + TRY_AGAIN_S
         self.settled(retry=True)

@@ -65,8 +65,8 @@ class TrainerExit:
 
     def follow_others(self) -> None:
         """
-        React to the other members of a gang. A missing member ends the attempt. A trainer that failed on another member
-        ends this one.
+        React to the other members of a gang. A missing member ends the attempt. The failure of a trainer on another
+        member ends this member's trainer.
         """
         if self._gang is None or self._trainer.exited is not None or self._drain.draining_s is not None:
             return

@@ -85,7 +85,7 @@ def begin() -> None:
 def program() -> Sequence[str]:
     """
     Return the program and its arguments: other programs of a run draw other numbers, but the ranks of one program draw
-    the same. The instance's folder is left out, because each instance has another one.
+    the same numbers. The path of the instance's folder is left out, because it differs on each instance.
     """
     words = list(getattr(sys, "orig_argv", sys.argv))
     first = sys.argv[0] if sys.argv else ""
@@ -120,7 +120,7 @@ class Process:
 
 def seed_random(module: Any, here: Process) -> None:
     if not hasattr(module, "SystemRandom"):
-        return  # a file of the program has that name
+        return  # a file of the program has the module's name
     module.seed(here.seed())
     # Python seeds the module from the operating system in each forked process, and has done so by then.
     os.register_at_fork(after_in_child=lambda: module.seed(here.seed()))

@@ -36,8 +36,8 @@ class Record(Protocol):
     """
     A record of the files that earlier fetches wrote into a folder.
 
-    It lies where no instance can write, and does not repeat facts from the store, such as times. Several threads use
-    it.
+    It is stored where no instance can write, and does not repeat facts from the store, such as times. Several threads
+    use it.
     """
 
     def written(self, path: str) -> Sequence[Content] | None:
@@ -59,11 +59,14 @@ def fetch(
     """
     Write the files below a user's folder, which is made if it is absent, and yield the outcome for each.
 
-    Training code may have chosen each name, time and size. A file whose name a tool obeys stays in the store. A file
-    that exists already with the same bytes is left alone. A local file that differs from what fetch itself wrote,
-    according to `record`, is the user's, and is kept unless `force`. One that is longer than the stored file is kept
-    under another name, unless `force`, because a later attempt may have started a log again. Links below `folder` are
-    never followed, and nothing is written into a folder that belongs to git or to an environment.
+    Training code may have chosen each name, time and size. So links below `folder` are never followed, and nothing is
+    written into a folder that belongs to git or to an environment. For a single file:
+    - If a tool obeys its name, it stays in the store.
+    - If it exists already with the same bytes, it is left alone.
+    - If the local file differs from what fetch itself wrote, according to `record`, it is the user's, and is kept
+      unless `force`.
+    - If the local file is longer than the stored file, it is kept under another name, unless `force`, because a later
+      attempt may have started a log again.
 
     Raises:
         StoreError: the store cannot be read.

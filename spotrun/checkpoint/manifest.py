@@ -41,7 +41,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
-    A range of the image: its `size_bytes` bytes from `start` are those of part number `part` from `at`.
+    A range of the image: its `size_bytes` bytes from `start` on equal the bytes of part number `part` from `at` on.
     """
 
     part: Count

@@ -22,8 +22,8 @@ Path: TypeAlias = tuple[object, ...]
 MEMBER, TUPLE, OBJECT, ASKED, STANDS = "member", "namedtuple", "object", "asked", "stands"
 HELD = frozenset({MEMBER, TUPLE, OBJECT, ASKED, STANDS})
 """
-An enum member; a named tuple; an instance of a plain class; an object that returns and loads its own state; and an
-object that the script itself puts in the same place again, so that nothing of it is saved.
+The kinds of a `SavedObject`: an enum member; a named tuple; an instance of a plain class; an object that returns and
+loads its own state; and an object that the script itself puts in the same place again, so that nothing of it is saved.
 """
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, partial)
 
@@ -42,8 +42,8 @@ class SavedObject(dict[str, Any]):
 
 class Standing:
     """
-    The objects that each place below the keys `below` holds when a training begins. They exist again when it resumes.
-    `is_elsewhere` recognises objects whose state is saved elsewhere.
+    A record of the object at each place below the keys `below` when a training begins. A training that resumes has the
+    same objects at these places. `is_elsewhere` recognises objects whose state is saved elsewhere.
     """
 
     def __init__(self, below: Collection[str], is_elsewhere: Callable[[Any], bool]) -> None:
@@ -147,7 +147,7 @@ def is_plain(kind: type) -> bool:
 
 
 def _has_a_say(kind: type) -> Iterator[bool]:
-    """Yield whether each hook of `kind` runs code. Those of a frozen dataclass with slots only set attributes."""
+    """Yield whether each hook of `kind` runs code. The hooks of a frozen dataclass with slots only set attributes."""
     for hook in _HOOKS & vars(kind).keys():
         yield getattr(vars(kind)[hook], "__module__", None) != "dataclasses"
 

@@ -75,8 +75,8 @@ def named_keys(lists: Iterable[tuple[Outputs, Listing]]) -> set[str]:
 
 def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return those of `keys`, the objects below `outputs/` of a run that has ended, that no kept list needs. Return none
-    if a kept list cannot be read, because the objects that it needs are then unknown.
+    Return the `keys` that no kept list needs. The `keys` are the objects below `outputs/` of a run that has ended.
+    Return none if a kept list cannot be read, because the objects that it needs are then unknown.
     """
     if state.terminal is None or not keys:
         return []

@@ -54,7 +54,7 @@ def _moment(value: datetime.datetime) -> Parts:
 
 def _at(*parts: Any) -> datetime.datetime:
     *moment, fold = parts
-    return datetime.datetime(*moment, fold=fold)  # noqa: DTZ001 - a zone, if it had one, is the last of them
+    return datetime.datetime(*moment, fold=fold)  # noqa: DTZ001 - the last part is the zone, if any
 
 
 def _clock(value: datetime.datetime | datetime.time) -> Parts:

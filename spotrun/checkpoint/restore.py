@@ -59,12 +59,12 @@ class Recipient(Protocol):
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
-        Receive the image, whose memory exists but is still empty. If an image had begun before, that one is damaged.
-        The first `begin_bytes` bytes arrive before all others, and are enough to begin with.
+        Receive the image, whose memory exists but is still empty. If an image had begun before, that earlier image is
+        damaged. The first `begin_bytes` bytes arrive before all others, and are enough to begin with.
         """
 
     def has(self, size_bytes: int) -> None:
-        """Note that the first `size_bytes` bytes have arrived, and are those that were committed."""
+        """Note that the first `size_bytes` bytes have arrived, and equal the committed bytes."""
 
 
 class NewestReadable(msgspec.Struct, frozen=True):
@@ -144,11 +144,11 @@ def recognised(
 ) -> Image | None:
     """
     Return `held` as the image of its commit. Return None if a single byte differs from the digests in the ledger, or if
-    that cannot be checked. The process that wrote to that memory must have ended. The memory becomes the image's, or is
-    closed.
+    that cannot be checked. The process that wrote to that memory must have ended. The memory then belongs to the image,
+    or is closed.
 
     If the commit borrows, the digests in the ledger cover parts that are elsewhere. Then `digest` (`unchanged.digest`)
-    is that of the image that was committed.
+    is the digest of the whole committed image.
     """
     whole = False
     try:
@@ -279,8 +279,9 @@ def _begin_bytes(manifest: Manifest) -> int:
 
 def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[int]]:
     """
-    Return the parts that a trainer begins with, and the others. All readers fetch the first kind first. If some went on
-    to the others too early, the last of the first kind would arrive only with half of the others.
+    Return the parts that a trainer begins with, and the others. All readers fetch the parts that a trainer begins with
+    first. If some readers went on to the other parts too early, the last part to begin with would arrive only with half
+    of the others.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]

@@ -16,12 +16,15 @@ FOLDER = "checkpoints/"
 
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
-    Return the commits that the run no longer needs, oldest first. These are all before the `keep_last` newest usable
-    commits, and those that a user's prune request names, except commits kept by `keep_best` and `keep_every`.
+    Return the commits that the run no longer needs, oldest first. These are all commits before the `keep_last` newest
+    usable commits, and all commits that a user's prune request names, except commits kept by `keep_best` and
+    `keep_every`.
 
-    Never the newest usable commit, the one that the current trainer resumed from, or one from which a remaining commit
-    has borrowed. Until the run is complete, never a commit with which an earlier fit() ended, because each resume
-    restores it.
+    The result never contains:
+    - the newest usable commit
+    - the commit that the current trainer resumed from
+    - a commit from which a remaining commit has borrowed
+    - until the run is complete, a commit with which an earlier fit() ended, because each resume restores it
     """
     usable = [commit for commit in state.commits if commit.usable]
     newest = [commit.number for commit in usable[-max(1, rule.keep_last) :]]
@@ -50,10 +53,10 @@ def _held(state: RunState) -> dict[int, Commit]:
 
 def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
     """
-    Return those of `going` from which no remaining commit has borrowed. A lender was sent whole, and never borrows
-    itself.
+    Return the commits in `going` from which no remaining commit has borrowed. A lender was sent whole, and never
+    borrows itself.
 
-    Oldest first, but a commit that borrows parts comes before the one that lends them.
+    The oldest comes first, but a commit that borrows parts comes before the commit that lends them.
     """
     held = _held(state)
     needed = _lenders(commit for number, commit in held.items() if number not in going)
@@ -119,7 +122,7 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
 
 def garbage(state: RunState, keys: Iterable[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return those of `keys`, the objects below `checkpoints/`, that will never be read. These are objects of commits that
+    Return the `keys`, names of objects below `checkpoints/`, that will never be read. These are objects of commits that
     are retired or in `retiring`, and uncommitted uploads of attempts that were fenced by the current attempt or by the
     run's end.
     """

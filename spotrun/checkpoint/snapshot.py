@@ -98,8 +98,8 @@ def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -
     holds.
 
     A tensor in one piece of ordinary memory is copied with memmove. For a small tensor that takes a sixth of the time
-    of torch's own copy. For a large one it leaves the interpreter to other threads. Doing so for a small one would cost
-    more than its copy, because the other thread gives the interpreter back only when it likes.
+    of torch's own copy. During the copy of a large tensor, other threads may run Python. For a small tensor that would
+    cost more than the copy, because another thread decides when it gives the interpreter back.
     """
     base = arena.data_ptr()
     for tensor, start, size_bytes in pieces:
@@ -125,7 +125,8 @@ def _is_there(_end: int) -> None:
 
 def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: str = "") -> tuple[Any, dict[str, Any]]:
     """
-    Return the state and the meta of an image. Tensors are views into `image`, which must stay and be writable.
+    Return the state and the meta of an image. Tensors are views into `image`, which must be writable and must outlive
+    them.
 
     If `work` is given, paths in the work folder in which the image was made become paths in the folder `work`.
 

@@ -132,7 +132,7 @@ class Stager:
         """
         Write the image into a free arena; `ready(plan.size_bytes)` must hold.
 
-        With `overlapped`, a thread copies the pieces `later`, which are some of the plan's, after `Staged.begin`. They
+        With `overlapped`, a thread copies the pieces `later`, some of the plan's pieces, after `Staged.begin`. These
         must not change until that is done. Without `overlapped` they are copied at once, and `Staged.changed` checks
         whether they have changed since.
         """

@@ -100,7 +100,7 @@ def _encode_rarer(value: Any, encode_other: EncodeOther, path: Path) -> Json:
     if type(value).__module__.partition(".")[0] in ("torch", "numpy"):  # torch.Size is a tuple
         return encode_other(value, path)
     if isinstance(value, list | tuple | AbstractSet):
-        # The items of a set are in its own order: added again in that order, they mostly end up where they were.
+        # The items keep the order of the set: a set that gets them in this order mostly has the same order again.
         encoded = [encode_tree(item, encode_other, (*path, n)) for n, item in enumerate(value)]
         return encoded if isinstance(value, list) else {_sequence_kind(value): encoded}
     return encode_other(value, path)

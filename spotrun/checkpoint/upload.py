@@ -239,8 +239,8 @@ class _Sending:
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
         """
-        Send the next part. Threads get slots in any order, so each chooses its part only then: the parts keep their
-        order.
+        Send the next part. Threads get slots in any order. Each thread chooses its part only when it has a slot, so
+        that parts are sent in order.
         """
         with self._control.slots:
             with self._lock:

@@ -26,7 +26,8 @@ def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | 
     Yield the name of each compared part of an array, with its row and its column. An array with too many rows and
     columns has one part, `, its values`.
 
-    In an array with more than two dimensions, a row is an item of the first dimension, and a column one of the last.
+    In an array with more than two dimensions, a row is an item of the first dimension, and a column is an item of the
+    last.
     """
     found: list[tuple[str, tuple[int | None, int | None]]] = []
     if shape and 0 < prod(shape) <= ITEMS_MAX:
@@ -77,7 +78,8 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
 
 def in_order_of_c(shape: Sequence[int], content: bytes, is_fortran: bool) -> tuple[Sequence[int], bytes]:
     """
-    Return the shape and the content of an array in C order; for an array in Fortran order, those of its transpose.
+    Return the shape and the content of an array in C order; for an array in Fortran order, the shape and the content of
+    its transpose.
     """
     return (tuple(reversed(shape)) if is_fortran else shape), content
 

@@ -204,8 +204,8 @@ def _of_end(wanted: Ended, done: Ended, varying: VaryingPlaces) -> Iterator[Diff
 
 def _steady(wanted: Ended | Left, done: Ended | Left, varying: VaryingPlaces) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return the places of both trainings that can be compared. Two kinds of places are left out: those that vary by
-    themselves, and those that only one training could inspect, which are reported as not compared.
+    Return the places of both trainings that can be compared. Two kinds of places are left out: places that vary without
+    an interruption, and places that only one training could inspect, which are reported as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
@@ -239,8 +239,8 @@ def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
 def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
     Yield the differences in results. Each process of the interrupted training must have produced the same results as
-    the straight training, as far as it came, and the last process all of them. Variables are compared only for the last
-    process, because each earlier one ended with an error.
+    the straight training up to the point where it ended, and the last process must have produced all results. Variables
+    are compared only for the last process, because each earlier one ended with an error.
     """
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()

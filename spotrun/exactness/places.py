@@ -32,8 +32,8 @@ def indices(place: str) -> Indices:
 
 class Pattern:
     """
-    A set of places of one family: those whose numbers at the positions `kept` are one of `values`, whatever their other
-    numbers are.
+    A set of places of one family: all places whose numbers at the positions `kept` are one of `values`, whatever their
+    other numbers are.
     """
 
     def __init__(self, kept: Kept, values: Collection[Indices]) -> None:
@@ -66,7 +66,7 @@ def pattern_of(
     Return the widest pattern for places of family `kind` in which the places mostly vary. `known` has all places.
 
     A number is left out of the pattern if most places that differ only in this number vary. A short list at the end of
-    a place may be a record (`is_record`: it is one). For a record, or if several numbers are left out, all of the
+    a place may be a record (`is_record`: it is a record). For a record, or if several numbers are left out, all of the
     places have to vary.
     """
     is_record = is_record or kind.endswith("[]")

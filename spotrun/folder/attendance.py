@@ -1,6 +1,6 @@
 """
-Determines which runner attends to a run: the one whose heartbeat is the runner's status object. Any other runner of the
-run does not write that object until the first has died; then it takes its place.
+Determines which runner attends to a run: the runner that writes the run's runner status object, as its heartbeat. While
+that runner lives, no other runner of the run writes the object. Once it has died, another runner may take its place.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def lasts(status: RunnerStatus) -> timedelta:
 def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
     """
     Return the live runner that attends to the run instead of this process; None if no other runner is alive. `clock` is
-    the run's.
+    the run's clock.
 
-    The process that started this one in the background does not count, because it hands over to this one.
+    A process that has started this process in the background does not count, because it hands the run over to this
+    process.
     """
     status = read_status(store, RUNNER_KEY, RunnerStatus)
     if status is None or abs(clock.now() - status.at) >= lasts(status) * clock.scale:

@@ -59,7 +59,7 @@ def _matcher(*patterns: str) -> re.Pattern[str]:
 _VERSION_CONTROL = _matcher(".git", ".hg", ".svn", ".bzr", ".jj", "cvs", "_darcs", "_svn", "_mtn", "*.git")
 _FOLDERS = _matcher(
     *("sitecustomize", "sitecustomize.*", "usercustomize", "usercustomize.*"),  # in any form that Python imports
-    *("site-packages", "dist-packages"),  # there Python runs each `*.pth`, which elsewhere holds weights
+    *("site-packages", "dist-packages"),  # in these folders Python runs each `*.pth`; elsewhere such files hold weights
     *("*.dist-info", "*.egg-info", "*.egg", "*.egg-link"),  # pytest and others load the plugins that these name
 )
 """Names that Python runs or obeys, both as a file and as a folder."""
@@ -114,7 +114,7 @@ _OBEYED = {
 """Patterns for names of files that tools run or obey when they start in the folder or search through it."""
 _MATCHERS = {reason: _matcher(*patterns) for reason, patterns in _OBEYED.items()}
 _ORDINARY = frozenset({"datafile", "file", "hostfile", "infile", "logfile", "machinefile", "outfile", "profile"})
-"""Names that programs give to their output and that look like those of build tools (Makefile, Justfile, Rakefile)."""
+"""Names that programs give to their output and that look like the names of build tools' files (Makefile, Justfile)."""
 _DATA = frozenset({".metadata", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """Hidden files of checkpoints (torch.distributed.checkpoint) and arrays (Zarr), which cannot be read without them."""
 _SHORT_NAME = re.compile(r"([^.]{1,7})~[0-9]+(?:\.([^.]{0,3}))?")

@@ -36,7 +36,7 @@ class Pulse:
         self._read_s = 0.0
 
     def beats(self, status: AgentStatus | None) -> bool:
-        """Return True if `status`, which was just read, is newer than the one read two intervals ago."""
+        """Return True if `status`, which was just read, is newer than the status that was read two intervals ago."""
         if status is None:
             return False
         now_s, newest = self._clock.monotonic(), (status.launch, status.sequence)

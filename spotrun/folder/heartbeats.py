@@ -20,8 +20,8 @@ from spotrun.store.port import Store
 
 class Heartbeats:
     """
-    The silences of the agents, as one runner knows them. It reads the heartbeats at intervals; between two reads the
-    silences do not change.
+    The silences of the agents, as one runner knows them. The runner reads the heartbeats at intervals; between two
+    reads the silences do not change.
     """
 
     def __init__(
@@ -49,8 +49,9 @@ class Heartbeats:
         Return, by member, how long the heartbeat of an agent has not changed while this runner's own heartbeats
         arrived. A member without a heartbeat is absent. `message` and `blind` go into the runner's own heartbeat.
 
-        Heartbeats are read before the own one is written, so that no agent seems silent after a night in which this
-        machine slept. While another runner attends to the run, its heartbeat is used in place of our own.
+        The agents' heartbeats are read before the runner's own heartbeat is written, so that no agent seems silent
+        after a night in which this machine slept. While another runner attends to the run, its heartbeat is used in
+        place of our own.
 
         Raises:
             StoreUnavailable: nothing was read; the next call tries again.

@@ -8,7 +8,8 @@ folder of its run. Ed25519 is defined in RFC 8032.
     keys/UID-PUBLIC     the private half, under the public one in hex
     keys/UID            the same, of a run that an earlier spotrun created
 
-So each process that creates a run stores a key that it made itself, and never signs with a key that was there before.
+Because the name contains the public half, each process that creates a run stores a key that it made itself, and never
+signs with a key that another process has put there.
 
 A `Signer` has a key that is in no store. The function of a night has such a key, and uses it to recognize its own
 records.
@@ -57,7 +58,7 @@ def make(runs: Store, run_uid: str) -> str:
     private = Ed25519PrivateKey.generate()
     public_key = private.public_key().public_bytes_raw().hex()
     made = private.private_bytes_raw().hex().encode()
-    persist(lambda: runs.put_if_absent(key_of(run_uid, public_key), made))  # if it is there, a repeated call put it
+    persist(lambda: runs.put_if_absent(key_of(run_uid, public_key), made))  # if it exists, a repeated call stored it
     return public_key
 
 

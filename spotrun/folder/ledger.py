@@ -129,7 +129,7 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
     """
     data = persist(lambda: read_entry(store, 0))
     if data is None:
-        # A folder with later entries held a run once. That is damage, and not a mistyped name.
+        # A folder with later entries held a run once, so its ledger is damaged, and the name is not mistyped.
         raise _without_first(store, persist(lambda: store.list(FOLDER)))
     return _creating(store, data), data
 
@@ -211,7 +211,7 @@ class Ledger:
 
     @property
     def newest_sha256(self) -> str | None:
-        """The digest of the newest entry's object; None if only entry 0 is known, and was given."""
+        """The digest of the newest entry's object; None if only entry 0 is known, and the caller passed it in."""
         return hashlib.sha256(self._newest).hexdigest() if self._newest else None
 
     @property

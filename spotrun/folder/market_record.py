@@ -5,9 +5,10 @@ Shares the observations that runs make of a market, in objects next to their fol
 
 Each observation is one small object that is created once and never written again; its name holds all its facts. A
 member of a gang other than the first is named as 17.1. Two runners of one run create the same object, so nothing is
-overwritten, and one listing reads a whole region. The record is not a source of truth: if a part is lost or damaged, a
-run only requests offerings in a worse order. Runs on a faster clock use a separate record, because their markets move
-faster.
+overwritten, and one listing reads a whole region.
+
+The record is not a source of truth: if a part is lost or damaged, a run only requests offerings in a worse order. Runs
+on a faster clock use a separate record, because their markets move faster.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
-The pin of a night: a variable in the environment of the night's function, which a process with access to the store
-alone cannot change.
+The pin of a night: a variable in the environment of the night's function, which a process that can only write to the
+store cannot change.
 
 The store holds the record of the night, its work folder and its numbers. The pin contains the digest of the record, and
 the record contains the digest of the work folder. Everything that the function itself stores is signed with the pin's
@@ -94,7 +94,7 @@ def record_of(store: str, name: str, pin: Pin | None) -> NightRecord:
 def _telling(night: Night) -> dict[str, Any]:
     """
     Return a job that contains only a night's webhooks and the places of their addresses, because Lambda has 4 KB for an
-    environment. On Google Cloud, the project is that of the function's login.
+    environment. On Google Cloud, the project is the project of the function's login.
     """
     job = night.spec
     notify = job.get("notify") or []

@@ -8,9 +8,11 @@ Records the nights of a job, which run without a machine of the user: the job, i
 
 A process begins a night by writing the next number with put-if-absent, after it has read all numbers before. So if two
 processes begin a night at once, one succeeds and the other finds the run in the record. A night that is due while the
-last night's run still goes on gets no second run. The folder is next to the runs of the store, so no instance may read
-or write it. A stranger who can write there cannot change what runs: a reader with a pin (night_pin.py) accepts only the
-installed night.json and work folder, and skips each number that the function of the night has not signed.
+last night's run still goes on gets no second run.
+
+The folder is next to the runs of the store, so no instance may read or write it. A stranger who can write there cannot
+change what runs: a reader with a pin (night_pin.py) accepts only the installed night.json and work folder, and skips
+each number that the function of the night has not signed.
 """
 
 from __future__ import annotations

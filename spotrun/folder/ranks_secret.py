@@ -1,9 +1,9 @@
 """
 The secret that all ranks of a gang share, by which they recognise each other.
 
-It is an object in the run's folder. A process that can read that folder has the code and the data of the run anyway,
-and no other process on the members' network can pose as a rank. The private key of the run is not used for this,
-because instances must not have it.
+It is an object in the run's folder. A process that can read that folder has the code and the data of the run anyway. A
+process that cannot read it cannot pose as a rank, even on the members' network. The private key of the run is not used
+for this, because instances must not have it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ Keeps the environment that a run's `setup` made in the run's folder, so that the
     environments/KEY/LAUNCH/000000     a part: 32 MiB of the archive
 
 KEY identifies the inputs of the set-up (spotrun.agent.machine.environment). The description is written last, with
-put-if-absent. So a packed set-up is either complete or missing, and if two instances made the same one, the first
-counts. It is kept as long as the run's folder, unless `spotrun checkpoints prune` removes it from a run that has ended.
+put-if-absent. So a packed set-up is either complete or missing, and if two instances packed the same set-up, the first
+one counts. A packed set-up is kept as long as the run's folder, unless `spotrun checkpoints prune` removes it from a
+run that has ended.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from spotrun.errors import SpotrunError
 
 if TYPE_CHECKING:
-    from spotrun.store.port import Store  # what a trainer imports needs the standard library alone
+    from spotrun.store.port import Store  # trainers import this module, so it needs only the standard library
 
 VARIABLE = "SPOTRUN_START"
 """The variable with the path of the file, for a trainer. Our callback uses it on a fresh start only."""

@@ -70,7 +70,7 @@ def _found(root: str, state: StateAt) -> Iterator[tuple[str, Facts]]:
             if files > STATE_FILES_MAX:
                 break
             if each == path and stat.S_ISLNK(mode) and (end := _end_of(root, path)) and end not in state.paths:
-                pending.append(end)  # the job names a link, and means its target
+                pending.append(end)  # the job names a link: its target is the state
 
 
 def _tree(root: str, path: str) -> Iterator[tuple[str, Facts]]:

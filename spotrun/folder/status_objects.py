@@ -34,8 +34,8 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A question of a gang's lead to the other members: which files of the command's state have their trainers of this
-    `incarnation` written that are missing in the list at `key`? Each question has its own `word`.
+    A question of a gang's lead to the other members: which state files, written by their own trainers of this
+    `incarnation`, are not in the list at `key`? Each question has its own `word`.
     """
 
     attempt: Count
@@ -200,8 +200,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class Blindness(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The reason why the cloud does not list the run's instances to a runner. `since` is the moment since which it has not
-    listed them.
+    The reason why the cloud does not list the run's instances to a runner. `since` is the moment at which this began.
     """
 
     since: Moment

@@ -19,7 +19,8 @@ SMALLEST_BYTES = 1 << 20
 
 class Room:
     """
-    The room in the store, as one runner knows it. It tries at intervals; between two tries the answer does not change.
+    The room in the store, as one runner knows it. The runner tries at intervals; between two tries the answer does not
+    change.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -47,7 +48,7 @@ class Room:
         except WritesRefused as error:
             return error.one_line
         except StoreError:
-            return ""  # no answer: the next writer gets the error
+            return ""  # the store did not answer: the next writer gets the error
         return _shortage(self._store, size_bytes)
 
 

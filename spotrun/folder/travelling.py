@@ -3,7 +3,7 @@ Chooses the files of the user's work folder that are uploaded with a run.
 
 Every reader of the run's folder in the store can read these files, and so can each instance. So files that look like
 secrets stay behind, and so do files that match the user's `.gitignore` files. The file `.spotrunignore` at the top of
-the work folder overrides both, in the same syntax: `data/` leaves out, `!.env` takes along.
+the work folder overrides both, in the same syntax: `data/` leaves that folder out, `!.env` includes that file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Surveys the work folder: which files are there at one moment, and why some of them cannot be stored.
 
-The files of a script are those that have appeared or changed since it began. For the files of a command's state, see
-state_files.py.
+The files of a script are the files that have appeared or changed since the script began. For the files of a command's
+state, see state_files.py.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class LightningFramework(Position, Loaders):
         others_load_it = trainer_state.others_load_it(self._trainer)
         counted = self._loops.counting_the_epoch_as_begun(state, epoch_ended=place.epoch_ended)
         self._state = counted | {OPTIMIZERS: optimizers.take() if others_load_it else []}
-        self._kinds = rest.get("schedules")  # None in an older snapshot
+        self._kinds = rest.get("schedules")  # None in a snapshot of an older spotrun
         trainer_state.load(self._trainer, self._state, self._kinds)
         trainer_state.load_optimizers_by(self._trainer, optimizers.load)
         if weights is not None:
@@ -214,24 +214,24 @@ class LightningFramework(Position, Loaders):
         """Load in on_fit_start, once Lightning has restored weights and callbacks and has reset its metrics."""
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)
-        if "saving" in self._rest:  # not in an older snapshot
+        if "saving" in self._rest:  # not in a snapshot of an older spotrun
             attributes.load(self._trainer, attributes.SAVING, self._rest["saving"])
         self._schedulers = self._state[SCHEDULERS]
         self._state = {}
         trainer_state.load_metrics(self._trainer, metrics)
-        if "stopping" in metrics:  # not in an older snapshot
+        if "stopping" in metrics:  # not in a snapshot of an older spotrun
             stopping.load(self._trainer, metrics["stopping"])
         self._loops.resume(validation_due=self._place.validation_due, should_stop=self._rest["should_stop"])
 
     def enter(self) -> None:
         """Enter the loop, in on_train_start."""
         averaging.load(self._trainer, self._rest["averaging"])
-        if "pruning" in self._rest:  # not in an older snapshot
+        if "pruning" in self._rest:  # not in a snapshot of an older spotrun
             pruning.load(self._trainer, self._rest["pruning"])
         if "rates" in self._rest:
             attributes.load(self._trainer, attributes.RATES, self._rest["rates"])
         self._trainer.accumulate_grad_batches = self._rest["accumulate_grad_batches"]
-        if "lengths" in self._rest:  # not in an older snapshot
+        if "lengths" in self._rest:  # not in a snapshot of an older spotrun
             self._loops.have_lengths(self._rest["lengths"])
         self._loops.enter(mid_epoch=not self._place.epoch_ended)
         self._rest = {}

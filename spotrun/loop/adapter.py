@@ -28,7 +28,7 @@ from spotrun.version import __version__
 class LoopFramework:
     """
     One fit. The passes (passes.py) move it. `epoch`, `batch` and `step` count what was trained; `batch` counts within
-    the current or last pass over data. `passes_before` counts the passes of the epoch before that one.
+    the current or last pass over data. `passes_before` counts the passes of the epoch before that pass.
 
     A step is a batch in which any optimizer has stepped, however often.
     """
@@ -149,7 +149,9 @@ class LoopFramework:
         """Do nothing: the script has no hooks of an epoch."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Note a misfit if `optimizers` are not the script's. The script holds those, so they cannot be exchanged."""
+        """
+        Note a misfit if `optimizers` are not the script's. They cannot be exchanged, because the script holds its own.
+        """
         kinds = [type(one).__name__ for one in optimizers]
         if list(map(id, optimizers)) != list(map(id, self.optimizers)):
             self._misfit = self._misfit or f"the checkpoint's optimizers are {', '.join(kinds)}"

@@ -51,7 +51,7 @@ def left_well(frame: FrameType | None) -> bool:
 
 
 class Frames:
-    """The script's functions around a fit's loop, since the loop began. The outermost is the one that runs it."""
+    """The script's functions around a fit's loop, since the loop began. The outermost function runs the loop."""
 
     def __init__(self) -> None:
         self._script = Script.of_this_process()
@@ -82,7 +82,7 @@ class Frames:
     def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
         """
         Yield the variables that would differ in a process that resumes here; each call yields all of them. `ended`: the
-        loop that waits for its next item gets none.
+        loop, which waits for its next item, gets none.
         """
         for frame in self._running():
             at_begin = self._known(frame)
@@ -169,7 +169,8 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
             before = read | (after - written)
             changed = changed or before != live[number]
             live[number] = before
-    number = max(number for number, one in enumerate(instructions) if one.offset <= offset)  # behind it is its cache
+    # The instruction may be followed by its cache.
+    number = max(number for number, one in enumerate(instructions) if one.offset <= offset)
     if instructions[number].opname == "FOR_ITER":
         return live[numbers[instructions[number].argval]] if ended else live[number + 1]
     return live[number]
@@ -189,7 +190,7 @@ def _next(one: dis.Instruction, number: int, numbers: Mapping[int, int], count: 
 
 
 def _touched(one: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the variables that an instruction reads, and those that it writes."""
+    """Return the variables that an instruction reads, and the variables that it writes."""
     name = one.opname
     if not name.startswith(("LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_DEREF", "STORE_DEREF", "LOAD_CLOSURE")):
         return frozenset(), frozenset()

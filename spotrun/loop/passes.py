@@ -216,7 +216,7 @@ class Passes:
     def look_around(self) -> None:
         """
         Refuse `enumerate`, which counts from 0 in each process, wherever the process begins. Checks only once per fit,
-        because code that reads one pass with it reads the others so too.
+        because code that uses it for one pass uses it for all passes.
         """
         if self._looked:
             return

@@ -19,7 +19,7 @@ START_WITHIN_S = 30.0
 
 def race(store: Store, key: str, racers: int = RACERS) -> None:
     """
-    Let `racers` writers create `key` at once, and check that one of them won. The object stays.
+    Let `racers` writers create `key` at once, and check that exactly one writer created it. The object stays.
 
     Raises:
         StoreUnavailable: no writer got an answer, or the store takes no writes.

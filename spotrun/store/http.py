@@ -33,7 +33,7 @@ def passes(status: int) -> bool:
     """
     Return whether the same request may succeed later. Until then its effect is unknown.
 
-    409 counts: S3 answers it if two conditional writes met, and has then stored nothing of this one.
+    The status 409 passes: S3 sends it if two conditional writes met, and has then stored nothing of this write.
     """
     return status in (408, 409, 425, 429) or (status >= 500 and status not in _NEVER_PASSES)
 

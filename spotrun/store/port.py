@@ -32,7 +32,7 @@ class Store(Protocol):
     A write that returned is durable and whole; one that raised may or may not have happened. Reads see every write
     that returned before they began. Keys are made of `[A-Za-z0-9._-]`, in parts that do not begin with a dot.
 
-    Every failure leaves a store as a StoreError:
+    Every failure of a store is raised as a StoreError:
 
         ObjectMissing      no object of that name        -> an answer, not a fault
         StoreUnavailable   a passing fault, or unknown   -> retry until a deadline

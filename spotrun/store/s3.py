@@ -3,10 +3,12 @@ A prefix of an S3 bucket as an object store; `AWS_ENDPOINT_URL` or `AWS_ENDPOINT
 Amazon's.
 
 All requests go through boto3, which sends the payload from its place in memory: 0.5 s of processor time per GB put.
-`obstore.fsspec` was tried too, and has four drawbacks. It takes 1.1 s. It raises the same FileNotFoundError for a
-missing bucket and a missing object, but a restore must walk back from a missing object and never from a missing bucket;
-it gives the code of any other error only inside a text. It does not report the checksum that S3 computed. It finds its
-credentials by other rules than the AWS tools.
+`obstore.fsspec` was tried too, and has these drawbacks:
+- It takes 1.1 s per GB.
+- It raises the same FileNotFoundError for a missing bucket and a missing object, but a restore must walk back from a
+  missing object and never from a missing bucket. The code of any other error is only inside a text.
+- It does not report the checksum that S3 computed.
+- It finds its credentials by other rules than the AWS tools.
 """
 
 from __future__ import annotations
@@ -246,8 +248,8 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
 
 def _is_vague(status: int, code: str) -> bool:
     """
-    Return whether an answer is ambiguous: it is damaged, or comes from a server in front of the store. The object may
-    be missing, or the bucket, or the connection may be too slow. A wrong guess would be worse than a retry. If the body
+    Return whether an answer is ambiguous: it is damaged, or comes from a server in front of the store. The object or
+    the bucket may be missing, or the connection may be too slow. A wrong guess would be worse than a retry. If the body
     has no code, botocore reports the status as the code.
     """
     return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))

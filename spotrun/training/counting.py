@@ -1,4 +1,7 @@
-"""Counts epochs and steps for the run: on over all fits of a script, even if the framework starts again at 0."""
+"""
+Counts the epochs and steps of the run, over all fits of a script: a fit continues the counts of the fit before it, even
+if the framework starts again at 0.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ class Counting:
         """
         Return the run's number of the framework's `epoch`.
 
-        A fit() that trains nothing ends at epoch -1; its number is that of the last epoch before the fit, or 0.
+        A fit() that trains nothing ends at epoch -1. The result is then the number of the last epoch before the fit, or
+        0.
         """
         return max(0, epoch + self._ahead[0])
 

@@ -32,7 +32,7 @@ PRIVATE_NAMES = (
 )
 """Private names that DDP has in torch 2.13. Unpickling a DDP calls the last of them too."""
 DECIDES_FROM = 3
-"""Minimum number of ranks for which the order matters: two values give one sum in either order."""
+"""Minimum number of ranks for which the order matters. The sum of two values is the same in either order."""
 _ASSIGNS = "_compute_bucket_assignment_by_size"
 
 
@@ -87,7 +87,7 @@ class _Recorder:
             self._handles.append(register(self._hook(number)))
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
-        """Return a hook whose module is this one, which distinguishes it from hooks of the script."""
+        """Return a hook whose `__module__` names this module, which distinguishes the hook from the script's hooks."""
 
         def came(_: Tensor) -> None:
             if number not in self._order:
@@ -132,7 +132,9 @@ def _begin_with(wrapper: Any, parameters: list[Tensor], sparse: list[bool], orde
 
 
 def _limits_of(config: Any) -> list[int]:
-    """Return the sizes in bytes of the buckets that DDP rebuilds; the last limit holds for all that follow."""
+    """
+    Return the maximum bytes of the buckets that DDP rebuilds, in order. The last limit holds for all further buckets.
+    """
     return list(config.per_bucket_bytes_caps) or [config.first_bucket_bytes_cap, config.bucket_bytes_cap]
 
 

@@ -1,11 +1,13 @@
 """
 Takes snapshots around a validation, which may take long.
 
-A snapshot that is wanted before a validation is taken at once. One that is wanted during it holds the state from before
-the validation, kept in memory. A training that resumes from either repeats the whole validation.
+A snapshot that is requested before a validation is taken at once. A snapshot that is requested during a validation
+holds the state from before that validation, which is kept in memory. A training that resumes from either snapshot
+repeats the whole validation. With several ranks, no snapshot is taken during a validation.
 
-Before the training's last validation no snapshot is taken, because the one at the end holds the same step. Only if that
-validation takes long does the state from before it get a snapshot of its own.
+The training's last validation is an exception if there is only one rank. The snapshot at the end of training holds the
+same step, so no snapshot is taken before that validation. If the validation takes longer than LAST_IS_LONG_S, a
+requested snapshot is taken during it after all.
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ from spotrun.training.session import Agent, Session
 from spotrun.training.snapshots import KEY, Dump, Snapshots
 
 LAST_IS_LONG_S = 10.0
-"""Maximum system time in seconds that a snapshot waits for a last validation: the work at risk grows with the wait."""
+"""Maximum system time in seconds for which a requested snapshot waits for the end of the last validation."""
 
 KEPT_MAX_BYTES = 256 << 20
-"""Maximum bytes of tensors besides the model that a script may keep: with more, a validation has no snapshot."""
+"""
+Maximum bytes of the tensors outside the model that a copy of the state keeps in memory. If there are more, no snapshot
+is taken during a validation.
+"""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class DueValidation:
         if sum(tensor.nbytes for tensor in tensors.tensors_of(dump.state[KEY])) > KEPT_MAX_BYTES:
             dump.close()
             return None
-        # Metrics go on counting, in place, while the validation runs.
+        # Metrics are changed in place while the validation runs, so this keeps a copy.
         kept = dump.state | {KEY: tensors.owned(dump.state[KEY])}
         return _Before(place, Dump(kept, dump.files), _norms(self._framework.module))
 

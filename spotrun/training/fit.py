@@ -5,11 +5,11 @@ The order of events (epoch and batch count from 0; a *boundary* is a moment betw
 
     setup              send Hello (FitBegins for a later fit()); wait for Resume and the weights; give the framework its
                        checkpoint; exchange the loaders
-    the model is built a script makes all present Python objects again; those that it makes later are carried
+    the model is built record the Python objects: a resuming script makes these again, and snapshots hold later ones
     each batch         generators seeded by (seed, epoch, batch)
     first step         wait for the states of the optimizers
-    batch end          Progress. If a validation is due and a snapshot is wanted, it is taken here, and a training that
-                       resumes from it validates first; before the training's last validation only a final one is
+    batch end          Progress. If a validation is due, a wanted snapshot is taken before it (if it is the training's
+                       last, only a final snapshot); a training that resumes from that snapshot validates first
     within validation  a wanted snapshot, at once, of the state before the validation
     boundary           a wanted snapshot, if an arena is free; with DrainWanted a final one, and no step after it
     next backward      the rest of that snapshot (tensors that only optimizers write to) is copied: tell the agent
@@ -139,8 +139,8 @@ class Fit:
     @classmethod
     def begin_anyway(cls, framework: Framework, local: str | None = None) -> Fit:
         """
-        Return the fit as `begin` does, even without an agent. It then trains alike, and is saved in the folder `local`,
-        if given.
+        Return the fit as `begin` does, even without an agent. Without an agent, the training has the same order and the
+        same random numbers, and is saved in the folder `local`, if given.
         """
         ranks, agent = _agent_of(framework)
         if agent is None and local is not None:

@@ -150,7 +150,7 @@ class Framework(Protocol):
         """The loss of the newest batch; None if it has none."""
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return the last known value of each metric, without computing any for this call."""
+        """Return the last known value of each metric. This call must not compute a metric."""
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
@@ -202,7 +202,7 @@ class Framework(Protocol):
     ) -> None:
         """
         Resume at `place`. `state` is an earlier `dump` without OPTIMIZERS, and `rest` an earlier `dump_rest`. The
-        framework uses both when it restores itself, and copies the weights, because their memory goes away.
+        framework uses both when it restores itself. It copies the weights, because their memory is freed later.
         `optimizers` begins to load when the framework has its optimizers.
 
         `weights` are the module's own, and `state[WEIGHTS]` is the script's view of them. Whatever the framework

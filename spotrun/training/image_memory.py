@@ -3,7 +3,7 @@ Manages the memory of a checkpoint that a trainer resumes from. The trainer copi
 back. Tensors that optimizers and callbacks keep stay where they lie.
 
 New memory is the most expensive part of a restore. Touching a page for the first time takes several times as long as
-copying into it, and many times as long on a virtual machine whose host has yet to find that page.
+copying into it, and many times as long on a virtual machine whose host has not allocated that page yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _POPULATE_READ = 22
 """MADV_POPULATE_READ of Linux 5.14, for which the module mmap has no name. An older kernel does nothing."""
 _MAPPED_BYTES = 4 << 20
 _MAPPING_PAUSE_S = 1e-4
-"""Pause in seconds between two calls. A thread that allocates waits for a call to end; without pauses, 4 ms or more."""
+"""
+Pause in seconds between two calls. A thread that allocates memory has to wait until a call ends; without pauses, it
+would wait 4 ms or more.
+"""
 _madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap.madvise keeps the interpreter from other threads
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -77,8 +80,8 @@ class ImageMemory:
     The image behind `fd`, from `start` on. Only its first `here_bytes` may have arrived so far. Closes the descriptor.
     Besides this object, only the agent, which fetches the rest, may use that memory.
 
-    `image` is for reading: writing to it has no effect outside it. Large tensors that are kept are views of that memory
-    itself. A forked process shares them with this one.
+    `image` is a private view of that memory, to be read only: a write to `image` does not reach the memory. Large
+    tensors that are kept are views of the memory itself, so a forked process shares these tensors with this process.
     """
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:
@@ -124,7 +127,9 @@ class ImageMemory:
         return mapped(tree, own)
 
     def let_go(self) -> None:
-        """Keep nothing more. All other memory is given back with the last view into it."""
+        """
+        Keep no further tensors. All memory besides the kept tensors is given back once no view into `image` is left.
+        """
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
         spare = list(_pages_between(sorted(self._kept), len(lasting)))
         weakref.finalize(self.image, _give_back, os.getpid(), self._private, lasting, spare).atexit = False

@@ -1,8 +1,8 @@
 """
 Finds model parts that only a batch makes, or throws away. A process that resumes does not repeat that batch.
 
-A resume repeats the script's start hooks, and can copy a part that is built like another one. It would refuse a model
-with any other late part, so this training is refused as soon as it has one.
+A resume repeats the script's start hooks, and can copy a part that is built like another part. It would refuse a model
+with any other late part, so the training is refused as soon as it has such a part.
 """
 
 from __future__ import annotations

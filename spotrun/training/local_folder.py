@@ -2,8 +2,8 @@
 Saves and resumes a training without an agent in a local folder, with the same engine as any other training.
 
 The folder has one file for each fit: its newest snapshot, in the image format of checkpoints. A snapshot is taken once
-a minute and at the end of a fit, and written while training goes on. It replaces the last one when all of it is on
-disk.
+a minute and at the end of a fit, and written while training goes on. Once all of it is on disk, it replaces the
+previous snapshot.
 """
 
 from __future__ import annotations
@@ -152,7 +152,10 @@ class LocalFolder(Alone):
 
 
 def _in_memory(image: bytes) -> ImageMemory:
-    """Copy the image into memory of its own: `ImageMemory` gives parts back, and those must not be the file's."""
+    """
+    Copy the image into new memory, because `ImageMemory` frees parts of its memory, and must not remove them from the
+    file.
+    """
     descriptor = os.memfd_create("spotrun-image", os.MFD_CLOEXEC)
     with open(os.dup(descriptor), "wb") as copy:
         copy.write(image)

@@ -47,7 +47,7 @@ def _flat(state: Any) -> Any:
 def load(module: torch.nn.Module, state: State) -> None:
     parts = list(module.named_modules())
     for name, value in state["buffers"].items():
-        weights.put_buffer(module, name.removeprefix("."), value)  # one of the module's own is called ".name"
+        weights.put_buffer(module, name.removeprefix("."), value)  # a buffer of `module` itself is called ".name"
     metrics = dict(_metrics(parts))
     for name, saved in state["metrics"].items():
         metric: Any = metrics[name]

@@ -75,8 +75,8 @@ def saves_itself(optimizer: Any) -> bool:
 
 def kind_of(optimizer: Any) -> str:
     """
-    Return the class name of `optimizer`. The module is left out for a script's class, because its name may change: that
-    of the program itself is `__main__`.
+    Return the class name of `optimizer`. For a class of the script, the name of its module is left out, because that
+    name may change: the script's module is called `__main__` if it is the program.
     """
     kind = type(optimizer)
     return f"{kind.__module__}.{kind.__qualname__}" if _is_of_torch(kind) else kind.__qualname__
@@ -302,7 +302,8 @@ def _fill(held: Any, value: Any) -> bool:
 
 class Containers:
     """
-    The groups and states of an optimizer and of the optimizers in it, which may share them, to put back after a load.
+    The groups and states of an optimizer and of the optimizers inside it, to be put back after a load. The optimizers
+    may share groups and states.
     """
 
     def __init__(self, optimizer: Any) -> None:

@@ -27,8 +27,9 @@ State = dict[str, Any]
 
 class OptimizerStates:
     """
-    States of optimizers. `views` has one state for each optimizer, as that optimizer saves it. Their tensors lie in
-    `memory`, and are the last to be taken from it. `parts` describes the optimizers; None for an older snapshot.
+    States of optimizers. `views` has one state for each optimizer, as that optimizer saves it. The tensors of these
+    states lie in `memory`, and no tensors are taken from `memory` after them. `parts` describes the optimizers; None
+    for an older snapshot.
     """
 
     def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
@@ -73,8 +74,8 @@ class OptimizerStates:
 
     def put_back(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Restore optimizers, once the script's start hooks have run: these may write to groups, add groups, and exchange
-        optimizers.
+        Restore optimizers, once the script's start hooks have run: the hooks may write to groups, add groups, and
+        exchange optimizers.
 
         Raises:
             Misfit: these are not the optimizers of the snapshot, or one of them cannot load its state.
@@ -198,7 +199,7 @@ class _Awaited(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._true())
 
-    # A defaultdict does these three in another way than the mixin, which would use the above.
+    # The mixin would implement these three with `__getitem__`, which differs from a defaultdict.
 
     def __contains__(self, key: object) -> bool:
         return key in self._true()

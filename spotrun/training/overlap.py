@@ -1,11 +1,13 @@
 """
 Finds tensors of a snapshot that may be copied while training goes on, and proves that nothing wrote to them meanwhile.
 
-Between two steps of an optimizer, nothing else writes to its parameters and its state. That is true of nearly every
-script, and checked for each. Each tensor counts the writes to it (`Tensor._version`), and a snapshot counts as taken
-only if the counts have not changed. Writes through `.data` are not counted. So the first snapshot of an attempt and
-every 32nd are copied at once, and compared later with the tensors as they are then. If a script does write, training
-waits from then on while a snapshot is copied.
+In nearly every script, nothing writes to the parameters and the state of an optimizer between two of its steps. This
+module checks that for each script. Each tensor counts the writes to it (`Tensor._version`), and a snapshot counts as
+taken only if the counts have not changed. If a script does write, training waits from then on while a snapshot is
+copied.
+
+Writes through `.data` are not counted. So the first snapshot of an attempt and every 32nd are copied at once, and
+compared later with the tensors as they are then.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _is_watched(tensor: Tensor) -> bool:
-    """Return whether `tensor` counts writes, and its memory is plain or on a device that copies by itself."""
+    """
+    Return whether `tensor` counts writes, and its memory is plain or on a device that copies without the processor.
+    """
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 
 

@@ -47,9 +47,9 @@ class StreamPosition:
     The position of a stream: a pass that begins with `batch` of `epoch` starts from it. `state` is the stream's own
     state; None if the stream has no state.
 
-    `ended`: the pass has no batch left, and `state` is the one between two passes. `earlier`, for a stream that can be
-    read only once: the passes before, each with the number of batches that it read. `mark`, for a stream without a
-    state: the `mark_of` its last batch.
+    `ended`: the pass has no batch left, and `state` is the stream's state between two passes. `earlier`, for a stream
+    that can be read only once: the passes before, each with the number of batches that it read. `mark`, for a stream
+    without a state: the `mark_of` its last batch.
     """
 
     epoch: int

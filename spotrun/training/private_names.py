@@ -10,8 +10,8 @@ from spotrun.training.python_state.script import set_by
 
 def missing(owner: object, names: Iterable[str]) -> list[str]:
     """
-    Return those of `names` that `owner` lacks. Dots lead to parts of parts. A class also counts the names that its
-    methods set on its instances.
+    Return the `names` that `owner` lacks. A name with dots leads to a part of a part. A class also has the names that
+    its methods set on its instances.
     """
     return [name for name in names if not _has(owner, name)]
 

@@ -1,11 +1,11 @@
 """
-The processes of one training: DDP, on one machine or on all of a gang. Rank 0 alone talks to the agent; the others
-follow it.
+The processes of one training: DDP, on one machine or on all of a gang. Only rank 0 talks to the agent; the other ranks
+do what rank 0 decides.
 
 They meet in their own gloo group, on the training thread and at the same places of the loop, so that all take the same
 snapshot after the same step. A lone process does not communicate.
 
-Any program that reaches the port can take the place of a rank. So each rank first proves that it knows the training's
+Any program that reaches the port can take the place of a rank. So each rank first proves that it has the training's
 secret. After that the ranks exchange only formats that cannot contain code: JSON, and the images of checkpoints.
 """
 
@@ -57,8 +57,8 @@ class Ranks:
         Check all ranks, before they do anything else together (protocol 37). The check runs in spotrun's own group. It
         also runs in the group of all ranks if that is a gloo group, because frameworks exchange objects in it.
 
-        Each rank sends random bytes. It then proves, over the random bytes of all, that it knows the secret. Its gang
-        is part of the proof.
+        Each rank sends random bytes. It then proves, over the random bytes of all, that it has the secret. Its gang is
+        part of the proof.
 
         Raises:
             Strangers: another process has taken the place of a rank, or a late process has met ranks of another attempt
@@ -87,7 +87,7 @@ class Ranks:
 
     @property
     def misfit(self) -> str:
-        """The reason why the number of processes is wrong; "" if it is that of their gang, or there is no gang."""
+        """The reason why the number of processes is wrong; "" if their gang has as many, or there is no gang."""
         gang = os.environ.get(GANG)
         world = self.size if gang is None else int(gang.split()[-1])
         if world == self.size:

@@ -27,7 +27,8 @@ def seed_process(seed: int) -> None:
     """
     Seed the global generators of Python, numpy and torch, including those of all accelerators.
 
-    Without an accelerator, `torch.manual_seed` would record the whole stack, in case an accelerator appears later.
+    Without an accelerator, this does not call `torch.manual_seed`, which would also store the seed for an accelerator
+    that may be initialized later, and with it the whole call stack.
     """
     if _has_accelerator():
         torch.manual_seed(seed)

@@ -2,7 +2,7 @@
 The trainer's session with its agent.
 
 A thread reads the agent's messages and raises flags. The training thread reads the flags between two steps, where I/O
-and collective calls are safe. If the agent is gone, the process follows within a minute (protocol 17).
+and collective calls are safe. If the agent is gone, the process ends within a minute (protocol 17).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Session:
         """
         self._fits += 1
         self.unfinished = True
-        self.arenas_asked = False  # each fit() requests them, on all ranks
+        self.arenas_asked = False  # each fit() requests arenas, on all ranks
         resume, fds = self._first_resume(framework) if self._fits == 1 else self._next_resume()
         memory = None
         if resume.size_bytes:
@@ -111,7 +111,7 @@ class Session:
             listener.start()
             atexit.register(self._leave, os.getpid(), listener)
         if memory is not None:
-            memory.map_beside()  # only now: the listener would have to wait for the memory of its stack
+            memory.map_beside()  # after the listener has memory for its stack, or it would wait
         return resume, memory
 
     def _first_resume(self, framework: str) -> tuple[Resume, list[int]]:
@@ -121,9 +121,9 @@ class Session:
         return self._wait_for_resume()
 
     def _next_resume(self) -> tuple[Resume, list[int]]:
-        """Wait for the agent, which answers when the last snapshot of the fit() before is durable."""
+        """Wait for the agent's answer, which comes when the last snapshot of the previous fit() is durable."""
         self._over.clear()
-        while self.said_of_files() is not None:  # of the fit() before
+        while self.said_of_files() is not None:  # messages about the previous fit()
             pass
         self.tell(FitBegins(fit=self._fits))
         while not self.closed.is_set():
@@ -300,7 +300,9 @@ class Follower:
 
 
 class Alone(Follower):
-    """Replaces a session if there is no agent. Each fit of the process starts afresh, with the seed of every run."""
+    """
+    Replaces a session if there is no agent. Each fit of the process starts afresh, and each process has the same seed.
+    """
 
     def __init__(self) -> None:
         super().__init__()

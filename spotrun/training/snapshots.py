@@ -80,7 +80,10 @@ class _Pending:
         self.finite.begin()
 
     def done(self) -> bool:
-        """Return whether the snapshot can be reported at once. One that probes is compared as late as possible."""
+        """
+        Return whether the snapshot can be reported at once. A snapshot that probes cannot: it is compared as late as
+        possible.
+        """
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
 
@@ -227,7 +230,7 @@ class Snapshots:
         Finish the newest snapshot, and report it to the agent.
 
         Called with `wait` before optimizers write again. If the script has written meanwhile, the snapshot is thrown
-        away, and another one is wanted.
+        away, and another snapshot is wanted.
         """
         coming = self._pending
         if coming is None or not (wait or coming.done()):
@@ -320,7 +323,7 @@ class Snapshots:
             self._reject(problem)
 
     def _own(self, place: Boundary) -> State:
-        """Return the state that is this rank's own."""
+        """Return the part of the state that may differ between ranks."""
         framework = self._framework
         return {
             "metrics": framework.dump_metrics(),

@@ -1,9 +1,9 @@
 """
 Saves and restores the weights of a module as they are: its parameters and persistent buffers, by name.
 
-`state_dict()` is the view that a script gives other readers. It may show averages in place of the weights, adapters
-alone, or a pruned model. A snapshot keeps that view, and next to it (`BESIDE`) each weight of the model that the view
-does not hold.
+`state_dict()` is the view that a script gives other readers. This view may have averages in place of the weights, only
+the adapters, or a pruned model. A snapshot keeps the view, and next to it (`BESIDE`) each weight of the model that the
+view does not hold.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot: those that the view `shown` has, and its own. Weights of a base come from
-    `module`, if it has them.
+    Return all weights of a snapshot: the weights in the view `shown`, and the weights that this view lacks. Weights of
+    a base come from `module`, if it has them.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
@@ -93,10 +93,11 @@ def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
 def put_back(module: nn.Module, weights: Weights) -> None:
     """
     Give `module` these weights, in its own memory if shape and type are equal. Parameters and buffers that were added
-    after the module was built are made here. A missing part is not.
+    after the module was built are made here. Missing parts are not made.
 
     Raises:
-        Misfit: a part is missing, new or different. Only `prune_again` and `share_again` have changed the module.
+        Misfit: a part is missing, new or different. The module has no new values then, but `prune_again` and
+            `share_again` may have changed its structure.
     """
     prune_again(module, weights)
     share_again(module, weights)
@@ -157,12 +158,12 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
 
 
 def share_again(module: nn.Module, weights: Weights) -> None:
-    """Tie the parts and weights that were tied, and untie those that were not."""
+    """Tie the parts and weights that were tied, and untie the parts and weights that were not."""
     parts = dict(module.named_modules())
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
         if prefix not in parts or of not in parts:
-            continue  # missing, which `_check` reports
+            continue  # the part is missing, which `_check` reports
         for kind in ("_modules", "_parameters", "_buffers"):
             thing = getattr(parts[of], kind).get(own)
             if thing is not None and getattr(parts[prefix], kind).get(leaf) is not thing:
@@ -342,7 +343,7 @@ def _put_parameter(owner: nn.Module, leaf: str, value: Tensor, device: torch.dev
     elif (now.shape, now.dtype) == (value.shape, value.dtype):
         now.copy_(value)
     else:
-        now.data = value.to(now.device, copy=True)  # an optimizer may hold this very parameter
+        now.data = value.to(now.device, copy=True)  # an optimizer may hold this parameter object
 
 
 def _put_in_order(module: nn.Module, names: Iterable[str]) -> None:

@@ -207,7 +207,7 @@ class TransformersFramework(TrainerLoop):
             now = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
             with torch.no_grad():
                 for name, value in saved_weights.fitting(self.module, weights).items():
-                    if now[name] is not value:  # of the base, which must not be written to
+                    if now[name] is not value:  # weights of the base, which must not be written to
                         now[name].copy_(value)
         optimizers.load(self.optimizers)
         trainer_state.load_helpers(self._trainer, state)
@@ -255,7 +255,7 @@ class TransformersFramework(TrainerLoop):
             return original(*args, **kwargs)
         trainer = self._trainer
         for callback in trainer.callback_handler.callbacks:
-            if _is_ours(callback):  # they close what they have opened when training began
+            if _is_ours(callback):  # they close files that they opened when training began
                 callback.on_train_end(trainer.args, trainer.state, trainer.control, model=self.module)
         if trainer.neftune_noise_alpha is not None:
             self._module_of.deactivate_neftune(trainer.model, trainer.neftune_hook_handle, trainer.accelerator)

@@ -1,6 +1,6 @@
 """
 Digests the base of a model that is trained through adapters: weights that the script itself makes in each process and
-that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each.
+that nothing writes to. These weights are most of the model, so a checkpoint holds only a digest of each.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ AGENT = "SPOTRUN_AGENT"
 
 def install(module: ModuleType) -> None:
     """
-    Let `train()` of each Trainer ask its agent where to begin. `module` is transformers.trainer, freshly imported.
-    Idempotent. Does nothing without an agent.
+    Make `train()` of each Trainer begin at the place that the agent gives. `module` is transformers.trainer, freshly
+    imported. Idempotent. Does nothing without an agent.
     """
     if AGENT not in os.environ or hasattr(module.Trainer.train, "asks_its_agent"):
         return

@@ -44,7 +44,7 @@ class Loaders:
         self._taps.around(self._trainer, "get_eval_dataloader", validate)
 
     def _exact(self, loader: Any, stage: Stage, hooks: Hooks) -> Any:
-        if any(loader is one for one, _ in self._exchanged):  # it is kept, with persistent workers
+        if any(loader is one for one, _ in self._exchanged):  # a loader with persistent workers is kept
             return loader
         beneath = vars(loader).get(BENEATH)
         exact = hooks.exact(loader if beneath is None else beneath, stage)

@@ -54,7 +54,7 @@ class TrainerLoop:
     @property
     def epochs(self) -> int:
         epochs: int = self._trainer.state.num_train_epochs
-        return epochs if self.batches else 0  # of a stream there are as many as it takes
+        return epochs if self.batches else 0  # a stream has no fixed number of batches
 
     @property
     def step(self) -> int:
@@ -174,7 +174,7 @@ class TrainerLoop:
                 self._step_end_again(inspect.signature(original).bind(*args, **kwargs).arguments)
             self._nothing_is_left = self._pass_has_ended or self._closes_again or self._stops()
         if self._nothing_is_left:
-            self._loaders.begin()  # the next pass goes on where this one has ended
+            self._loaders.begin()  # the next pass continues where this pass has ended
         original(*args, **kwargs)
         self._nothing_is_left = self._closing = False
         self._first = 0
@@ -182,7 +182,7 @@ class TrainerLoop:
         self._hooks.epoch_ends()
 
     def _step_end_again(self, of_epoch: Mapping[str, Any]) -> None:
-        """Repeat the steps that follow a batch: it was trained before the snapshot, but its end was not handled."""
+        """Log, save and evaluate after a batch that was trained before the snapshot, but whose end was not handled."""
         grad_norm, learning_rate = self._last or (None, None)
         names = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
         self._trainer._maybe_log_save_evaluate(

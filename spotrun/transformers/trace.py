@@ -1,8 +1,8 @@
 """
 Writes the trace of one train() for `spotrun verify-resume`: the trace behind the port, at the Trainer's own moments.
 
-Its taps wrap those of TrainerLoop, so that a batch is recorded before the generators are seeded for the code that
-follows it.
+Its taps wrap the taps of TrainerLoop, so that a batch is recorded before the generators are seeded for the code that
+follows the batch.
 """
 
 from __future__ import annotations

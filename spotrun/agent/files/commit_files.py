@@ -165,13 +165,13 @@ class _Storing:
         Store the files that have changed. Return each file's version and entry, by its path.
 
         Raises:
-            FilesTorn: some files were torn. All others were read, so these are all that the next snapshot has to copy.
-            StateRefused
-            Abandoned: a file of a state was torn, because another state was restored after the copy.
+            FilesTorn: some files were torn. All other files were read, so the next snapshot has to copy only the torn
+                files. StateRefused Abandoned: a file of a state was torn, because another state was restored after the
+                copy.
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []
-        # most states have many small files, so the time is spent waiting for the store
+        # most states have many small files, so most time is spent waiting for the store
         senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
         with ThreadPoolExecutor(senders, "files") as pool:
             coming = {file.path: pool.submit(self._one, file) for file in self._changed(done)}
@@ -188,7 +188,7 @@ class _Storing:
         return done
 
     def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
-        """Return the files to read, and add the others to `done`. Small files come first, up to the limits."""
+        """Return the files to read, and add the unchanged files to `done`. Small files come first, up to the limits."""
         files, changed = self._frozen.folder.files, []
         sizes = (file.stamp.size_bytes for file in files)
         limits = over_limits(sizes, self._files_max, self._max_gb, "checkpoint.files.max_gb")
@@ -258,8 +258,8 @@ class _Storing:
 
     def listing(self, known: Mapping[str, StoredFile]) -> tuple[Listing, list[LeftOut]]:
         """
-        Return the list of files, and all files that were left out; the list names only the first LEFT_OUT_NAMED_MAX of
-        those. A pipe, or another thing that is not a regular file, is left out of a state too.
+        Return the list of files, and all files that were left out. The list names the first LEFT_OUT_NAMED_MAX files
+        that were left out. A pipe, or another thing that is not a regular file, is left out of a state too.
         """
         folder, names_secret = self._frozen.folder, self._pieces.names_secret
         entries = [each.entry for _, each in sorted(known.items())]

@@ -1,10 +1,13 @@
 """
 Stores the files of the script during its training.
 
-A thread surveys the work folder after each checkpoint or every few minutes, at a notice, and once more when the trainer
-has ended and its last checkpoint is durable. If files belong to checkpoints (commit_files.py), only the last two
-surveys take place. Changed files are sent piece by piece, then the list of all files, and the ledger's entry last, so
-an incomplete upload is never fetched. Any error here is noted in the log, and training goes on.
+A thread surveys the work folder:
+- after each checkpoint or every few minutes, unless files belong to checkpoints (commit_files.py)
+- at a notice
+- when the trainer has ended and its last checkpoint is durable
+
+Changed files are sent piece by piece, then the list of all files, and the ledger's entry last, so an incomplete upload
+is never fetched. Any error here is noted in the log, and training goes on.
 """
 
 from __future__ import annotations
@@ -266,7 +269,7 @@ class _Storing:
 
     def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
         """
-        Return the list of all files, after sending the new ones. A file that an earlier attempt stored and this one
+        Return the list of all files, after sending the new ones. A file that an earlier attempt stored and this attempt
         lacks stays in the list.
         """
         newest = self._pieces.newest()
@@ -283,7 +286,7 @@ class _Storing:
                     files[path] = done[path] = future.result()
                 except Refused as refusal:
                     if refusal.passing and path in before:
-                        files[path] = before[path]  # its newest version that was at rest
+                        files[path] = before[path]  # the newest version of the file that was at rest
                     else:
                         refused[path] = (taken[path].stamp.size_bytes, str(refusal))
                 except BaseException:

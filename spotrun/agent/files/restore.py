@@ -2,9 +2,9 @@
 Restores a checkpoint's files into the work folder: exactly these files, each one verified.
 
 Missing files are fetched into a folder next to the work folder, then renamed into their places. For a training, they
-are fetched while the trainer does its imports and put in place when the trainer asks for them: the part of the script
-before the training runs in every attempt, and may write files too. A command's state is put in place before the command
-starts.
+are fetched while the trainer does its imports and put in place when the trainer requests them. They cannot be put in
+place earlier, because the part of the script before the training runs in every attempt, and may write files too. A
+command's state is put in place before the command starts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OWNERS = 0o700
 class FilesOfCommit:
     """
     The files of `commit`; if that is None, the work folder as it was uploaded. `known` are files of the work folder
-    whose content this agent knows. `rules` select the files: by default, those of a training.
+    whose content is known already. `rules` select the files: by default, the files of a training.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class FilesOfCommit:
 
     def put(self, opened: Collection[str], attempt: int) -> dict[str, StoredFile]:
         """
-        Put the files into their places. A file that the trainer has `opened` for writing is overwritten in place; one
-        that the checkpoint lacks stays. Return the files that the work folder now has.
+        Put the files into their places. A file that the trainer has `opened` for writing is overwritten in place, and
+        stays even if the checkpoint lacks it. Return the files that the work folder now has.
 
         Raises:
             SpotrunError: a file cannot be put in its place, or cannot be fetched.
@@ -162,9 +162,10 @@ class FilesOfCommit:
 
     def _remove(self, root: int, paths: Iterable[str], opened: Collection[str]) -> None:
         """
-        Remove files of the work folder that the checkpoint lacks. Open files stay, because they belong to the running
-        trainer. A training's file that the checkpoint left out stays too, because it may not differ. Of a command's
-        state, nothing else stays, except a folder that cannot be read.
+        Remove files of the work folder that the checkpoint lacks, except:
+        - open files, because they belong to the running trainer
+        - a training's file that the checkpoint left out, because it may be unchanged
+        - a folder of a command's state that cannot be read
         """
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
         if not self._rules.IS_WHOLE:
@@ -223,9 +224,7 @@ def restore_state(
 
 
 def tidy(context: AgentContext, attempt: int) -> None:
-    """
-    Restore the work folder as uploaded if the run has no checkpoint: a training before this one may have written there.
-    """
+    """Restore the work folder as uploaded if the run has no checkpoint: an earlier training may have written there."""
     if context.recorder.state.latest_commit() is None:
         as_uploaded(context, attempt)
 

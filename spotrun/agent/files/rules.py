@@ -15,7 +15,7 @@ from spotrun.spec.patterns import chooser
 
 class TrainingFiles:
     """
-    All files that a script has written into the work folder, except those that the job excludes and paths for which
+    All files that a script has written into the work folder, except files that the job excludes and paths for which
     `stays` returns True. A file that cannot be stored is left out, and a restore does not touch it.
     """
 

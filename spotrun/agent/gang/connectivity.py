@@ -39,7 +39,7 @@ class DoorAddress(NamedTuple):
 
 class Door:
     """
-    A socket that is open until `close`. `port` is the one that an earlier agent of this instance used, and is used
+    A socket that is open until `close`. `port` is the port that an earlier agent of this instance used. It is used
     again if it is free.
 
     Raises:

@@ -23,15 +23,15 @@ SILENT_MIN_S = 10.0
 """The same in system time: a busy machine is slow."""
 ENDS_WITHIN_S = 10.0
 """
-Maximum run seconds for which the other members' trainers outlive the lead's. Where they notice its end, they end at
-once.
+Maximum run seconds for which the other members' trainers run on after the lead's trainer has ended. A trainer that
+notices that end ends at once.
 """
 ENDS_WITHIN_MIN_S = 5.0
 """The same in system time."""
 TOLD_WITHIN_S = 40.0
 """
-Maximum run seconds, after trainers failed because they lost another one, until the end of that one is reported or its
-member counts as not reached.
+Maximum run seconds from the failure of trainers that lost a peer until the end of that peer is reported, or its member
+counts as not reached.
 """
 TOLD_WITHIN_MIN_S = 15.0
 """The same in system time."""

@@ -14,7 +14,7 @@ from spotrun.run.state import Attempt, RunState
 from spotrun.trainer_link import GANG
 
 MEETS_AS = ("SPOTRUN", "SKYPILOT")
-"""Prefixes of the variables. With the second one, scripts written for SkyPilot find the names that they know."""
+"""Prefixes of the variables. The second prefix gives the names that scripts written for SkyPilot read."""
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -92,11 +92,11 @@ def alone(accelerators: str) -> dict[str, str]:
 
 def listens_on(address: str) -> dict[str, str]:
     """
-    Return the variables that make gloo and NCCL listen only on the network interface of `address`. It is "" for a run
-    on one instance, which no other machine has to reach.
+    Return the variables that make gloo and NCCL listen only on the network interface of `address`. For a run on one
+    instance `address` is "", because no other machine has to reach it.
 
-    Between machines NCCL chooses its interface by itself: the fastest network may be another one, and NCCL does not
-    execute what it receives.
+    If `address` is not a loopback address, NCCL gets no variable and chooses its interface itself: another network may
+    be faster, and NCCL does not execute the data that it receives.
     """
     interface = _interface_at(address or LOOPBACK)
     if interface == LOOPBACK_INTERFACE:

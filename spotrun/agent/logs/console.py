@@ -1,11 +1,12 @@
 """
 The output of set-up and training: a file on the instance, shipped to the store in chunks that are created once.
 
-    logs/LAUNCH/000000.log, 000001.log, …      one after the other they are the file
-    logs/LAUNCH.MEMBER/                        of the other members of a gang
+    logs/LAUNCH/000000.log, 000001.log, …      joined in this order, they are the file
+    logs/LAUNCH.MEMBER/                        the same for any other member of a gang
 
-The shipped bytes are counted from the chunks in the store, so a restarted agent goes on where the last one ended. A
-line after a silence is shipped at once. If a program prints all the time, a chunk is shipped every few seconds.
+The shipped bytes are counted from the chunks in the store, so a restarted agent continues where the previous agent
+ended. A line after a silence is shipped at once. If a program prints all the time, a chunk is shipped every few
+seconds.
 
 Programs write into the file directly and hold it open as long as they like, so no output is lost when an agent ends.
 For the same reason the file cannot be replaced by another, and is rotated in place: the disk space of shipped output is
@@ -177,7 +178,7 @@ class LogShipper:
             try:
                 place = self._ship(place or self._shipped(), last=stopping)
             except StoreError:
-                place = None  # unknown: count again
+                place = None  # it is unknown which chunks the store has: count again
             if stopping:
                 self._console.ends()
                 return

@@ -5,10 +5,10 @@ With the autogroup feature (sched(7)), which most distributions switch on, Linux
 first, then between the threads of each session. A trainer has its own session, so only the niceness of the agent's
 session counts against it, not the niceness of the agent's threads.
 
-Measured by benchmarks/cpu_priority.py on two full cores that others used too: while a checkpoint is sent, training runs
-at 0.98 of its speed alone instead of 0.86, which is 1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The
-price: the agent sends 0 to 6 MB/s instead of 167 as long as the cores are full, until the next checkpoint is due or a
-notice comes.
+Measured by benchmarks/cpu_priority.py on two full cores that other programs used too: while a checkpoint is sent,
+training runs at 0.98 of its speed without an agent. Without this priority it runs at 0.86, so the priority makes it
+1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The price: the agent sends 0 to 6 MB/s instead of 167 as
+long as the cores are full, until the next checkpoint is due or a notice comes.
 """
 
 from __future__ import annotations

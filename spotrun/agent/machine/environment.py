@@ -1,7 +1,7 @@
 """
 The Python environment of a run on one instance: a layer over the agent's own environment. `setup` installs into it.
 
-It sees every package of the agent's Python, torch above all; in a container, every package of the image's Python. A
+It can import every package of the agent's Python, such as torch; in a container, every package of the image's Python. A
 `pip install` changes only the instance's folder, never the machine's own Python.
 """
 

@@ -4,8 +4,8 @@ Opens a shell in an instance's container, with the training's environment variab
     sudo FOLDER/enter                  FOLDER is that of the instance; the agent writes `enter`, which calls this
     sudo FOLDER/enter COMMAND …        another command in its place
 
-The shell is not part of the training. It does not connect to the agent, goes on when the trainer ends, and ends with
-its instance.
+The shell is not part of the training. It does not connect to the agent, and runs on after the trainer has ended, until
+the instance ends.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from pathlib import Path
 
 def make(folder: Path) -> None:
     """
-    Make a new environment. An existing one is replaced. Its `pip` is this Python's; if this Python has none, the one
-    that is bundled with Python.
+    Make a new environment. An existing one is replaced. Its `pip` is the `pip` of this Python. If this Python has none,
+    it is the `pip` that is bundled with Python.
     """
     shutil.rmtree(folder, ignore_errors=True)
     venv.EnvBuilder(symlinks=True, with_pip=find_spec("pip") is None).create(folder)

@@ -87,9 +87,9 @@ def kill_group(group: int) -> None:
 
 def end_left_over(path: Path, instance_id: str) -> None:
     """
-    End the processes that the agent before this one left running on this instance (protocol 17).
+    End the processes that the previous agent left running on this instance (protocol 17).
 
-    The file at `path` has the group. All other processes of a trainer are found by their environment.
+    The file at `path` names the process group. All other processes of a trainer are found by their environment.
     """
     _end_remembered(path)
     if left := end_each(lambda: carrying(instance_id)):

@@ -24,7 +24,7 @@ def variables(
     seed of generators; values that the job's `envs` (`given`) has for them take precedence. Names that contain the date
     have the date of the run's first day.
 
-    `environment` may already have the seed and the start time, so that two runs have the same ones (`verify-resume`).
+    `environment` may already have the seed and the start time, so that two runs have the same values (`verify-resume`).
     """
     seed = given.get(OF_LIGHTNING) or environment.get(SEED_VARIABLE) or str(_number("generators", run_uid))
     paths = [str(FOLDER), *filter(None, [environment.get(PATH)])]

@@ -44,9 +44,7 @@ class SideEffects:
 
 
 def _names_in(folder: str) -> set[str]:
-    """
-    Return the paths directly in `folder`, not those below: that would be hundreds of thousands of files on a cold disk.
-    """
+    """Return the paths directly in `folder`. Deeper paths would be hundreds of thousands of files on a cold disk."""
     try:
         return {os.path.join(folder, name) for name in os.listdir(folder)}
     except OSError:

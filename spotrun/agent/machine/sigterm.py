@@ -20,7 +20,7 @@ from spotrun import proc
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "mksh", "sh", "zsh"})
 CODES_OF_AN_END = (0, 128 + signal.SIGTERM)
 """
-Exit codes of a program that ended by itself after SIGTERM. Such a program catches the signal, and when it is done exits
+Exit codes of a program that ended by itself after SIGTERM. Such a program catches the signal. When it is done, it exits
 with one of these codes, or sends itself the signal again.
 """
 _TERM_BIT = 1 << (signal.SIGTERM - 1)
@@ -37,8 +37,8 @@ class Process(NamedTuple):
 
 class Targets(NamedTuple):
     """
-    The processes that are stopped, those that get SIGTERM, and those whose ends are judged as the command's end. All
-    judged processes catch SIGTERM.
+    The processes that are stopped, the processes that get SIGTERM, and the processes whose ends are judged as the
+    command's end. All judged processes catch SIGTERM.
     """
 
     stopped: tuple[int, ...]

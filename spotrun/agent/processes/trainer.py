@@ -133,7 +133,9 @@ class Trainer:
 
     @property
     def is_training(self) -> bool:
-        """True if the command has said hello, which only one with spotrun's callback does, and was not terminated."""
+        """
+        True if the command has said hello, as only a command with spotrun's callback does, and was not terminated.
+        """
         return self._process.hello is not None and not self.terminated
 
     @property
@@ -170,8 +172,8 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        Restart the trainer if it was started from another image than `image`, because that one proved damaged and the
-        trainer may have loaded its weights. The trainer cannot have done a step.
+        Restart the trainer if it was started from another image than `image`: that other image proved damaged, and the
+        trainer may have loaded weights from it. The trainer cannot have done a step.
         """
         if self._coming is None or self._coming.image is image:
             return
@@ -392,7 +394,7 @@ class Trainer:
         if self._kill_at_s is not None or self.exited is not None or draining or self._paused_s is not None:
             return
         if (self._wants_room and self._arenas.none_is_free) or self.fit_wanted is not None:
-            self._liveness.heard()  # it waits for an upload, which ends and then makes room
+            self._liveness.heard()  # the trainer waits for an upload, which makes room when it ends
         if self._putting is not None and self._putting.is_alive():
             self._liveness.heard()
         training = self.progress is not None and self.finished is None
@@ -432,7 +434,7 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Handle a second process of the command that wants to train. If it replaces a first one that died before its
+        Handle a second process of the command that wants to train. If it replaces a first process that died before its
         training was done, the whole command is started again, so that it resumes from a checkpoint. Otherwise the
         trainer is refused.
         """

@@ -65,8 +65,8 @@ def user_environment(
 ) -> dict[str, str]:
     """
     Return the environment variables of all programs that run for the user on this instance. `python` on their PATH is
-    the one of the run's environment; if the run has none, the container's or the agent's. W&B sees all attempts as one
-    run, unless the user names another.
+    the interpreter of the run's environment; if the run has no environment, the interpreter of the container or of the
+    agent. W&B sees all attempts as one run, unless the user names another.
 
     An instance of the local cloud inherits its runner's variables, except webhook addresses, which only the runner may
     have, and secrets, which only the trainer may have.
@@ -142,7 +142,8 @@ class TrainerProcess:
     """
     The process of trainer `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
 
-    Its messages and then its end go to the inbox. It ends when its first process ends; the others are killed then.
+    Its messages and then its end go to the inbox. The trainer ends when its first process ends; its other processes are
+    killed then.
     """
 
     def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:

@@ -24,7 +24,9 @@ from spotrun.wire import unix_path
 
 NAME = "link-"
 STRANGERS_MAX = 20
-"""Maximum number of strangers that are named in the log, so that one that tries forever does not fill it."""
+"""
+Maximum number of strangers that are named in the log, so that a stranger that tries forever does not fill the log.
+"""
 ONE_TRAINING = f"give each training a job of its own, or call fit() several times in one script; {WITHOUT}"
 
 

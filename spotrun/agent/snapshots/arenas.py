@@ -12,7 +12,7 @@ size instead of twice the size:
 The common part of a full arena is sent first. Then the trainer gets the other arena, and writes to it while the last
 third of the first one is sent. The trainer has one arena at a time.
 
-A memfd needs no /dev/shm. It outlives the trainer, so its snapshots are not lost with it.
+A memfd needs no /dev/shm. It outlives the trainer, so the trainer's snapshots are not lost when the trainer dies.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import os
 COUNT = 2
 OWN_ONE_OF = 3
 """
-A third of each arena is not shared. With a smaller part, a snapshot would have to wait longer, and at the end of a run
-the training with it.
+A third of each arena is not shared. With a smaller part, a snapshot would have to wait longer for an arena, and at the
+end of a run the training would wait too.
 """
 
 

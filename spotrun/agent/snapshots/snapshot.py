@@ -58,8 +58,8 @@ class Stalls:
     Computes the stall of each commit: all stalls since the commit before it, including stalls for snapshots that were
     not kept.
 
-    The stall is computed at the commit, because a snapshot taken while another is being sent cannot know whether that
-    one becomes a commit.
+    The stall is computed at the commit, and not when the snapshot is taken: if an earlier snapshot is being sent at
+    that time, it is still unknown whether the earlier snapshot becomes a commit.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ PLACE = "the state of the command"
 class Command:
     """
     The command that `trainer` runs, without keeping its state. In a run that has checkpoints of a training, the command
-    becomes that training with its hello.
+    counts as that training once it says hello.
     """
 
     def __init__(self, context: AgentContext, trainer: Trainer, journal: AttemptJournal) -> None:

@@ -1,6 +1,6 @@
 """
-A command that keeps its state in files. They become a checkpoint when one is due and they are at rest, at a notice, and
-after the command's end.
+A command that keeps its state in files. The files become a checkpoint in three cases: a checkpoint is due and the files
+are at rest; a notice has come; the command has ended.
 
 This does not apply to a training: its files are in its own checkpoints (commit_files.py).
 """

@@ -23,8 +23,8 @@ from spotrun.folder.work_files import Survey
 
 LAST_WITHIN_S = 60.0
 """
-Maximum system seconds for an ended command's files to come to rest. By then only a process that it left behind can
-write.
+Maximum system seconds for an ended command's files to come to rest. Only a process that the command left behind can
+still write then.
 """
 
 

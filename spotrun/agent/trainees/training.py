@@ -201,7 +201,7 @@ class Training:
         self._outputs.hold()
 
     def leave(self, now_s: float) -> None:
-        """A training that has done no step is ended as it is."""
+        """Stop training. A training that has done no step is killed, because it has nothing to save."""
         if self._trainer.progress is None:
             stopped_at = self._context.clock.now()
             self._trainer.kill()
@@ -246,7 +246,8 @@ class Training:
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
     Return the run's figures at `now`, computed from the ledger. `epochs_ended` counts epochs whose last step is done,
-    durable or not. When a training resumes, its loggers are rolled back to the checkpoint, and these figures with them.
+    durable or not. When a training resumes, its loggers are rolled back to the checkpoint, with the figures that were
+    logged.
     """
     total = summarise(state, now).total
     return Figures(

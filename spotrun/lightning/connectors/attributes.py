@@ -17,7 +17,9 @@ NAMES = {
     SAVING: (*OF_PARTS[SAVING], "_defer_save_until_validation"),
     RATES: ("lrs", "last_momentum_values", "last_weight_decay_values"),
 }
-"""Attributes by class. Those that are not in OF_PARTS are missing in some Lightning versions that spotrun supports."""
+"""
+Attributes by class. Attributes that are not in OF_PARTS are missing in some Lightning versions that spotrun supports.
+"""
 
 
 def dump(trainer: Any, cls: str) -> list[dict[str, Any]]:
@@ -29,8 +31,8 @@ def dump(trainer: Any, cls: str) -> list[dict[str, Any]]:
 
 def load(trainer: Any, cls: str, saved: Sequence[dict[str, Any]]) -> None:
     """
-    Restore the attributes for SAVING in on_fit_start. Restore those for RATES after the callback's on_train_start, or
-    at the end of a training that had no step left.
+    Restore the attributes for SAVING in on_fit_start. Restore the attributes for RATES after the callback's
+    on_train_start, or at the end of a training that had no step left.
     """
     for callback, values in zip(_callbacks(trainer, cls), saved, strict=True):
         for name, value in values.items():

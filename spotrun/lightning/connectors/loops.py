@@ -108,11 +108,11 @@ class Loops:
 
     def counting_the_epoch_as_begun(self, state: dict[str, Any], *, epoch_ended: bool) -> dict[str, Any]:
         """
-        Return `state` with the epoch that had begun counted as begun, in `Callback.setup`.
+        Return `state`, changed so that the epoch that had begun counts as begun. Called in `Callback.setup`.
 
         If a fit() continues a checkpoint that the script wrote in the last batch of an epoch, Lightning counts each of
-        its epochs as begun only once it has ended. It would then take a snapshot within an epoch for one at the epoch's
-        end. Once training goes on, the counters get their own values again.
+        its epochs as begun only once it has ended. It would then treat a snapshot within an epoch like a snapshot at
+        the epoch's end. Once training goes on, the counters get their own values again.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]
         current = progress["current"]
@@ -134,7 +134,8 @@ class Loops:
         """
         Keep the loops from ending at once if a last validation is still due. Called before they run (on_fit_start).
 
-        `done` reads max_steps and should_stop first. Both get their true values back before anything acts on them.
+        Lightning's `done` first reads max_steps and should_stop, so this changes both. They get their true values back
+        before any code acts on them.
         """
         self._entering = {
             "validation_due": validation_due,

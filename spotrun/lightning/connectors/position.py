@@ -48,7 +48,7 @@ class Position:
     @property
     def pass_begins_at(self) -> tuple[int, int]:
         """
-        The batch is not 0 only on the way into an epoch that is restored from its middle. On a fresh start, that epoch
+        The batch is 0, except on the way into an epoch that is restored from its middle. On a fresh start, that epoch
         may come from the user's own checkpoint, written inside a batch (`on_train_batch_end`). Lightning counts such a
         batch as completed later.
         """

@@ -1,9 +1,11 @@
 """
-Saves and restores the state that ModelPruning does not save: the first weights, which lottery tickets return to.
+Saves and restores the state that ModelPruning does not save: copies of the first weights, to which lottery-ticket
+pruning resets the model.
 
-Each process copies them when it sets up, so after a resume they would be the weights of the script's new model. If
-model and copies are on one device, Lightning lets a parameter that goes back and its copy share their memory from then
-on: further steps write to both.
+Each process makes the copies when it sets up, so after a resume they would be copies of the script's new model.
+
+If model and copies are on one device, a parameter that Lightning resets shares the memory of its copy from then on:
+further steps write to both.
 """
 
 from __future__ import annotations

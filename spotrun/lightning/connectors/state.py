@@ -50,7 +50,7 @@ def dump(trainer: Any) -> State:
 def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
     """
     Let this fit() restore `state`, whatever path it was given. Called in `Callback.setup`. A scheduler is restored only
-    if its kind is still the one in `kinds`: others may come later.
+    if its kind is still the kind in `kinds`: otherwise the script may still make a scheduler of that kind later.
     """
     connector = trainer._checkpoint_connector
 
@@ -142,7 +142,9 @@ def kinds_of_schedulers(trainer: Any) -> list[str]:
 
 
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
-    """Load the schedulers that replaced or followed those in `before`. Lightning has restored `before` already."""
+    """
+    Load the schedulers that replaced or followed the schedulers in `before`. Lightning has restored `before` already.
+    """
     for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
         if number >= len(before) or scheduler is not before[number]:
             scheduler.load_state_dict(revived(state, scheduler.state_dict()))

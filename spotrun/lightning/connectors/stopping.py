@@ -1,5 +1,5 @@
 """
-Saves and restores the EarlyStopping counts of each process. Lightning saves only those of the first process, and
+Saves and restores the EarlyStopping counts of each process. Lightning saves only the counts of the first process, and
 without `sync_dist` the other processes see other values.
 """
 
@@ -19,7 +19,7 @@ def dump(trainer: Any) -> list[State]:
 
 
 def load(trainer: Any, saved: Sequence[State]) -> None:
-    """Restore the states in on_fit_start, after Lightning has given every process those of the first one."""
+    """Restore the states in on_fit_start, after Lightning has given every process the states of the first process."""
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         callback.load_state_dict(state)
 

@@ -32,7 +32,7 @@ Position = Callable[[], tuple[tuple[object, ...], int]]
 
 @dataclass(frozen=True)
 class Keyed:
-    """A batch's indices (or the one index of a loader without batches), and the seed of its place."""
+    """A batch's indices (or the single index of a loader without batches), and the seed of its place."""
 
     indices: Any
     seed: int
@@ -221,7 +221,10 @@ def order_generators(loader: object) -> OwnGenerators:
 
 
 def _untouched() -> Any:
-    """Keep data loading from moving the training's generators in the main process. A worker has none of those."""
+    """
+    Keep data loading from moving the training's generators in the main process. A worker process does not train, so
+    nothing is kept there.
+    """
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 
 

@@ -1,9 +1,11 @@
 """
 Watches the state of a script's data set in the worker processes of its loader.
 
-A change there happens in no other process, so no checkpoint holds it: a new worker starts with the training process's
-copy of the data set. Now and then, each worker compares its data set with the state at the previous comparison. It
-records changes in shared memory, which the training process reads at its snapshots.
+A worker that changes its data set changes only its own copy. No checkpoint holds that change, because a new worker
+starts with the training process's copy.
+
+Each worker compares its data set from time to time with the state at the previous comparison. It records changes in
+shared memory, which the training process reads at its snapshots.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ LOOK_EVERY = 1024
 OBJECTS_MAX = 1000
 DEPTH = 5
 LONG = 64
-"""Maximum length of a compared container. Of a longer one only the length is compared: touching items costs memory."""
+"""
+Maximum length of a container whose items are compared. Of a longer container only the length is compared, because
+reading its items costs memory.
+"""
 KEPT_THERE = "kept in a worker of its loader"
 OTHER = "an object of a library"
 _CONTAINERS = (list, tuple, deque, set, frozenset, dict)
@@ -111,8 +116,8 @@ class Watch:
 
 def _has_changed(before: Any, now: Any) -> bool:
     """
-    Return whether facts differ. A library's object that is new does not count: another worker opens it again when
-    needed.
+    Return whether facts differ. A new object of a library does not count as a change, because another worker opens it
+    again when needed.
     """
     opened = before is None and type(now) is tuple and now[0] is OTHER
     return not opened and not same(before, now)

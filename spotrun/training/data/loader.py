@@ -98,7 +98,7 @@ class ExactLoader:
         self.proxy = LoaderProxy(self._loader, self)
         self._waits = _Waits()
         self.gave_others = False
-        """True if a stream, read again after a resume, gave another batch than before the resume."""
+        """True if a stream that was read again after a resume returned another batch than before the resume."""
 
     @property
     def name(self) -> str:
@@ -177,13 +177,16 @@ class ExactLoader:
                 self._current = self._begin_stream(self._stream, self._seed_pass(self._key))
             else:
                 self._current = self._begin_indexed()
-        self._current.waits = self._waits  # the reads that led to its place do not count as waits of the training
+        self._current.waits = self._waits  # the reads up to this place do not count as waits of training
         return self._current
 
     def _begin_indexed(self) -> _Pass:
         """
-        Begin a pass, and draw its order. The script may draw from the same generators too: from its data set's, or from
-        the one that it trains with. In the middle of a pass, these generators keep the state that they had there.
+        Begin a pass, and draw its order.
+
+        This seeds generators that the script may draw from too, such as a generator of its data set. If the pass begins
+        after its first batch, the generators that checkpoints hold then get back the state that they had before this
+        call.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)
@@ -207,7 +210,7 @@ class ExactLoader:
         resumed = self._resumed
         if self._resumed is not None:
             if not self._resumed.begins(self._epoch, self._first):
-                return _Pass(iter(()))  # the framework has yet to restore its place, and will begin again there
+                return _Pass(iter(()))  # the framework begins the pass again at its restored place
             self._earlier = [(tuple(key), count) for key, count in self._resumed.earlier]
             for key, count in self._earlier:
                 self._pass_once(stream, key).skip(count)
@@ -290,8 +293,8 @@ class _Pass(Iterator[Any]):
 class _StreamPass(_Pass):
     """
     Reads each batch under generators seeded by the batch's number, and leaves the training's generators alone. `states`
-    has the state of `holder` after each of the last batches. Without a holder, `marks` has a number that identifies
-    each of them.
+    has the state of `holder` after each of the last batches. Without a holder, `marks` has a number for each of these
+    batches that identifies the batch.
     """
 
     def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:

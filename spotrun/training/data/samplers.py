@@ -2,8 +2,7 @@
 Restores the state that samplers keep between two passes, and draws orders that may not end.
 
 A sampler may count its passes, grow its batches, or get other weights from a hook. So a pass begins with the values
-that the sampler had when the pass first began. A snapshot holds those of them that have changed since the process
-began.
+that the sampler had when the pass first began. A snapshot holds the values that have changed since the process began.
 """
 
 from __future__ import annotations
@@ -86,19 +85,23 @@ class Samplers:
 
     def state(self, *, next_pass: bool) -> State:
         """
-        Return the values that this pass began with, and those that hooks have changed since; or, for `next_pass`, the
-        values that the next pass would begin with.
+        Return the values that this pass began with, and the values that hooks have changed since. For `next_pass`,
+        return the values that the next pass would begin with.
         """
         if next_pass:
             return {"before": self._to_save(self._copies()), "since": {}}
         return {"before": self._begun_with, "since": self._since()}
 
     def _to_save(self, values: Values) -> Values:
-        """Return `values` without long ones that equal the first ones, because a new process has those too."""
+        """
+        Return `values` without the long values that are unchanged since the start: a new process makes the same ones.
+        """
         return {n: value for n, value in values.items() if not _is_long(value) or not same(self._first.get(n), value)}
 
     def _since(self) -> Values:
-        """Return changed values. Long ones that are the same object are skipped, because each snapshot calls this."""
+        """
+        Return changed values. A long value that is still the same object is skipped, to save time at each snapshot.
+        """
         living = ((name, value) for name, value in self._living() if not _is_table(value, self._held.get(name)))
         return {n: copied(v) for n, v in living if is_plain(v) and not same(self._drawn.get(n), v)}
 

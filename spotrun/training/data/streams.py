@@ -105,8 +105,8 @@ class SeededStatefulStream(SeededStream):
 @dataclass(frozen=True)
 class Stream:
     """
-    A loader to iterate over, and the objects that hold its state `inside` a pass and `between` two passes. None if it
-    has no state: training then enters a pass by reading its beginning again.
+    A loader to iterate over, and the objects that hold its state `inside` a pass and `between` two passes. Both objects
+    are None if the loader has no state: to enter a pass, training then reads the beginning of the pass again.
     """
 
     loader: Any

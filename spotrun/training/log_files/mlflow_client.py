@@ -1,8 +1,8 @@
 """
 Continues, after a resume, the MLflow run of an MLFlowLogger on a server or in a database, and logs no step twice.
 
-The data on a server does not travel with a checkpoint and is not reset, so values logged after the snapshot are there
-already. The steps that are trained again give the same numbers. So the logger leaves out each metric up to the last
+A resume does not reset the data on the server, so the server already has the values that were logged after the
+snapshot. The steps that are trained again give the same numbers. So the logger leaves out each metric up to the last
 step that the MLflow run has for it. This cannot work for a metric whose steps do not grow.
 """
 

@@ -86,7 +86,7 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _load(folder: Path, state: State) -> None:
-    """Restore files. Those that were too large for the snapshot stay here, cut to their length at the snapshot."""
+    """Restore files. Files that were too large for the snapshot stay here, cut to their length at the snapshot."""
     for path in _files(folder):
         extent = None if state["files"] is not None else state["extents"].get(path.relative_to(folder).as_posix())
         if extent is None:

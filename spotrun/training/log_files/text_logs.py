@@ -2,7 +2,7 @@
 Saves the files of CSVLogger and TensorBoardLogger as part of a snapshot.
 
 A resumed training continues in the same version's folder, with the files as they were at the snapshot. So a reader sees
-each step once: steps that were trained again are not there twice, and nothing is missing on a machine that never had
+each step once: steps that were trained again do not appear twice, and no step is missing on a machine that never had
 the files. A training that starts again because it was killed before its first snapshot reuses its old version.
 """
 

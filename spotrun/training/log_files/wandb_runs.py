@@ -1,6 +1,6 @@
 """
-Continues the offline W&B run of a WandbLogger: each attempt writes a folder of its own, and `wandb sync` joins those of
-one run.
+Continues the offline W&B run of a WandbLogger: each attempt writes a folder of its own, and `wandb sync` joins the
+folders of one run.
 
 W&B numbers the rows of a run. An offline client begins with 0 in each folder, and rows with the same number replace one
 another. So a resumed training continues from the number in the snapshot. Online, the server sends the number.
@@ -38,7 +38,10 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _is_offline(run: Any) -> bool:
-    """Return whether `run` is an offline W&B run. Ranks other than 0 have a stand-in that answers to every name."""
+    """
+    Return whether `run` is an offline W&B run. On ranks other than 0, `run` is a dummy object that has an attribute of
+    every name.
+    """
     return type(run).__module__.startswith("wandb.") and run.offline is True
 
 

@@ -27,8 +27,8 @@ def is_dense(tensor: Tensor) -> bool:
 
 def memory_of(tensor: Tensor) -> Array:
     """
-    Return the bytes of a dense tensor on the CPU, not a copy. They stay the tensor's own while its `data_ptr` is the
-    same.
+    Return the bytes of a dense tensor on the CPU, not a copy. The result is valid as long as the tensor's `data_ptr`
+    stays the same.
     """
     return tensor.view(-1).view(torch.uint8).numpy()
 
@@ -59,9 +59,9 @@ class Masked(NamedTuple):
         return None if self.mask is None else self.mask.tobytes(), self.fill_value.tobytes(), self.is_hard
 
     def put_on(self, array: MaskedArray, data: Array) -> None:
-        """Set the numbers of `array` to `data`, and its mask to this one."""
+        """Set the numbers of `array` to `data`, and its mask to this mask."""
         array.soften_mask()
-        array.mask = np.ma.nomask  # a masked place would keep its number
+        array.mask = np.ma.nomask  # otherwise masked numbers would not be set
         array.data[...] = data
         if self.mask is not None:
             array.mask = self.mask

@@ -13,7 +13,7 @@ def load(module: Any, saved: dict[str, Any]) -> None:
     devices = iter(saved["devices"])
     for name, value in mapped(saved["values"], lambda tensor: tensor.to(next(devices))).items():
         holder = getattr(module, name, None)
-        if isinstance(holder, list | deque | dict):  # another part of the script may hold it too
+        if isinstance(holder, list | deque | dict):  # another part of the script may hold the same object
             holder.clear()
             (holder.update if isinstance(holder, dict) else holder.extend)(value)
         else:

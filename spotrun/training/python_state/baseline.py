@@ -106,7 +106,7 @@ class Baseline:
                 yield Resting(node, node.has_same_parts if compare is None else partial(compare, False))
 
     def ignore(self, values: Iterable[object]) -> None:
-        """Ignore the values of an image: a later process does not make them before it has loaded one."""
+        """Keep the values of an image out of the baseline: a process has them only once it has loaded an image."""
         self._ignored |= {id(value): value for value in values}
 
     def _name(self, path: str, value: object) -> None:
@@ -133,7 +133,7 @@ class Baseline:
         return self._by_path[path]
 
     def before(self, *, probe: bool) -> Before:
-        """Return the results that the next walk can skip."""
+        """Return the results of earlier walks, with which the next walk can skip unchanged objects."""
         for key in list(self._tables):
             if not self._is_unchanged(key, probe=probe):
                 del self._tables[key]
@@ -174,8 +174,8 @@ def _is_compared(node: Node) -> bool:
 
 def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Change | None:
     """
-    Compare parts. An attribute may still exist and yet not be a part any more: of a library's module, only plain
-    attributes are parts.
+    Compare parts. A part that is missing now does not count as removed if its attribute still exists. For example, an
+    attribute of a library's module is a part only while its value is plain.
     """
     if len(before) == len(now) and all(map(is_, before, now)):
         others = compress(now, map(is_not, before.values(), now.values()))  # few of many

@@ -1,9 +1,9 @@
 """
 Encodes changes of the script's Python state in the form that an image holds: values and their places.
 
-An image is a list of objects. An object that existed when training began is named by its path and filled in place. One
-that came later is made when it is needed. Values refer to objects by list number or by path, so sharing and cycles are
-kept. Values that have no encoding are left out and reported.
+An image is a list of objects. An object that existed when training began is named by its path and filled in place. An
+object that came later is made when it is needed. Values refer to objects by list number or by path, so sharing and
+cycles are kept. Values that have no encoding are left out and reported.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Encoder:
 
     def _find_dead(self) -> None:
         """
-        Find containers to leave out. Each is saved whole or not at all, so a bad part also costs the new containers
-        around it.
+        Find containers to leave out. A container is saved whole or not at all, so a part that cannot be saved excludes
+        the new containers around it too.
         """
         held_by: dict[int, list[int]] = {}
         for key in self._changes:
@@ -123,7 +123,7 @@ class Encoder:
         while waiting:
             dead = waiting.pop()
             if self._baseline.knows(self._walk.nodes[dead].value):
-                continue  # others refer to it by its path
+                continue  # other objects refer to this one by its path
             for holder in held_by.get(dead, ()):
                 if holder not in self._dead:
                     self._dead[holder] = self._dead[dead]
@@ -238,7 +238,7 @@ class Encoder:
         carried, whole = {}, known or self._can_be_made_anew(node)
         for name, part in change.parts.items():
             if type(part) is MethodType and part.__self__ is node.value:
-                continue  # its class defines the method too: a framework had replaced it for a while
+                continue  # back to the class's own method, which a framework had replaced
             lost = self._lost_part(f"{node.path}.{name}", node, part)
             if lost is None:
                 carried[name] = self._value(part)

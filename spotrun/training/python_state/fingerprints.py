@@ -1,9 +1,9 @@
 """
-Compares an array, a tensor or a long container with its earlier self.
+Compares an array, a tensor or a long container with its earlier content.
 
-Small ones are compared whole, each time. Large ones are compared by their write counts. With `probe` they are also
-compared by their bytes: at the first comparison, and at every 32nd after it. The first large ones are then compared
-whole, and the others by samples.
+Small values are compared whole, each time. Large values are compared by their write counts. With `probe`, they are also
+compared by their bytes: the first large values whole, until WHOLE_BYTES are used up, and the others by samples. A probe
+takes place at the first comparison, and at every 32nd after it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def sampled(array: np.ndarray[Any, Any]) -> int:
 
 
 def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
-    if not array.flags.c_contiguous:  # a copy of it may need more memory than there is
+    if not array.flags.c_contiguous:  # a copy of the array may need more memory than there is
         array = np.ascontiguousarray(array if whole else array[:: max(1, len(array) // SAMPLES)])
     flat = array.reshape(-1).view(np.uint8)
     if whole or flat.size <= SAMPLES * SAMPLE_BYTES:
@@ -111,8 +111,8 @@ def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
 
 def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
     """
-    Compare bits as well as versions: writes through `.data`, as averages of weights are often made, do not change the
-    version.
+    Compare bits as well as versions, because writes through `.data` do not change the version. Many averages of weights
+    are updated by such writes.
     """
     if not is_dense(tensor):
         return lambda probe: True
@@ -128,10 +128,8 @@ def _small_tensor(tensor: Tensor) -> Unchanged:
     bits = _bits(tensor.detach())
     if not tensor.is_contiguous():
         return lambda probe: _bits(tensor.detach()) == bits
-    memory, address = (
-        memory_of(tensor.detach()),
-        tensor.data_ptr(),
-    )  # to get it from torch takes longer than to compare it
+    # Fetching the memory from torch takes longer than comparing the bytes, so it is done once, here.
+    memory, address = memory_of(tensor.detach()), tensor.data_ptr()
 
     def as_before(probe: bool) -> bool:
         is_there = tensor.data_ptr() == address and tensor.is_contiguous()

@@ -58,7 +58,7 @@ SEQUENCES: dict[type, str] = {
 MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter", defaultdict: "defaultdict"}
 CONTAINERS = frozenset({*SEQUENCES.values(), *MAPPINGS.values(), "namedtuple"}) - {"bytearray"}
 HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
-"""Kinds whose parts have names. Each part is saved by itself."""
+"""Kinds whose parts have names. Each part is saved separately."""
 LEAVES = frozenset({"array", "mapped", "masked", "tensor", "bytearray"})
 """Kinds whose parts the walk does not enter."""
 BEHIND: dict[type, tuple[str, ...]] = {
@@ -104,7 +104,7 @@ class Node:
 
 
 class Before(NamedTuple):
-    """Results of an earlier walk that a later one can skip."""
+    """Results of an earlier walk, with which a later walk can skip unchanged objects."""
 
     quiet: Mapping[int, Quiet]
     registered: Mapping[int, object]
@@ -121,7 +121,7 @@ class Walk:
     The objects that one walk has found, by `id`. `others` are the objects that it does not enter, each with the two
     halves of its path.
 
-    It does not enter the objects in `stops` either. In the first walk, without `before`, each long container is a
+    The walk does not enter the objects in `stops` either. In the first walk, without `before`, each long container is a
     table.
     """
 
@@ -135,7 +135,7 @@ class Walk:
         self._left = OBJECTS_MAX - len(self._still)
         self.nodes: dict[int, Node] = {}
         self.compared: list[int] = []
-        """Those of `nodes` that may have changed. Containers with exactly the same parts are left out."""
+        """The `nodes` that may have changed. Containers with exactly the same parts are left out."""
         self.others: dict[int, tuple[str, str, object]] = {}
         self.module: nn.Module | None = None
         """The module that is trained."""
@@ -287,7 +287,7 @@ class Walk:
             return None
         if issubclass(cls, tuple):
             return "namedtuple" if is_named_tuple(cls) else None
-        for base in cls.__mro__:  # of an OrderedDict, which is a dict too, the first one
+        for base in cls.__mro__:  # the first known base: an OrderedDict is a dict too
             if base in _KINDS:
                 return _KINDS[base] if _KINDS[base] in CONTAINERS else None
         return "object" if has_attributes(cls) else None

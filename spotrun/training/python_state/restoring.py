@@ -203,7 +203,7 @@ class Restorer:
         built = [n for n, item in enumerate(self._objects) if item[0] in _BUILT]
         contents: dict[int, Any] = {}
         before = -1
-        while before != len(self._missing):  # a missing object may be a part of one that was found already
+        while before != len(self._missing):  # an object that was found may have a part that is missing
             before = len(self._missing)
             for number, (kind, _, _, content) in others.items():
                 if number not in self._missing:
@@ -213,7 +213,7 @@ class Restorer:
                         self._missing.add(number)
             self._missing |= {number for number in self._anew - self._missing if self._lacks_a_part(number)}
             for number in built:
-                self._made[number] = None  # it may hold a missing object
+                self._made[number] = None  # the object may have a missing part
         for number, (_, path, _, content) in holders.items():
             if number not in self._missing:
                 contents[number] = dict(self._parts_of_holder(path, content))

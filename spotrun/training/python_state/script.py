@@ -1,4 +1,4 @@
-"""Recognises the script's own modules, classes and functions: those whose file lies in the work folder."""
+"""Recognises the script's own modules, classes and functions: all whose file lies in the work folder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Script:
 
     def _is_own(self, name: str, module: Any) -> bool:
         judged, is_own = self._judged.get(name, (None, False))
-        if judged is not module:  # judged once: a script imports thousands, and __main__ has no file at its exit
+        if judged is not module:  # judge each module once: there are thousands, and __main__ has no file at exit
             is_own = self._lies_in_folders(name, module)
             self._judged[name] = (module, is_own)
         return is_own
@@ -137,14 +137,15 @@ def _codes(cls: type) -> Iterator[CodeType]:
 
 
 def _set_on_self(code: CodeType) -> Iterator[str]:
-    if _STORE_ATTR not in code.co_code[::2]:  # most methods set nothing, and reading instructions takes a while
+    if _STORE_ATTR not in code.co_code[::2]:  # most methods set nothing; reading instructions is slow
         return
     holder: Any = None
     for instruction in dis.get_instructions(code):
         if instruction.opname == "STORE_ATTR" and holder == "self":
             yield instruction.argval
         argument = instruction.argval
-        holder = argument[-1] if isinstance(argument, tuple) and argument else argument  # two loads in one from 3.13
+        # From Python 3.13 on, one instruction may do two loads.
+        holder = argument[-1] if isinstance(argument, tuple) and argument else argument
 
 
 def is_name_of_python(name: str) -> bool:

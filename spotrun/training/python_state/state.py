@@ -157,7 +157,7 @@ class PythonState:
     def _walk(self, before: Before | None) -> Walk:
         framework, roots = self._framework, self._framework.roots()
         others: Sequence[Any] = [*framework.optimizers, *framework.loggers, *framework.own_objects]
-        rooted = set(map(id, roots.values()))  # a logger of the script's class is one
+        rooted = set(map(id, roots.values()))  # a logger of a class of the script is a root
         stops = {id(one): one for one in others if id(one) not in rooted}
         walk = Walk(self._script, self._stops | stops, before)
         walk.trained(framework.module, "module", framework.own_attributes)

@@ -1,6 +1,6 @@
 """
 Watches state that belongs to the process rather than to an object, and that a script may set: the environment, the
-working folder, library settings. A process that resumes has it as the script sets it when it starts.
+working folder, library settings. In a process that resumes, this state is as the script sets it at its start.
 """
 
 from __future__ import annotations

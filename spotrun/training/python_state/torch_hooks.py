@@ -1,6 +1,7 @@
 """
-Watches functions that only torch holds, and calls around a module, a gradient or a step. Reports those that come or go
-during training: a process that resumes has only those that the script registers when it starts.
+Watches hooks: functions that only torch holds, and that torch calls around a module, a gradient or a step. Reports each
+hook that is added or removed during training, because a process that resumes has only the hooks that the script
+registers at its start.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class TorchHooks:
         self._hooks = self._now()
 
     def changed(self, *, probe: bool) -> Iterator[UntrackedChange]:
-        """Yield places whose functions have changed. Without `probe`, a parameter's hooks that only go are not seen."""
+        """
+        Yield places whose functions have changed. Without `probe`, the removal of a parameter's hook is not noticed
+        unless a hook is added too.
+        """
         counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
         if not probe and (counts, registered) == (self._counts, self._registered):
             return

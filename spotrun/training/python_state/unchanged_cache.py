@@ -1,8 +1,8 @@
 """
 Compares many small objects at once, so that a walk can skip unchanged ones, which are most of a script's objects.
 
-An object that has changed once leaves for good, together with its holders. From then on each walk compares each of them
-by itself.
+An object that has changed once is removed from this cache for good, together with its holders. From then on, each walk
+compares these objects one by one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
-Watches objects that are in no checkpoint and change without a sign in the script's own objects: an iterator that goes
-on, an open file, a connection, a library's environment.
+Watches objects that are in no checkpoint and change without a trace in the script's own objects: an iterator that
+advances, an open file, a connection, a library's environment.
 
 Each is compared by facts that inspection can read without calling its code (inspection.py). So a change that leaves no
 such fact is not reported. A connection whose traffic cannot be seen counts as used.
@@ -18,7 +18,9 @@ from spotrun.training.python_state.values import name_of, same
 FACTS_MAX = 20_000
 """Maximum facts of all objects together. Objects that come later in the walk are inspected without their parts."""
 FEW = 1000
-"""Maximum facts that are compared at each snapshot; if there are more, only at each `PROBE_EVERY`-th."""
+"""
+Maximum facts that are compared at each snapshot. If there are more, they are compared at every `PROBE_EVERY`-th one.
+"""
 OF_DATA = "data["
 """Prefix of the paths of data sets. The place seeds generators there, and transforms record their last action."""
 

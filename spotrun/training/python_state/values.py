@@ -1,9 +1,9 @@
 """
 Encodes plain values that cannot change, in the form that an image holds.
 
-The tree of an image (checkpoint/tree.py) has a form for each. In this form a tuple stands for a kind of value that
-needs more than that, and begins with the kind's name. The script's own tuple is encoded as one that begins with
-"tuple".
+Most values stay as they are, because the tree of an image (checkpoint/tree.py) has a form for them. Any other value
+becomes a tuple that begins with the name of its kind. So the script's own tuples are encoded too: as tuples that begin
+with "tuple".
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def same(before: object, now: object) -> bool:
     if type(now) is float and type(before) is float:
         return before == now and math.copysign(1.0, before) == math.copysign(1.0, now)
     if type(now) is Decimal and type(before) is Decimal:
-        return before.compare_total(now) == 0  # NaN that signals cannot be compared otherwise
+        return before.compare_total(now) == 0  # `==` raises for a signalling NaN
     return type(now) in SCALARS and bool(before == now)
 
 

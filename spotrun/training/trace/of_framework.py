@@ -33,8 +33,8 @@ SLOW_STEPS = 40
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
 """
-All places are recorded after each of this many first batches, and at the end of the first epoch. Only the first traced
-process does so.
+Number of first batches after each of which all places are recorded. They are recorded at the end of the first epoch
+too. Only the first traced process records them.
 """
 
 
@@ -167,7 +167,7 @@ class FrameworkTrace:
         return next((found for one in self._here.loaders("train") if (found := order_of(one)) is not None), None)
 
     def validated(self) -> None:
-        """Record a validation. The metrics logged so far include those of this validation."""
+        """Record a validation. The metrics logged so far include the metrics of this validation."""
         known = metrics(self._here.metrics())
         self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
 
@@ -216,8 +216,8 @@ class FrameworkTrace:
 
     def _add_all(self, places: Places) -> None:
         """
-        Add all places except plain local variables, because those of a loop's last batch exist in one history and not
-        in another. The contents of local variables are among the roots.
+        Add all places except plain local variables: the local variables of a loop's last batch exist in one history and
+        not in another. Objects in local variables are added, because they are among the roots.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)

@@ -31,7 +31,7 @@ class OutsideFiles:
 
     def written(self) -> tuple[str, ...]:
         """
-        Return the recorded files that still exist, except those of instances, of the trace and of Python's caches.
+        Return the recorded files that still exist, except files of instances, of the trace and of Python's caches.
         """
         there = {os.path.realpath(path) for path in self._paths.copy() if _is_file(path)}
         return tuple(sorted(path for path in there if self._counts(path)))
@@ -56,7 +56,7 @@ class OutsideFiles:
         try:
             whole = os.path.abspath(os.fsdecode(path))
         except OSError:
-            return  # the folder that it is relative to is gone
+            return  # a relative path in a folder that is gone
         if self._counts(whole):
             self._paths.add(whole)
 

@@ -105,7 +105,7 @@ class Places:
                 self.unread[clean(where)] = name_of(one)
 
     def loggers(self, loggers: Iterable[object]) -> None:
-        """Do not enter loggers of libraries, and report as unread those that are not a framework's."""
+        """Do not enter loggers of libraries. Report a library's logger as unread unless it belongs to a framework."""
         for number, logger in enumerate(loggers):
             if not self._script.owns(type(logger)):
                 self._stops[id(logger)] = logger
@@ -115,7 +115,8 @@ class Places:
     def modules(self) -> None:
         """Add the variables of the script's modules."""
         own = reversed(self._script.modules.items())
-        for name, module in {id(module): (name, module) for name, module in own}.values():  # one may have two names
+        # A module may have two names.
+        for name, module in {id(module): (name, module) for name, module in own}.values():
             for variable, value in sorted(vars(module).items()):
                 if not is_name_of_python(variable):
                     self.add(f"{name}.{variable}", value)
@@ -294,7 +295,7 @@ class Places:
         elif issubclass(cls, _BAGS):
             self._holder(path, value, vars(value))
         elif issubclass(cls, _CACHE):
-            self.unread[path] = name_of(value)  # its content depends on how often a step was repeated
+            self.unread[path] = name_of(value)  # the content depends on how often a step was repeated
             self._waiting.append((f"{path}.__wrapped__", value.__wrapped__))
         elif issubclass(cls, GeneratorType):
             frame = value.gi_frame

@@ -27,7 +27,7 @@ TRIES = 3
 TICK_NS = 20_000_000
 """Nanoseconds within which two writes may leave the same time on a file: a tick of the kernel's clock is 4 or 10 ms."""
 PLACES_MAX = 20_000
-"""Maximum number of places. The agent stores fewer, and reports the others as too many."""
+"""Maximum files of a frozen folder, and also links, folders and refused paths. The agent stores fewer files."""
 
 
 class Frozen:
@@ -136,8 +136,8 @@ class Freezer:
 
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
-        Return the folder as it is now. `opened` are the files that are open for writing. A `final` folder copies those,
-        because no other boundary follows.
+        Return the folder as it is now. `opened` are the files that are open for writing. For a `final` folder these
+        files are copied, because no other boundary follows.
         """
         frozen = Frozen(self._number)
         self._number += 1
@@ -206,7 +206,10 @@ class Freezer:
 
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
-    """Return the files whose later writes will show. A write within a tick, or through a mapping, may not."""
+    """
+    Return the files whose stamps will show every later write. A write within a tick, or through a mapping, may leave a
+    stamp unchanged.
+    """
     return {
         path: seen
         for path, seen in files.items()
@@ -215,9 +218,7 @@ def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[
 
 
 def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
-    """
-    Return the file's content and its stamp. If another thread writes all the time, they are as consistent as possible.
-    """
+    """Return the file's content and its stamp. If another thread writes all the time, the two may not match exactly."""
     data, stamp = bytearray(), Stamp.of(os.fstat(fd))
     for _ in range(TRIES):
         data, stamp = bytearray(), Stamp.of(os.fstat(fd))

@@ -43,7 +43,9 @@ class OpenFiles:
         return opened
 
     def move(self, positions: Mapping[str, int]) -> None:
-        """Set positions after the files were rewritten: the one in `positions`, or else the end of the file."""
+        """
+        Set the position in each file after it was rewritten: the position in `positions`, or else the end of the file.
+        """
         opened = list(self._open())
         for each in opened:
             place = positions.get(each.path)
