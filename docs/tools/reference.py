@@ -55,7 +55,7 @@ def job_reference() -> str:
         "`spotrun validate JOB.yaml` shows every mistake in a file with its line.\n\n"
         "Editors with a YAML language server (VS Code with the YAML extension, for example) complete keys, show their "
         "meaning and mark mistakes. For that the first line of the job file has to name the JSON Schema.\n\n"
-        "`spotrun init` writes that line, and stores the schema next to the job as `.spotrun.schema.json`. That file is "
+        "`spotrun init` writes that line, and stores the schema next to the job as `.spotrun.schema.json`, which is "
         "not uploaded with the run. `spotrun validate --schema` prints [job-schema.json](job-schema.json), the same "
         "schema:\n\n"
         "```text\n# yaml-language-server: $schema=.spotrun.schema.json\n```\n\n"
