@@ -81,7 +81,8 @@ class SpotrunError(Exception):
         self.key = key
         self.place: dict[str, object] = {}
         """
-        The problem with the place of the key, in the shape of `found`; {} until a caller has found the key in the file.
+        The problem as `found` returns it, with the line and column of the key; {} until a caller has found the key in
+        the file.
         """
 
     def __str__(self) -> str:
@@ -155,7 +156,7 @@ class LedgerDamaged(StoreError):
 
 
 class RunGone(LedgerDamaged):
-    """The folder of a run was moved or deleted. `ended` are the run's instances that spotrun has ended."""
+    """The folder of a run was moved or deleted. `ended` lists the instances of the run that spotrun ended."""
 
     def __init__(self, uri: str, ended: Sequence[str]) -> None:
         left = f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it"
@@ -272,9 +273,10 @@ def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled)
 
 def command_for(extra: str) -> str:
     """
-    Return the command that adds an extra to this spotrun, by the way in which it was installed.
+    Return the command that adds an extra to this installation of spotrun. It depends on how spotrun was installed.
 
-    It names the place that this spotrun came from, or the packages of the extra. No package index has this spotrun.
+    No package index has this spotrun. So the command names either the place that spotrun was installed from, or the
+    packages of the extra.
     """
     import shlex
     import sys
@@ -294,7 +296,10 @@ def command_for(extra: str) -> str:
 
 
 def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
-    """Return the command for a tool of uv. uv installs a tool from scratch, so repeat its earlier requirements."""
+    """
+    Return the command for a spotrun that `uv tool` installed. uv installs a tool from scratch, so the command repeats
+    the earlier requirements.
+    """
     import tomllib
 
     told = tomllib.loads(receipt.read_text())["tool"]["requirements"]
@@ -321,8 +326,8 @@ def installer() -> list[str]:
 
 def _origin(extra: str) -> list[str]:
     """
-    Return the arguments by which pip and uv install this spotrun with an extra from its origin; [] if the origin is
-    gone or was an index.
+    Return the arguments with which pip and uv install spotrun and an extra from the place that it was installed from;
+    [] if that place is gone or was a package index.
 
     See https://packaging.python.org/specifications/direct-url.
     """

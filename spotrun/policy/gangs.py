@@ -153,7 +153,8 @@ def _cut_off(state: RunState) -> set[MemberName]:
 
 def _not_met(attempt: Attempt) -> set[MemberName]:
     """
-    Return the members that the others did not reach. If no other of several reached the lead, the lead is cut off.
+    Return the members that the others did not reach. If there are several others and none of them reached the lead, the
+    lead is cut off.
     """
     missing = set() if attempt.end is None else set(attempt.end.missing)
     lead, *others = attempt.names

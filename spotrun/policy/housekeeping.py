@@ -40,7 +40,7 @@ MUTE_MAX = timedelta(minutes=14)
 Maximum time after its launch for which an agent may stay silent; then the instance is given up.
 
 The agent reports before the job's own set-up: until then an instance boots, and installs at most PyTorch and Lightning.
-With the polls the limit is a quarter of an hour.
+Including the polls, an instance is given up within a quarter of an hour.
 """
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
@@ -214,7 +214,7 @@ def _is_settled_without(facts: Facts, launch: Launch) -> bool:
     """
     Return whether the cloud had time to show an instance that the run no longer requests.
 
-    A launch cannot be closed once one of its members has spoken; others of its members may never come.
+    A launch cannot be closed once one of its members has reported ready; its other members may never appear.
     """
     had_time = facts.now - launch.intent.not_after > FORGOTTEN_AFTER
     if launch.closed is not None:

@@ -17,7 +17,10 @@ CANNOT_START = "the cloud cannot start an instance"
 
 
 def why_needed(state: RunState) -> str:
-    """Return why a run requests an instance while nothing trains. One that was billed counts, even without training."""
+    """
+    Return why a run requests an instance while nothing trains. If an instance was billed before, this one replaces it,
+    even if the earlier one never trained.
+    """
     had_one = state.attempts or any(launch.billed_from is not None for launch in state.launches.values())
     return "replacement" if had_one else "first launch"
 

@@ -20,7 +20,8 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 
 def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) -> Situation:
     """
-    Return these facts for a strategy. `running` trains or is about to, None after a loss; `spot` may be requested.
+    Return these facts for a strategy. `running` is the launch that trains or is about to train; None after a loss.
+    `spot` are the offerings that may be requested.
 
     While the work left is unknown, it counts as all that could still be done in time. So no time is left to wait, or to
     try spot.

@@ -31,7 +31,7 @@ def check(condition: Condition, summary: RunSummary) -> None:
     Check that the condition does not hold for the run.
 
     Raises:
-        LimitExceeded: it holds.
+        LimitExceeded: the condition holds.
     """
     found = figures(summary)
     if met := condition.met_by(found):

@@ -1,4 +1,4 @@
-"""Finds why a program failed: the one line of its output that says it. Pure."""
+"""Finds why a program failed: the one line of its output that has the reason. Pure."""
 
 from __future__ import annotations
 

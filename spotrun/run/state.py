@@ -268,8 +268,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     def lets_go(self, name: MemberName) -> bool:
         """
-        Return whether a member is left out of the next attempt. If a runner requested a drain, all members are;
-        otherwise only the member that the cloud takes. The other members of the gang take part in the next attempt.
+        Return whether a member is left out of the next attempt. If a runner requested a drain, all members are left
+        out; otherwise only the member that the cloud takes is left out. The other members of the gang take part in the
+        next attempt.
         """
         if self.gang is None or self.drain is not None:
             return True
@@ -577,7 +578,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_weights(self) -> bool:
-        """True if the newest checkpoint is that of a training. The checkpoint of a command has files only."""
+        """True if a training made the newest checkpoint. The checkpoint of a command has files only."""
         newest = self.latest_commit()
         return newest is not None and newest.event.has_image
 
