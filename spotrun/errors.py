@@ -12,8 +12,8 @@ Every failure that a user of spotrun can meet, with its exit code.
     │   ├── ObjectMissing            no object of that name
     │   ├── RunCopied                two folders of a store hold one run
     │   ├── RunMisnamed              a folder says that it is a run of another name
-    │   ├── LedgerFlooded            others append faster than spotrun can, or more than a run may: end its instances
-    │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that one
+    │   ├── LedgerFlooded            another program appends faster than spotrun can, or more than a run may: end it
+    │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that version
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: no writer may append
     │       └── RunGone              the folder of the run was moved or deleted while it was attended
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
@@ -22,16 +22,16 @@ Every failure that a user of spotrun can meet, with its exit code.
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
     ├── LimitExceeded           10   the condition of fail_if holds for the report
     ├── NightUnderWay           11   the last nightly run is still going: none was started
-    ├── BillUnexplained         12   the cloud charged what the ledger cannot explain
+    ├── BillUnexplained         12   the cloud charged an amount that the ledger cannot explain
     ├── NotInstalled            13   a package or a program is not installed
-    └── CloudError               7   the cloud refused
-        ├── InsufficientCapacity     this offering has none now      -> try another offering
-        ├── QuotaExceeded            the account may not have it     -> another region may work
+    └── CloudError               7   the cloud refused a request
+        ├── InsufficientCapacity     this offering has no capacity   -> try another offering
+        ├── QuotaExceeded            a quota of the account is full  -> another region may work
         ├── CloudUnavailable         throttled, 5xx, network         -> try again later
         │   ├── LoginNeeded              the user has to log in again    -> wait, and do not retry at once
         │   └── IdentityPending          nothing was requested yet: the role is missing or unknown -> wait
         ├── AccessDenied             credentials or permissions      -> the user has to fix it: report it
-        ├── IdentityUnknown          the instance's role is unknown   -> wait, if it was made just now
+        ├── IdentityUnknown          the instance's role is unknown   -> wait, if the role is new
         └── LaunchTokenSpent         the token's instance is gone    -> that launch is over
 
 Exit code 130 is an interrupt by Ctrl-C, 129 by SIGHUP, 143 by SIGTERM. Bugs are assertions and have no class here.

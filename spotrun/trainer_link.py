@@ -178,8 +178,8 @@ class SnapshotTaken:
     The image contains `batch` batches of `epoch`. With `epoch_ended` it contains the whole epoch, including its
     validation and its other end-of-epoch work. `final`: this process does no further step. `stall_s`: system seconds
     for which training stood still. `finite` is False if the loss or a parameter is NaN or infinite. `files` is the
-    number of the `FilesFrozen` sent before. `fit` counts the calls of fit() from 1; `epoch` and `step` count on over
-    them.
+    number of the `FilesFrozen` sent before. `fit` counts the calls of fit() from 1; `epoch` and `step` are counted over
+    all calls.
     """
 
     arena: int

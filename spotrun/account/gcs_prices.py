@@ -77,7 +77,7 @@ def gcs_prices(location: str) -> StoragePrices:
 
 
 def _of_several(location: str) -> Mapping[str, Decimal]:
-    """Return the prices that differ from those of a bucket in one region."""
+    """Return the prices that differ from the prices of a bucket in one region."""
     if location in _MULTI_REGIONS:
         return list_prices("GCS Standard in all of a continent").prices
     return list_prices("GCS Standard in two regions").prices if len(_regions(location)) > 1 else {}

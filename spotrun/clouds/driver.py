@@ -18,12 +18,12 @@ class CloudDriver(Protocol):
     Drivers hold no run state: a new driver object must be able to terminate what an old one launched. Every failure of
     the cloud leaves a driver as a SpotrunError:
 
-        InsufficientCapacity   this offering has none now      -> try another offering
-        QuotaExceeded          the account may not have it     -> tell the user and try another; ask again ever later
+        InsufficientCapacity   this offering has no capacity   -> try another offering
+        QuotaExceeded          a quota of the account is full  -> tell the user, try another; repeat ever later
         CloudError itself      the cloud rejects the request   -> the same
         CloudUnavailable       throttled, 5xx, network         -> try again later
-        AccessDenied           credentials or permissions      -> the user has to fix them; say so
-        IdentityUnknown        the instance's identity is not known -> wait, if it was made just now
+        AccessDenied           credentials or permissions      -> the user has to fix them: report it
+        IdentityUnknown        the instance's identity is not known -> wait, if it is new
         LaunchTokenSpent       the token's instance is gone    -> that launch is over; use a new token
     """
 

@@ -50,7 +50,7 @@ class Alarm(Protocol):
     Failures are those of CloudDriver.
 
     Each call may be repeated. An object remembers the state that it has set. With `again`, it sets the state even if it
-    remembers it, because another process may have changed the state meanwhile.
+    has set the same state before, because another process may have changed it meanwhile.
     """
 
     def on(self, *, again: bool = False) -> None:

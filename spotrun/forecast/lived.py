@@ -52,8 +52,8 @@ ROUNDING_S = 1e-6
 
 class Truth(msgspec.Struct, frozen=True):
     """
-    Facts that the run does not know: the seconds of the whole work on each instance type, the seconds of a changeover,
-    and the effects of losses. No lifetime trains for longer than `given_up_s`.
+    Facts that are hidden from the run: the seconds of the whole work on each instance type, the seconds of a
+    changeover, and the effects of losses. No lifetime trains for longer than `given_up_s`.
     """
 
     work_s: Mapping[str, float]

@@ -22,7 +22,7 @@ from spotrun.run.state import Launch, RunState
 from spotrun.strategies.history import Past
 
 REFUSALS_APART = timedelta(minutes=10)
-"""Minimum time between two refusals of a pool that both count: an earlier one gives no new information."""
+"""Minimum time between two refusals of a pool that both count: a refusal that comes sooner gives no new information."""
 
 
 class Fate(StrEnum):

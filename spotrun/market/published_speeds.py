@@ -8,7 +8,7 @@ A training is limited by arithmetic or by memory, and it is unknown beforehand b
     several accelerators = count ** SCALING
 
 For ResNet-50 the first formula gives 2.1 V100s for an A100, and 1.9 was measured. Other trainings may be off by a
-factor of three: `spotrun.policy.throughput` weighs that error, and measures.
+factor of three: `spotrun.policy.throughput` weighs that error, and measures the speed.
 """
 
 from __future__ import annotations

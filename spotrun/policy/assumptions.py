@@ -18,7 +18,6 @@ STALL = timedelta(seconds=1)
 UNPACK_SHARE = 0.1
 """
 Share of the first instance's set-up time that a later instance of the run needs to fetch and unpack the stored set-up
-
 (spotrun/folder/setup_cache.py). 353 MB that took 125 s to make took 12 s to unpack, and 6 s in a second run
 (benchmarks/setups.py, on two cores).
 """

@@ -122,8 +122,8 @@ def _in_time(facts: Facts) -> Iterator[Action]:
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
     """
-    Request a standby for the running instance, if a move to another pool that the cloud recommends pays, or if a move
-    to another kind pays.
+    Request a standby for the running instance: in another pool, if the cloud recommends to leave and the move pays; or
+    of another kind, if that move pays.
     """
     move = move_in_time(facts)
     other = move_to_another_kind(facts) if move is None else None
@@ -167,8 +167,8 @@ def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
     Return whether the cool-down is over: since on-demand began, and since the run last requested spot in vain.
 
-    If the job names a choice of kinds, each pool has its own cool-down: there are many pools, and those of one kind say
-    nothing about another kind.
+    If the job names a choice of kinds, each pool has its own cool-down: there are many pools, and a refusal by one
+    kind's pool is not evidence about another kind.
     """
     state = facts.state
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:

@@ -98,7 +98,8 @@ def give_up(pending: Launch) -> ev.LaunchClosed:
 
 def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
     """
-    Return the event that the deadline cannot be met; None while that is uncertain, and after the event was written.
+    Return a DeadlineOutOfReach once the deadline certainly cannot be met; None before that, and after the event was
+    written.
     """
     state, now = facts.state, facts.now
     deadline_at = state.created.deadline_at

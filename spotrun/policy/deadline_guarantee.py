@@ -10,9 +10,9 @@ and the run moves to that kind at once. With
 
 a kind is sure if z >= 2, and out of the question if z < -2. A measured kind that is not sure is too slow.
 
-So the run trains on such a kind only until its speed is measured, on demand while the old instance still trains.
-Therefore it keeps any deadline that the best kind alone would meet with a start and a trial of each other kind to
-spare.
+So the run trains on an uncertain kind only until its speed is measured, and its replacement starts while it still
+trains. Therefore the run keeps any deadline that the best kind alone would meet with time to spare for a start and a
+trial of each other kind.
 
 None of this applies to a run without a deadline or without a choice of kinds.
 """

@@ -55,7 +55,7 @@ def rejected(launch: Launch) -> bool:
 
 
 def never_asked(launch: Launch) -> bool:
-    """Return whether no runner could send the request while it was valid. That says nothing about the market."""
+    """Return whether no runner could send the request while it was valid. That is not evidence about the market."""
     closed_at = launch.closed_at
     if launch.closed is None or launch.closed.refused or closed_at is None:
         return False

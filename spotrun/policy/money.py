@@ -42,8 +42,8 @@ AMPLE = 1.5
 """Minimum multiple of the expected cost of the remaining work at which a budget is ample."""
 LIVES_IN_A_BUDGET = 3
 """
-Divisor of the unspent money for one life: an instance that gets half of the money left next to its predecessor gets a
-third.
+Divisor that gives one life's share of the unspent money. An instance gets half of the money that its predecessor
+leaves; their shares are equal if each is a third.
 """
 NEEDED_TIMES = 2
 """Maximum life that a budget allows, as a multiple of the time that the remaining work may take."""
@@ -100,7 +100,9 @@ def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> e
 
 
 def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
-    """Return the event that `warn_at` of the budget is spent; None before that, and after the event was written."""
+    """
+    Return a BudgetNearlySpent once `warn_at` of the budget is spent; None before that, and after the event was written.
+    """
     state, now = facts.state, facts.now
     budget = state.created.budget_usd
     if budget is None or state.budget_warning is not None:

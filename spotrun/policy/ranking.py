@@ -4,7 +4,7 @@ Ranks the offerings that may be requested now: the least dollars per hour of pro
     price per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
 
 `commits of an hour` and `start` are the cost of traffic between regions, in dollars: a start reads the data and the
-checkpoint. The price is that of all instances that train together; the traffic cost counts once.
+checkpoint. The price covers all instances that train together; the traffic cost counts once.
 
 The life is estimated from what this run and others have observed of the pool. A pool that has just refused this run
 rests. A pool comes last, whatever it costs, if one of these happened lately:
@@ -60,7 +60,7 @@ def spot_now(facts: Facts) -> list[Offering]:
     """
     Return the spot offerings worth a request now, best first.
 
-    If the job names a choice of kinds, offerings of a kind on trial come first, then those of the best kind and of
+    If the job names a choice of kinds, offerings of a kind on trial come first, then offerings of the best kind and of
     kinds that cost about the same.
     """
     asked, last = spot_work(facts), _asked_last(facts, {*just_lost(facts), *at_risk(facts)})

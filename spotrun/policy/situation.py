@@ -26,8 +26,8 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
     While the work left is unknown, it counts as all that could still be done in time. So no time is left to wait, or to
     try spot.
 
-    If the job names a choice of kinds, seconds are those of the kind that keeps the promise, and the price of another
-    kind is the price of the same work there. If no kind is offered on demand, seconds are those of the first kind.
+    If the job names a choice of kinds, times are counted on the kind that keeps the promise, and the price of another
+    kind is the price of the same work there. If no kind is offered on demand, times are counted on the first kind.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)

@@ -36,11 +36,11 @@ PRIOR_SPREAD = log(PUBLISHED_DOUBT) / sqrt(3)
 BENCH_DOUBT = 0.1
 """Possible error of a bench, which lasts minutes on one instance, as a share of a step, in 19 of 20 cases."""
 UNPUBLISHED = 1.0
-"""Speed assumed for a kind without a published one: that of a V100."""
+"""Speed assumed for a kind without a published speed: the speed of a V100."""
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """A speed of `times` that of the first kind of the choice, and the spread of its logarithm."""
+    """A speed of `times` the speed of the choice's first kind, and the spread of its logarithm."""
 
     times: float
     spread: float

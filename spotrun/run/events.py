@@ -430,7 +430,7 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 
     `ended_at` is the cloud's time if it has a record. `last_step_seen` is the newest step in the agent's heartbeat,
     from which the lost steps are computed; None if no heartbeat was readable. If no runner observed the end,
-    `bounded_by` says which bound `ended_at` is; "" if the cloud reported the time. `stopped_at` is the agent's last
+    `bounded_by` names the bound that `ended_at` is; "" if the cloud reported the time. `stopped_at` is the agent's last
     sign of life, if the assumed end is later than that: nothing trained in between.
     """
 
@@ -457,8 +457,8 @@ class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
 
 class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
-    The run has spent the share of its budget at which to warn. At the pace so far the rest will be spent at
-    `passes_at`, in `epoch`; None if that cannot be foreseen. Written once.
+    The run has spent the share of its budget at which to warn. At the pace so far, the rest of the budget will be spent
+    at `passes_at`, in `epoch`; both are None if that cannot be foreseen. Written once.
     """
 
     spent_usd: Decimal
@@ -619,10 +619,10 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
     `taken_at` is when training stood still for it, `stall_s` the total stall since the previous commit. `durable_s`
     passed from the snapshot to this entry. A `suspect` checkpoint holds NaN or Inf, and no training resumes from it.
-    `final` says that no step follows it in this attempt. `borrows` are the prefixes of other commits whose objects this
+    `final`: no step follows it in this attempt. `borrows` are the prefixes of other commits whose objects this
     checkpoint needs too. Of its `size_bytes`, only `sent_bytes` are in its own objects; None means all. `files` is None
     if no files belong to it, for example in a run of an earlier version. `fit` counts the calls of fit() from 1; epochs
-    and steps count on over them.
+    and steps are counted over all calls.
 
     The checkpoint of a command's state folder has files only: no image, step 0 and no epoch.
 

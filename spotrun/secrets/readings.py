@@ -186,7 +186,10 @@ class Reading:
         return Reading(left, self, step) if left != self.left else self
 
     def until_begun(self, cuts: int) -> Reading:
-        """Return the reading without a possible beginning of a letter at its end, unless it was cut `cuts` times."""
+        """
+        Return the reading without a possible beginning of a letter at its end; unchanged if it was already cut `cuts`
+        times.
+        """
         begun = BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)
 

@@ -50,8 +50,8 @@ _FLAGS = {
 @dataclass(frozen=True)
 class PlacedProblem:
     """
-    A problem, and the place where the user can find it: a line and column of the file, or a flag. `key` is the flag
-    then.
+    A problem, and the place where the user can find it: a line and column of the file, or a flag, which `key` then
+    names.
     """
 
     file: str | None

@@ -179,7 +179,7 @@ class _Reading:
                 yield from self._files_of(module, self._folders)
 
     def _files_of(self, module: str, folders: Iterable[Path]) -> Iterator[Finding]:
-        """Yield the findings in the files of a module, and in those of the packages that contain it."""
+        """Yield the findings in the files of a module, and in the files of the packages that contain it."""
         parts = [part for part in module.split(".") if part]
         for folder in list(folders):
             for count in range(1, len(parts) + 1):

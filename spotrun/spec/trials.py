@@ -103,7 +103,7 @@ def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
     Return the job with these parameters.
 
     Raises:
-        SpecInvalid: neither the job nor its script has one of them.
+        SpecInvalid: neither the job nor its script has one of the parameters.
     """
     script = Script(spec)
     for name, value in params.items():

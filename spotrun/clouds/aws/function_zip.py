@@ -48,8 +48,8 @@ Linux 2.
 
 def function_of_this_installation(*, portable: bool = True) -> Function:
     """
-    Make the archive from this installation. If it need not be `portable`, nothing is fetched, and it may run on this
-    machine only.
+    Make the archive from this installation. Unless `portable`, nothing is fetched, and the archive may run only on this
+    machine.
 
     Raises:
         NotInstalled: a package is missing, or has no build for Lambda.

@@ -27,7 +27,7 @@ _NOBODYS = "spotrun-doctor"
 _FAR_AHEAD = timedelta(days=365)
 """
 Time until the guard that `doctor` makes would fire. If `doctor` dies before it deletes the guard, the next `doctor`
-deletes it; otherwise it fires, finds nothing to end, and disappears.
+deletes it; otherwise the guard fires, finds nothing to end, and disappears.
 """
 LATER = timedelta(minutes=5)
 """

@@ -135,8 +135,8 @@ class RunRoles:
 
     def _have_what_it_reads(self, role: Any) -> None:
         """
-        Add tags to a role that an earlier spotrun made without secrets or image. If the account's policies are as old,
-        they refuse the tags; but a role then reads its secrets without tags.
+        Add tags to a role that an earlier spotrun made without secrets or image. If the account's policies are as old
+        as the role, they refuse the tags; but under such policies a role reads its secrets without tags.
 
         Raises:
             CloudError: the role names other secrets or another image.
@@ -213,8 +213,8 @@ class RunRoles:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Treat a denial as temporary while the role is new: a caller's rights depend on the role's tags, which not all of
-        IAM knows at once.
+        Treat a denial as temporary while the role is new: a caller's rights depend on the role's tags, which do not
+        reach all of IAM at once.
         """
         try:
             yield

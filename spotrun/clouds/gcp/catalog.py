@@ -74,8 +74,8 @@ class Catalog:
     @property
     def remarks(self) -> Iterator[str]:
         """
-        Yield a remark for each cached part that cannot be read now and is therefore as last read, and for each zone
-        that did not answer.
+        Yield a remark for each part that cannot be read now, so that the value of the last reading is used, and for
+        each zone that did not answer.
         """
         kept = {
             "the types in each zone": self._placed.trouble,

@@ -244,8 +244,8 @@ def _ended(
 
 def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
     """
-    Return when the machine was switched off, if this driver saw it switched off, or the driver that deleted it did;
-    None if neither did. Google forgets an operation earlier than a disk that is left.
+    Return when the machine was switched off; None unless this driver, or the driver that deleted the instance, saw it
+    switched off. Google forgets the operation that switched it off sooner than it deletes the remaining disk.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)

@@ -3,8 +3,8 @@ Edits the policy of a run's folder. The policy lets the run's service account re
 the folder, and change only the objects that instances change.
 
 IAM has no denial for folders, so an instance cannot change an object only if no policy grants that:
-https://cloud.google.com/storage/docs/managed-folders. A condition says which of the folder's objects may be overwritten
-and deleted: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
+https://cloud.google.com/storage/docs/managed-folders. A condition limits the objects of the folder that may be
+overwritten and deleted: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
 """
 
 from __future__ import annotations

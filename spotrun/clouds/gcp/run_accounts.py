@@ -204,7 +204,7 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Treat an unknown account as temporarily unknown while it is new, because buckets do not know it at once:
+        Treat an unknown account as temporarily unknown while it is new, because buckets do not recognise it at once:
         https://cloud.google.com/iam/docs/service-accounts-create.
         """
         try:

@@ -136,8 +136,7 @@ class LocalDriver:
 
     def record(self, instance_id: str) -> Record | None:
         """
-        Return everything that the cloud knows about an instance, including its processes and endpoint. For tests and
-        doctor.
+        Return the cloud's whole record of an instance, including its processes and endpoint. For tests and doctor.
         """
         folder = self._places.record_folder(instance_id)
         return None if folder is None else settling.settled(folder, self._log)

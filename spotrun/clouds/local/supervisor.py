@@ -350,7 +350,7 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
-    """Describe the instance as other processes see it: they know of a loss without notice only when it has come."""
+    """Describe the instance as other processes see it: they see a loss without notice only when it has come."""
     return Observer(
         instance_id=instance.instance_id,
         capacity_type=instance.offering.capacity_type,
