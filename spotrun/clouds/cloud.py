@@ -174,7 +174,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def require_identity(self, spec: RunSpec) -> None:
         """
-        Check that the identity exists that a job names for all runs. Change nothing.
+        Check that the identity exists, if the job names one for all runs. Change nothing.
 
         Raises:
             CloudError: no identity has this name.

@@ -1,6 +1,6 @@
 """
 The port to the rights of a run's instances in their cloud: each run has an identity that reaches the run's folder and
-no other run's folder. Also a driver that has the identity made before it launches.
+no other run's folder. The module also has a driver that makes the identity before its first launch.
 """
 
 from __future__ import annotations

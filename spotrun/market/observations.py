@@ -38,7 +38,7 @@ class Fate(StrEnum):
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The fate of one instance, the `member` of its launch; or of a launch that was refused as a whole.
+    The fate of one instance, which is the `member` of its launch; or the fate of a launch that was refused as a whole.
 
     `up_s` is how many seconds of run time the instance had been up by `at`.
     """

@@ -279,7 +279,7 @@ def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
 
 def _give_up_mute(facts: Facts) -> Iterator[Action]:
     """
-    End members that are silent, or never spoke, before they train.
+    End members that do not train yet, and whose agent is silent or has never reported.
 
     Until one of its members has been ready, a launch is given up as a whole (protocol 46).
     """

@@ -9,7 +9,8 @@ from spotrun.run.state import Launch, RunState
 
 CLOCKS_APART = timedelta(minutes=10)
 """
-Maximum difference between the clocks of two machines. A moment that is further ahead of the runner's clock was made up.
+Maximum difference between the clocks of two machines. A moment that is further ahead of the runner's clock cannot be
+genuine.
 """
 REAL_PATIENCE = timedelta(seconds=90)
 """Minimum patience in system time: a slow disk is no evidence, however fast run time passes."""

@@ -162,7 +162,8 @@ def _saved_s(facts: Facts, starts: list[float]) -> float:
 
 def _starts_s(state: RunState) -> list[float]:
     """
-    Return the seconds from the request for each instance to its first new step, after an assumed value.
+    Return the seconds from the request for each instance to its first new step. The first value of the list is an
+    assumed one.
 
     A standby that was ready in time waited for its predecessor: it took no longer than the notice, which is all that
     matters here.

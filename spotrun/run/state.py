@@ -436,9 +436,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_commit(self, attempt: int) -> bool:
         """
-        Return whether a commit of that attempt counts. In a gang, an ended attempt may commit until another begins: the
-        lead may still run after its attempt's end, and its snapshot has steps that would otherwise be lost (protocol
-        43).
+        Return whether a commit of that attempt counts. In a gang, an ended attempt may commit until another attempt
+        begins: the lead may still run after its attempt's end, and its snapshot has steps that would otherwise be lost
+        (protocol 43).
         """
         if self.terminal is not None:
             return False

@@ -92,7 +92,8 @@ def require_whole_state(spec: RunSpec) -> None:
 
 class _Reading:
     """
-    Reads the command of a job, the files of its work folder that the command names, and the files that those import.
+    Reads the command of a job, the files of its work folder that the command names, and the files that these files
+    import.
     """
 
     def __init__(self, workdir: Path) -> None:

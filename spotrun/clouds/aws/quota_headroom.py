@@ -48,7 +48,7 @@ class Headroom:
 def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
     """
     Return the headroom for the types in `cpus`. `cpus` has the vCPUs of each type, for instances that EC2 lists without
-    theirs.
+    their vCPUs.
 
     Raises:
         CloudError: see CloudDriver; the call needs servicequotas:GetServiceQuota.

@@ -134,7 +134,8 @@ def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offer
 
 def odd_labels(row: Mapping[str, Any]) -> str:
     """
-    Describe the labels that a row has lost, and those that were changed to wrong or unreadable values; "" if none.
+    Describe the labels that a row has lost, and the labels whose values were changed to wrong or unreadable ones; "" if
+    none.
     """
     labels = row.get("labels", {})
     odd = [
@@ -195,8 +196,8 @@ def _never_made(record: Record, made: Operation) -> Instance | None:
 
 def _refused_by(error: CloudError) -> EndedBy:
     """
-    Return who ended a launch that failed. Three faults in a row fail a run (P14), so only errors that another place or
-    another moment cannot help count as faults.
+    Return who ended a launch that failed. Three faults in a row fail a run (P14), so an error counts as a fault only if
+    no other place and no other moment can help.
     """
     if isinstance(error, QuotaExceeded):
         return EndedBy.QUOTA

@@ -325,7 +325,8 @@ class Supervisor:
 
 def guard(supervisor_pid: int, places: Places, folder: RecordFolder, give_up_at: float) -> None:
     """
-    Wait for the supervisor. Kill it if it outlives the time-to-live, and end the instance if the supervisor has not.
+    Wait for the supervisor. Kill it if it outlives the time-to-live, and end the instance if the supervisor has not
+    ended it.
     """
     overdue = not _wait_for_exit(supervisor_pid, give_up_at)
     if overdue:
