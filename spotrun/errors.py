@@ -181,7 +181,7 @@ class NotIdentical(SpotrunError):
 
 
 class FiguresDiffer(SpotrunError):
-    """Published figures that a cost study quotes differ from those that follow from the study."""
+    """Published figures that a cost study quotes differ from the figures that follow from the study."""
 
     def __init__(self, figures: Sequence[str]) -> None:
         several = f"{len(figures)} published figures are" if len(figures) > 1 else "a published figure is"

@@ -426,8 +426,8 @@ class TrainerLink:
     """
     One end of the link. `send` may be called from any thread, `receive` from one at a time.
 
-    It owns the socket. Descriptors that `receive` returns belong to the caller; those given to `send` stay with the
-    sender.
+    It owns the socket. Descriptors that `receive` returns belong to the caller; descriptors given to `send` stay with
+    the sender.
     """
 
     def __init__(self, sock: socket.socket) -> None:

@@ -75,8 +75,8 @@ class CloudDriver(Protocol):
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         """
-        Return all instances that spotrun tagged, or only those of one run, including terminated ones while the cloud
-        still lists them.
+        Return all instances that spotrun tagged, or only the instances of one run, including terminated instances while
+        the cloud still lists them.
 
         `must_see` names the regions and zones without which the answer is useless; None means all. Any other region or
         zone that fails is left out, with a remark. A zone's name begins with its region's name.

@@ -3,7 +3,7 @@ Runs containers on this machine with docker or podman.
 
 A container runs no training by itself. Its one process waits for the end of its input and keeps the container open: the
 image's files, with folders of this machine mounted. The process that started the container runs commands in these files
-(`Container.within`) as its own children: their signals, exits, memory and sockets are those of ordinary children.
+(`Container.within`) as its own children: their signals, exits, memory and sockets work as for any other child.
 
     docker run --rm --interactive …  <── input ──  the process that started the container
 

@@ -55,8 +55,8 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
     """
-    Draw the price of a machine's hour for each number of days of use, and the price of the cheapest rival for as many
-    samples.
+    Draw the price of a machine's hour for each number of days of use, and the price of the same number of samples at
+    the cheapest rival.
     """
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)

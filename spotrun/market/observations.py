@@ -60,8 +60,8 @@ def observations_of(state: RunState) -> Iterator[Observation]:
     mere repetitions.
 
     If a gang loses two members in one moment, it was interrupted once, but its pool has lost two instances. A pool's
-    hazard is that of one instance: losses per hour that instances were up. So the hours and the loss of each member
-    count.
+    hazard is the hazard of one instance: losses per hour that instances were up. So the hours and the loss of each
+    member count.
     """
     refused_at: dict[Pool, datetime] = {}
     told_to_go = _told_to_go(state)

@@ -203,7 +203,7 @@ class Command:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and all processes that it started, including those in the background."""
+    """Kill the process and all processes that it started, also in the background."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -31,7 +31,8 @@ class ConsideredOffering(msgspec.Struct, frozen=True):
 
 def considered(facts: Facts) -> list[ConsideredOffering]:
     """
-    Return the offerings that suit a run before its launch, with reasons: first those that it may request, in order.
+    Return the offerings that suit a run before its launch, with reasons: first the offerings that the run may request,
+    in order.
     """
     spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)

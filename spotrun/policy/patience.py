@@ -13,7 +13,7 @@ Maximum difference between the clocks of two machines. A moment that is further 
 genuine.
 """
 REAL_PATIENCE = timedelta(seconds=90)
-"""Minimum patience in system time: a slow disk is no evidence, however fast run time passes."""
+"""Minimum patience in system time: a slow disk is not evidence, even if run time passes fast."""
 
 NO_ANSWER_MAX = timedelta(seconds=90)
 """Maximum time for which the cloud may leave a launch unanswered and list no instance for it; then it is given up."""

@@ -8,10 +8,10 @@ worth it when
     q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time + what it is dearer
                                              + what crosses regions at its start)
 
-The price of time is that of an hour on demand, because time can be bought for that. q is the probability that a loss
-follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. No figure is published for EC2
-(docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the notice, or
-along with it); so the prior is an assumption, and a weak one.
+The price of time is the price of an hour on demand, because time can be bought at that price. q is the probability that
+a loss follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. No figure is published
+for EC2 (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the
+notice, or along with it); so the prior is an assumption, and a weak one.
 """
 
 from __future__ import annotations

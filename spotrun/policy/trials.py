@@ -218,7 +218,7 @@ def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
 
 
 def _paid_usd(facts: Facts, kind: Kind | None = None) -> float:
-    """Return the USD spent on instances so far: on all, or on those of `kind`."""
+    """Return the USD spent so far on all instances, or on the instances of `kind`."""
     rule, kinds = facts.state.created.billing, choice(facts)
     launches = facts.state.launches.values()
     counted = (each for each in launches if kind is None or kind_among(each.intent.offering, kinds) == kind)

@@ -54,7 +54,7 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
 def over_by(state: RunState, name: MemberName) -> datetime | None:
     """
     Return the moment by which an instance had time to power off by itself, or to be taken by a cloud that gave it
-    notice (protocol 15). None while its attempt goes on, and while it waits for the next attempt.
+    notice (protocol 15). None while its attempt goes on, or while it waits for the next attempt.
     """
     if not has_left(state, name):
         return None

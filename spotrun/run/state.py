@@ -393,8 +393,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     `opened_at` is when the run was created or last resumed. `pending` is the launch that has not begun an attempt yet.
     `last_end` is the entry that ended the newest attempt. `unsettled` are the launches whose bill may still grow, and
-    `settled_usd` is the cost of the others. `borrowers` maps the prefix of a commit to the numbers of the commits that
-    borrow from it; the last of them is not retired.
+    `settled_usd` is the cost of all other launches. `borrowers` maps the prefix of a commit to the numbers of the
+    commits that borrow from it; the last of them is not retired.
     """
 
     next_number: int = 1

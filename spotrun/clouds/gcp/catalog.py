@@ -103,7 +103,7 @@ class Catalog:
     @property
     def asked_for(self) -> Sequence[str]:
         """
-        The types whose history is read: those that the job names directly or through their GPUs. Each takes one call.
+        The types whose history is read, which the job names directly or through their GPUs. Each type takes one call.
         """
         return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
 

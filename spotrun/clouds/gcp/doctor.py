@@ -72,8 +72,8 @@ class GcpDoctor:
 
     def _steps(self) -> Iterator[Step]:
         """
-        Yield the steps. The step "regions" may drop regions from the configuration, so the later steps use those that
-        remain.
+        Yield the steps. The step "regions" may drop regions from the configuration, so the later steps use the regions
+        that remain.
         """
         google, own = self._google, self._own_accounts
         yield Step("identity", self._identity, is_vital=True)
@@ -127,7 +127,7 @@ class GcpDoctor:
 
     def _unheard(self) -> Iterable[Finding]:
         """
-        Check that the regions exist, and leave out of all further checks those that do not.
+        Check that the regions exist. Leave missing regions out of all further checks.
 
         Raises:
             BadSurroundings: a configured region does not exist.
@@ -186,8 +186,8 @@ class GcpDoctor:
     @cached_property
     def _catalogs(self) -> dict[str, Catalog]:
         """
-        A catalog of all types for each region. If the region lacks the types that the job wants, the finding names the
-        others.
+        A catalog of all types for each region. If a region lacks the types that the job wants, the finding names the
+        types that it has.
         """
         everything = replace(self._config, instance_types=(), accelerators=())
         return {

@@ -18,8 +18,8 @@ CREATE, CHANGE = "spotrunCreate", "spotrunChange"
 """Custom roles of the project; infra/gcp makes them."""
 CHANGED = ("checkpoints/", "environments/", "hints/agent-", "outputs/")
 """
-Prefixes of the keys that an agent overwrites or deletes. All other objects, such as those of the ledger, are created
-once.
+Prefixes of the keys that an agent overwrites or deletes. All other objects, such as the entries of the ledger, are
+created once.
 """
 VERSION = 3
 """The version of policies that have conditions: https://cloud.google.com/iam/docs/policies#versions."""

@@ -97,7 +97,7 @@ class LocalDriver:
                 settling.end_by_force(folder, self._log)
 
     def quotes(self, accelerators: Sequence[str], types: Sequence[str], regions: Sequence[str]) -> Quotes:
-        """Return the prices of offerings with any of those accelerators, of any of the types, in any of the regions."""
+        """Return the prices of offerings with one of `accelerators`, of one of the types, in one of the regions."""
         now = self._clock.now()
         wishes = [*wishes_by_flags(regions, types, accelerators)]
         wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]
