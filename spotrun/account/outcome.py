@@ -25,9 +25,17 @@ def status_word(state: RunState) -> str:
     """
     Return the run's current state in one word.
 
-    Before its end: `created`; `waiting` (for capacity, or for a runner to request it); `starting` (a machine is
-    requested, or has taken over to train from scratch); `restoring`; `training`; `leaving` (the attempt has a notice or
-    a drain request); `stopping` (the user requested a stop). After its end: `completed`, `stopped` or `failed`.
+    Before its end:
+
+    - `created`
+    - `waiting`: for capacity, or for a runner to request it
+    - `starting`: a machine is requested, or has taken over to train from scratch
+    - `restoring`
+    - `training`
+    - `leaving`: the attempt has a notice or a drain request
+    - `stopping`: the user requested a stop
+
+    After its end: `completed`, `stopped` or `failed`.
     """
     if state.terminal is not None:
         return state.terminal.outcome

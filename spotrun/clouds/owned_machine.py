@@ -85,7 +85,7 @@ class AtHome(Cloud):
         self.shares_folders, self.notice = rented.shares_folders, rented.notice
         self.instead_of_envs = rented.instead_of_envs
 
-    # -- what a job may say --------------------------------------------------------------------------------------
+    # -- the rules for a job -------------------------------------------------------------------------------------
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
         return self._rented.refusals(spec)

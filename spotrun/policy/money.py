@@ -156,9 +156,9 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
     whose life ends before its work is done is replaced; an ample budget pays for that.
 
     Each change of instances costs money. So if the budget is not ample, the half has to be enough for all the work that
-    is left, or for a useful time on demand until spot is back; else the instance gets everything. If not even that pays
-    for the work, the run requests the instance only when the previous instance and its reservation are gone: standing
-    still costs nothing.
+    is left, or for a useful time on demand until spot is back. If it is not enough, the instance gets everything. If
+    not even that pays for the work, the run requests the instance only when the previous instance and its reservation
+    are gone: standing still costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)

@@ -73,7 +73,7 @@ def move_in_time(facts: Facts) -> Move | None:
     return move if move is not None and move.pays else None
 
 
-# -- whether to decide at all ------------------------------------------------------------------------------------------
+# -- the need for a decision -------------------------------------------------------------------------------------------
 
 
 def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
@@ -122,7 +122,7 @@ def _affordable(facts: Facts, found: Offering) -> bool:
     return life >= (left / 2 if needed is None else min(left, needed))
 
 
-# -- what it is worth --------------------------------------------------------------------------------------------------
+# -- the value of a move -----------------------------------------------------------------------------------------------
 
 
 def priced(facts: Facts, found: Offering) -> Move | None:

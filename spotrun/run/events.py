@@ -242,10 +242,10 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     The rule that converts instance seconds to dollars.
 
     Instances are billed per second, for at least `minimum_s`. Spot capacity that the cloud takes back within
-    `free_if_interrupted_within_s` of its start costs nothing, except for its disk of `volume_gib` and its public
-    address, which are billed whether the cloud or the user ended it. On some clouds a disk outlives a machine that has
-    switched itself off. The prices of such an instance end with 0, and its disk is billed until the disk ends too.
-    `source` names the origin of the rule and the day.
+    `free_if_interrupted_within_s` of its start costs nothing. Its disk of `volume_gib` and its public address are
+    billed in any case. On some clouds a disk outlives a machine that has switched itself off. The prices of such an
+    instance end with 0, and its disk is billed until the disk ends too. `source` names the origin of the rule and the
+    day.
     """
 
     minimum_s: Seconds

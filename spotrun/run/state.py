@@ -519,8 +519,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def ended_by_hand(self, event: ev.InstanceGone) -> bool:
         """
-        Return whether another program or person than spotrun ended this instance in the cloud. Call this on the state
-        before `event`. Clouds also name the user when spotrun ends an instance, or when its guard does after the
+        Return whether a person, or a program other than spotrun, ended this instance in the cloud. Call this on the
+        state before `event`. Clouds also name the user when spotrun ends an instance, or when its guard does after the
         time-to-live.
         """
         launch, name = self.launches[event.launch], ev.name_of(event)

@@ -95,7 +95,7 @@ def _at_commas(text: str, listed: str) -> list[str]:
     return parts
 
 
-# -- where a parameter goes ------------------------------------------------------------------------------------------
+# -- the places of parameters ----------------------------------------------------------------------------------------
 
 
 def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
@@ -159,7 +159,7 @@ def _near(name: str, known: Collection[str]) -> list[str]:
     return alike[:1] or get_close_matches(name, sorted(known), 1, ALIKE)
 
 
-# -- what a trial may take -------------------------------------------------------------------------------------------
+# -- the limits of a trial -------------------------------------------------------------------------------------------
 
 
 def trial_spec(

@@ -194,7 +194,7 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
 
 def _without_page(words: str) -> str:
     """
-    Return `words` without an HTML page, which a failing proxy sends, but with the page's title, which says as much.
+    Return `words`. If a failing proxy has sent an HTML page, replace the page by its title, which is as informative.
     """
     found = _PAGE.search(words)
     if found is None:

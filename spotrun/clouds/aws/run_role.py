@@ -92,7 +92,7 @@ class RunRoles:
         names = (str(role["RoleName"]) for role in roles)
         return [name.removeprefix(OWN_PROFILE) for name in names if name.startswith(OWN_PROFILE)]
 
-    # -- one thing each, that may be there already -------------------------------------------------------------------
+    # -- single parts, which may exist already -----------------------------------------------------------------------
 
     def _have_role(self, name: str, tags: Mapping[str, str]) -> datetime | None:
         """Make the role. Return None, or the time when it was made if it existed already."""

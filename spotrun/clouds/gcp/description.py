@@ -82,7 +82,7 @@ def instance_of(record: Record, history: History, seen: Instance | None) -> Inst
     return None if end is None else _ended(record, made, operations, end, history, seen)
 
 
-# -- what is listed ----------------------------------------------------------------------------------------------------
+# -- listed instances --------------------------------------------------------------------------------------------------
 
 
 def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
@@ -161,7 +161,7 @@ def why_not_ended(operations: Sequence[Operation]) -> str:
     return "" if error is None else f": {error.message}"
 
 
-# -- what is remembered ------------------------------------------------------------------------------------------------
+# -- remembered instances ----------------------------------------------------------------------------------------------
 
 
 def _begun(record: Record, made: Operation) -> Instance | None:

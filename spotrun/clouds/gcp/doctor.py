@@ -100,7 +100,7 @@ class GcpDoctor:
         yield Step(OTHERS, others)
         yield Step("launch", lambda: [unknown("launch", _NEVER_REHEARSED, _DRY)])
 
-    # -- who asks, and when --------------------------------------------------------------------------------------
+    # -- the caller, and the time --------------------------------------------------------------------------------
 
     @cached_property
     def _project(self) -> str:
@@ -140,7 +140,7 @@ class GcpDoctor:
             raise no_such_region(unheard, self._regions)
         return ()
 
-    # -- what surrounds an instance ------------------------------------------------------------------------------
+    # -- the surroundings of an instance -------------------------------------------------------------------------
 
     def _image(self) -> Iterator[Finding]:
         image = find_image(self._google, self._config.image)
@@ -177,7 +177,7 @@ class GcpDoctor:
         else:
             yield ok("ingress", f"no rule lets anything into the network {network}")
 
-    # -- what there is to rent -----------------------------------------------------------------------------------
+    # -- capacity ------------------------------------------------------------------------------------------------
 
     @cached_property
     def _capacity(self) -> Capacity:
@@ -209,7 +209,7 @@ class GcpDoctor:
         wanted = {name: row for name, row in told.items() if name in self._config.regions}
         yield from self._capacity.quota_findings(Limits(self._facts, wanted))
 
-    # -- the store, and who reaches it ---------------------------------------------------------------------------
+    # -- the store, and the accounts that reach it ---------------------------------------------------------------
 
     @property
     def _own_accounts(self) -> bool:

@@ -5,7 +5,7 @@ The two clouds' figures differ. Amazon's is the share of instances that were tak
 the instances that *ended* on a day and that Google, not their users, ended. It does not show how long they had lived,
 so a band computed here is not a rate. It only compares Google's types and regions with each other, and a run uses it
 only for that (spotrun.policy.interruption_rates). If users end one type as often as another, the rates at which Google
-takes instances are proportional to the odds r / (1 - r), and so roughly to the shares r if those are small.
+takes instances are proportional to the odds r / (1 - r), and so roughly to the shares r if the shares are small.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class LocalDriver:
         wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]
         return Quotes(at=now, quotes=tuple(self._market.quote(each, now) for each in wanted))
 
-    # -- what only a simulated cloud can do ------------------------------------------------------------------
+    # -- actions of a simulated cloud only -------------------------------------------------------------------
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
         """

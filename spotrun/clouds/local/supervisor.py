@@ -142,7 +142,7 @@ class Supervisor:
     def _until(self, at: datetime) -> timedelta:
         return at - self._clock.now()
 
-    # -- why it ends -----------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------------------
 
     def _why_end(self) -> EndedBy | None:
         now = self._clock.now()
