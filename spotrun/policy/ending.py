@@ -29,8 +29,8 @@ from spotrun.run.state import Attempt, Launch, RunState
 STOP_GRACE = timedelta(minutes=10)
 FRUITLESS_MAX = 5
 """
-Number of attempts in a row after which a run fails, if each ended for no market reason and without a checkpoint: they
-cost money and make no progress.
+Number of attempts in a row after which a run fails, if each ended for no market reason and without a checkpoint: such
+attempts cost money and make no progress.
 """
 
 

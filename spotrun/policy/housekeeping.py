@@ -90,8 +90,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     member, launch = state.member(name), state.launches[name.launch]
-    # The record was made nearer to the start than this observation; unless it is of an instance that the cloud could
-    # not start.
+    # The record counts, because it was made nearer to the start than this observation; but not if the cloud could not
+    # start the instance.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(

@@ -6,8 +6,8 @@ Ranks the offerings that may be requested now: the least dollars per hour of pro
 `commits of an hour` and `start` are the cost of traffic between regions, in dollars: a start reads the data and the
 checkpoint. The price covers all instances that train together; the traffic cost counts once.
 
-The life is estimated from what this run and others have observed of the pool. A pool that has just refused this run
-rests. A pool comes last, whatever it costs, if one of these happened lately:
+An instance's life is estimated from the observations of its pool by this run and others. A pool that has just refused
+this run rests. A pool comes last, whatever it costs, if one of these happened lately:
 
 - the pool was lost, refused any run, or was reported to be in danger
 - a request was rejected in its zone, or an instance there was stillborn

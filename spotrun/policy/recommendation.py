@@ -88,8 +88,8 @@ def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
 
 def _acted_on(state: RunState, current: Attempt) -> bool:
     """
-    Return whether a standby was started for the recommendation. A refused one cost nothing, and another pool may be
-    tried.
+    Return whether a standby was started for the recommendation. A standby that was refused cost nothing, and another
+    pool may be tried.
     """
     assert current.rebalance_at is not None
     return any(

@@ -109,7 +109,7 @@ ERRORS_BY_CODE = by_code(
         "RequestLimitExceeded Throttling ThrottlingException TooManyRequestsException RequestThrottled",
         "RequestThrottledException EC2ThrottledException ThrottledException SlowDown BandwidthLimitExceeded",
         "RequestTimeout RequestTimeoutException PriorRequestNotComplete InternalError InternalFailure Unavailable",
-        "ServiceUnavailable ConcurrentModification ServiceFailure DeleteConflict",  # IAM takes a while to know a change
+        "ServiceUnavailable ConcurrentModification ServiceFailure DeleteConflict",  # IAM applies a change after a while
     ),
     (BadImage, _IMAGE, "InvalidAMIID.NotFound InvalidAMIID.Unavailable InvalidAMIID.Malformed ParameterNotFound"),
     (

@@ -59,7 +59,7 @@ def _lacks_group(region: Region) -> bool:
     try:
         _delete(region, _NOBODYS)
     except NotThere as error:
-        return f"group {GROUP}" in error.message.lower()  # only the message says which of the two is missing
+        return f"group {GROUP}" in error.message.lower()  # only the message names the missing one of the two
     return False
 
 

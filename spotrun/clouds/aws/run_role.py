@@ -235,7 +235,7 @@ class RunRoles:
         except NotThere as error:
             if self._policy_arn in error.message:
                 raise CloudError(f"there is no policy {POLICY} in this account", hint=_DEPLOY) from error
-            # not all of IAM knows the name yet, or another runner is removing it
+            # a part of IAM does not recognise the name yet, or another runner is removing it
             raise CloudUnavailable(f"{name} is not all there: {error.message}") from error
 
 

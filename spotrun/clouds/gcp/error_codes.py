@@ -179,7 +179,7 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, OTHER_OFFERING)),
         ((404,), r"/machineTypes/", (Unsupported, OTHER_OFFERING)),
         ((400,), r"network|disk ?type", (BadSurroundings, _SURROUNDINGS)),
-        # Google sends the status of throttling, with a delay of a day: https://github.com/kubeflow/pipelines/issues/1052
+        # Google sends 429, the status of throttling, with a delay of a day: https://github.com/kubeflow/pipelines/issues/1052
         ((429,), r"maximum number of service accounts", (QuotaExceeded, _QUOTA)),
     )
 )
