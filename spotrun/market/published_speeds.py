@@ -1,7 +1,8 @@
 """
 Estimates the training speed of instances from published figures, before a run has measured it.
 
-A training is limited by arithmetic or by memory, and it is unknown beforehand by which. So the estimate lies half way:
+A training is limited by arithmetic or by memory, and it is unknown beforehand by which of the two. So the estimate lies
+half way:
 
     speed = sqrt(TFLOPS * GB/s)                      relative to that of a V100
     speed = published samples/s of a training        where there is such a figure, relative to the V100's

@@ -246,7 +246,7 @@ def _ended(
 def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
     """
     Return when the machine was switched off; None unless this driver, or the driver that deleted the instance, saw it
-    switched off. Google forgets the operation that switched it off sooner than it deletes the remaining disk.
+    switched off. The switch-off operation is not used: Google may forget it while the disk is still there.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)
