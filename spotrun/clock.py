@@ -1,8 +1,8 @@
 """
-Time as a port.
+The clock of a run, as an interface.
 
 On the local cloud a run's time may pass faster than real time (`time_scale`). Everything that the user reads, and every
-price, notice, poll and time-to-live, is in *run time*. Only this module knows system time.
+price, notice, poll and time-to-live, is in *run time*. *System time* is the time of this machine's own clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ def zone(time_scale: float) -> str:
 class Clock(Protocol):
     scale: float
     ahead: timedelta
-    """Time by which this machine was ahead of the cloud; `put_back` corrected `now` by it. Below 0 if it was behind."""
+    """
+    Time by which this machine's clock was ahead of the cloud's, and by which `put_back` has corrected `now`. Below 0 if
+    it was behind.
+    """
 
     def now(self) -> datetime:
         """Return the date and time in run time, aware, in UTC. It may jump: never derive a deadline from it."""
@@ -44,12 +47,12 @@ class Clock(Protocol):
         """Wait until `event` is set, for at most `seconds` of run time; True if it was set."""
 
     def put_back(self, by: timedelta) -> None:
-        """Make `now` earlier by this much from now on, or later if `by` is negative, to correct a wrong clock."""
+        """Correct a wrong clock: from now on, `now` returns a time earlier by `by`, or later if `by` is negative."""
 
 
 class ScaledClock:
     """
-    A clock whose run time passes `scale` times as fast as system time, and was equal to it at `epoch`.
+    A clock whose run time was equal to system time at `epoch`, and passes `scale` times as fast.
 
         now = epoch + (system now - epoch) * scale - ahead
     """

@@ -12,8 +12,8 @@ Every failure that a user of spotrun can meet, with its exit code.
     │   ├── ObjectMissing            no object of that name
     │   ├── RunCopied                two folders of a store hold one run
     │   ├── RunMisnamed              a folder says that it is a run of another name
-    │   ├── LedgerFlooded            others append faster than spotrun can, or more than a run may: end its instances
-    │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that one
+    │   ├── LedgerFlooded            another program appends faster than spotrun can, or more than a run may: end it
+    │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that version
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: no writer may append
     │       └── RunGone              the folder of the run was moved or deleted while it was attended
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
@@ -22,16 +22,16 @@ Every failure that a user of spotrun can meet, with its exit code.
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
     ├── LimitExceeded           10   the condition of fail_if holds for the report
     ├── NightUnderWay           11   the last nightly run is still going: none was started
-    ├── BillUnexplained         12   the cloud charged what the ledger cannot explain
+    ├── BillUnexplained         12   the cloud charged an amount that the ledger cannot explain
     ├── NotInstalled            13   a package or a program is not installed
-    └── CloudError               7   the cloud refused
-        ├── InsufficientCapacity     this offering has none now      -> try another offering
-        ├── QuotaExceeded            the account may not have it     -> another region may work
+    └── CloudError               7   the cloud refused a request
+        ├── InsufficientCapacity     this offering has no capacity   -> try another offering
+        ├── QuotaExceeded            a quota of the account is full  -> another region may work
         ├── CloudUnavailable         throttled, 5xx, network         -> try again later
         │   ├── LoginNeeded              the user has to log in again    -> wait, and do not retry at once
         │   └── IdentityPending          nothing was requested yet: the role is missing or unknown -> wait
         ├── AccessDenied             credentials or permissions      -> the user has to fix it: report it
-        ├── IdentityUnknown          the instance's role is unknown   -> wait, if it was made just now
+        ├── IdentityUnknown          the instance's role is unknown   -> wait, if the role is new
         └── LaunchTokenSpent         the token's instance is gone    -> that launch is over
 
 Exit code 130 is an interrupt by Ctrl-C, 129 by SIGHUP, 143 by SIGTERM. Bugs are assertions and have no class here.
@@ -81,7 +81,8 @@ class SpotrunError(Exception):
         self.key = key
         self.place: dict[str, object] = {}
         """
-        The problem with the place of the key, in the shape of `found`; {} until a caller has found the key in the file.
+        The problem as `found` returns it, with the line and column of the key; {} until a caller has found the key in
+        the file.
         """
 
     def __str__(self) -> str:
@@ -155,7 +156,7 @@ class LedgerDamaged(StoreError):
 
 
 class RunGone(LedgerDamaged):
-    """The folder of a run was moved or deleted. `ended` are the run's instances that spotrun has ended."""
+    """The folder of a run was moved or deleted. `ended` lists the instances of the run that spotrun ended."""
 
     def __init__(self, uri: str, ended: Sequence[str]) -> None:
         left = f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it"
@@ -180,7 +181,7 @@ class NotIdentical(SpotrunError):
 
 
 class FiguresDiffer(SpotrunError):
-    """Published figures that a cost study quotes differ from those that follow from the study."""
+    """Published figures that a cost study quotes differ from the figures that follow from the study."""
 
     def __init__(self, figures: Sequence[str]) -> None:
         several = f"{len(figures)} published figures are" if len(figures) > 1 else "a published figure is"
@@ -272,9 +273,10 @@ def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled)
 
 def command_for(extra: str) -> str:
     """
-    Return the command that adds an extra to this spotrun, by the way in which it was installed.
+    Return the command that adds an extra to this installation of spotrun. It depends on how spotrun was installed.
 
-    It names the place that this spotrun came from, or the packages of the extra. No package index has this spotrun.
+    No package index has this spotrun. So the command names either the place that spotrun was installed from, or the
+    packages of the extra.
     """
     import shlex
     import sys
@@ -294,7 +296,10 @@ def command_for(extra: str) -> str:
 
 
 def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
-    """Return the command for a tool of uv. uv installs a tool from scratch, so repeat its earlier requirements."""
+    """
+    Return the command for a spotrun that `uv tool` installed. uv installs a tool from scratch, so the command repeats
+    the earlier requirements.
+    """
     import tomllib
 
     told = tomllib.loads(receipt.read_text())["tool"]["requirements"]
@@ -321,8 +326,8 @@ def installer() -> list[str]:
 
 def _origin(extra: str) -> list[str]:
     """
-    Return the arguments by which pip and uv install this spotrun with an extra from its origin; [] if the origin is
-    gone or was an index.
+    Return the arguments with which pip and uv install spotrun and an extra from the place that it was installed from;
+    [] if that place is gone or was a package index.
 
     See https://packaging.python.org/specifications/direct-url.
     """

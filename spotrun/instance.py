@@ -52,7 +52,7 @@ class PriceSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Everything that a driver needs to start one instance, or the members of a gang; it looks nothing up later.
+    Everything that a driver needs to start one instance, or the members of a gang. The driver looks nothing up later.
 
     `count` is the number of members, all or none; None requests a single instance, which needs no connection to others.
     `token` makes the request idempotent, and tags the instance together with `run_uid`. `time_to_live` counts on the

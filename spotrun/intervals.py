@@ -13,7 +13,10 @@ INTERVAL_MAX = timedelta(minutes=10)
 STALL_SHARE_MAX = 0.035
 """Maximum share of training time that stalls for checkpoints may take: CheckFreq's bound (FAST '21)."""
 MEAN_TIME_BETWEEN_INTERRUPTIONS = timedelta(hours=1)
-"""Assumed until interruptions of the run are counted; the median spot lifetime in public traces is half of it."""
+"""
+The value that is assumed until the run has counted its own interruptions. The median spot lifetime in public traces is
+half as long.
+"""
 
 WORK_PER_LOSS_MAX = 10
 """Maximum ratio of work to the mean time between losses: longer work succeeds once in 22,000 tries."""

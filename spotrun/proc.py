@@ -1,8 +1,8 @@
 """
-Reads processes from Linux, and finds those that were started with a variable in their environment.
+Reads processes from Linux, and finds processes that were started with a variable in their environment.
 
 Within execve(2) a process has no environment: its old memory is gone, and the new one is not filled yet. A search that
-did not wait for such processes missed 7 in 100 of those that were executing one program after another. A process may
+did not wait for such processes missed 7 in 100 processes that were executing one program after another. A process may
 also start another and die during the search. So the search repeats for new processes until there are none.
 """
 

@@ -1,10 +1,10 @@
 """
 The link between the agent and the trainer process that it started.
 
-It is a Unix stream socket, whose path is in `SPOTRUN_AGENT`: the training finds its agent whichever program started it.
-A message is one JSON object on a line. File descriptors (arenas, a checkpoint to resume from) travel along with it
-(SCM_RIGHTS) and are counted in the line. So each descriptor is matched with its own message, wherever the stream was
-cut. The trainer's end needs only the standard library.
+It is a Unix stream socket, whose path is in `SPOTRUN_AGENT`, so a training finds its agent whichever program started
+the training. A message is one JSON object on a line. File descriptors (arenas, a checkpoint to resume from) travel
+along with it (SCM_RIGHTS) and are counted in the line. So each descriptor is matched with its own message, wherever the
+stream was cut. The trainer's end needs only the standard library.
 
     trainer                                   agent
     (connects)                  <-            Welcome | TurnedAway
@@ -43,7 +43,9 @@ TAKEN = "taken:"
 The prefix of `SPOTRUN_AGENT` once a training has its link: processes that the training starts later have no agent.
 """
 GANG = "SPOTRUN_GANG"
-"""The run, attempt, incarnation and world of a gang's trainers. The trainers compare this text when they have met."""
+"""
+The run, attempt, incarnation and world of a gang's trainers. The trainers compare this text after their rendezvous.
+"""
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
 The secret that is shared by all processes of a training, and unknown to any other process of the machine or the
@@ -92,7 +94,7 @@ class TurnedAway:
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """The first message. `framework` is the package and its version, `pytorch_lightning 2.6.6`."""
+    """The trainer's first message. `framework` is the package and its version, `pytorch_lightning 2.6.6`."""
 
     pid: int
     framework: str
@@ -176,8 +178,8 @@ class SnapshotTaken:
     The image contains `batch` batches of `epoch`. With `epoch_ended` it contains the whole epoch, including its
     validation and its other end-of-epoch work. `final`: this process does no further step. `stall_s`: system seconds
     for which training stood still. `finite` is False if the loss or a parameter is NaN or infinite. `files` is the
-    number of the `FilesFrozen` sent before. `fit` counts the calls of fit() from 1; `epoch` and `step` count on over
-    them.
+    number of the `FilesFrozen` sent before. `fit` counts the calls of fit() from 1; `epoch` and `step` are counted over
+    all calls.
     """
 
     arena: int
@@ -258,9 +260,10 @@ class Resume:
     holds a checkpoint image from `start` on, or the first `here_bytes` of an image that is still being fetched.
 
     `seed` must be the same in every attempt of a run. `every_steps` requests a snapshot each time that many optimizer
-    steps are done. If `files` is None, no files belong to checkpoints. `epoch` and `step` count on over fits; for a
-    fit() that begins from scratch, they are those at the end of the previous fit(). The image of a second or later
-    `fit` is complete. With `exact`, training ends with an error if state has changed that an image cannot hold.
+    steps are done. If `files` is None, no files belong to checkpoints. `epoch` and `step` are counted over all fits; a
+    fit() that begins from scratch continues from their values at the end of the previous fit(). The image of a second
+    or later `fit` is complete. With `exact`, training ends with an error if state has changed that an image cannot
+    hold.
     """
 
     size_bytes: int
@@ -278,7 +281,7 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesReady:
-    """The work folder is as it was at the checkpoint; or it is not, `problem` says why, and training must not begin."""
+    """The work folder is as it was at the checkpoint. If it is not, `problem` says why, and training must not begin."""
 
     problem: str = ""
 
@@ -423,8 +426,8 @@ class TrainerLink:
     """
     One end of the link. `send` may be called from any thread, `receive` from one at a time.
 
-    It owns the socket. Descriptors that `receive` returns belong to the caller; those given to `send` stay with the
-    sender.
+    It owns the socket. Descriptors that `receive` returns belong to the caller; descriptors given to `send` stay with
+    the sender.
     """
 
     def __init__(self, sock: socket.socket) -> None:

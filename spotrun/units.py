@@ -18,7 +18,7 @@ DURATION_FORMS = "write it like 90s, 10m, 4h or 1h30m"
 NAMED_MAX = 5
 """Maximum number of names that a sentence lists."""
 HOURS_LIKELY = 48
-"""Maximum of a number without a unit that probably means hours; a larger one probably means seconds."""
+"""Maximum duration without a unit that is probably meant in hours; a larger number is probably meant in seconds."""
 DURATION_PATTERN = r"^(?=.)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"
 
 _DURATION = re.compile("".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,6}})?){unit})?" for unit in "dhms"), re.ASCII)
@@ -55,8 +55,9 @@ class Unreadable(ValueError):
 
 def bounded(seconds: float) -> timedelta:
     """
-    Convert computed seconds to a duration from 0 to that of the longest job (`LONGEST`). Training code may have written
-    the stored figures, and a product of two figures can exceed a `timedelta` even if each is within its bounds.
+    Convert computed seconds to a duration between 0 and `LONGEST`, the duration of the longest job. Training code may
+    have written the stored figures, and a product of two figures can exceed a `timedelta` even if each is within its
+    bounds.
     """
     return timedelta(seconds=min(max(0.0, seconds), LONGEST.total_seconds()))
 

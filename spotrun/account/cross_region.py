@@ -96,7 +96,8 @@ def usd(usd_per_gb: Decimal, size_bytes: int) -> Decimal:
 
 def spent_usd(state: RunState) -> Decimal:
     """
-    Return the cost of the transfers of launches that are gone. Those of other launches are within their reservations.
+    Return the cost of the transfers of launches that are gone. The transfers of other launches are within the
+    reservations of these launches.
     """
     gone = (launch for launch in state.launches.values() if launch.gone is not None)
     return sum((amount for _, amount in crossings(state, gone)), ZERO)

@@ -2,11 +2,10 @@
 The prices of Cloud Storage for each location of a bucket: one region, two regions, or a whole continent.
 
 The amounts are in storage_prices.json. For traffic between regions, Google bills by the continents of both ends. The
-price is the same for Cloud Storage and for Compute Engine, which since October 2024 pays for writes into a bucket in
-another region. A bucket in several regions is billed for each GB that it copies to another region. Reads are free for
-an instance in one of a dual-region's regions; from a multi-region, they cost the price between regions of that
-continent.
-https://cloud.google.com/storage/docs/locations lists the regions of each location.
+price is the same for Cloud Storage and for Compute Engine; since October 2024, an instance's writes into a bucket in
+another region are billed too. A bucket in several regions is billed for each GB that it copies to another region. Reads
+are free for an instance in one of a dual-region's regions; from a multi-region, they cost the price between regions of
+that continent. https://cloud.google.com/storage/docs/locations lists the regions of each location.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def gcs_prices(location: str) -> StoragePrices:
 
 
 def _of_several(location: str) -> Mapping[str, Decimal]:
-    """Return the prices that differ from those of a bucket in one region."""
+    """Return the prices that differ from the prices of a bucket in one region."""
     if location in _MULTI_REGIONS:
         return list_prices("GCS Standard in all of a continent").prices
     return list_prices("GCS Standard in two regions").prices if len(_regions(location)) > 1 else {}

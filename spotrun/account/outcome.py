@@ -25,9 +25,17 @@ def status_word(state: RunState) -> str:
     """
     Return the run's current state in one word.
 
-    Before its end: `created`; `waiting` (for capacity, or for a runner to request it); `starting` (a machine is
-    requested, or has taken over to train from scratch); `restoring`; `training`; `leaving` (the attempt has a notice or
-    a drain request); `stopping` (the user requested a stop). After its end: `completed`, `stopped` or `failed`.
+    Before its end:
+
+    - `created`
+    - `waiting`: for capacity, or for a runner to request it
+    - `starting`: a machine is requested, or has taken over to train from scratch
+    - `restoring`
+    - `training`
+    - `leaving`: the attempt has a notice or a drain request
+    - `stopping`: the user requested a stop
+
+    After its end: `completed`, `stopped` or `failed`.
     """
     if state.terminal is not None:
         return state.terminal.outcome
@@ -98,8 +106,8 @@ def interrupted(state: RunState, attempt: Attempt) -> bool:
     """
     Return whether the cloud took one or more instances of this attempt.
 
-    The event of its end says so. If a standby took over before that end was recorded, the notice says so, or the event
-    of the instance's end.
+    The entry that ended the attempt records that. If a standby took over before the loss was recorded, the notice or
+    the entry for the instance's end shows it.
     """
     if attempt.end is None or attempt.end.cause is not Cause.REPLACED:
         return attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED

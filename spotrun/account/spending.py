@@ -24,10 +24,10 @@ class BudgetForecast(msgspec.Struct, frozen=True):
     """
     The spending of a budget, and a forecast. Nothing is forecast before the first completed epoch.
 
-    `passes_at` is when the rest will be spent at the pace so far, in run time, and `epoch` (from 0) is the epoch that
-    will be under way then. Both are None if the moment cannot be foreseen, or would be after the training's end.
-    `needs_usd` is the cost of the whole training; None if it is within the budget, or if the number of epochs is
-    unknown. The run never passes its budget: it commits and ends before (see `policy.money`).
+    `passes_at` is when the rest of the budget will be spent at the pace so far, in run time, and `epoch` (from 0) is
+    the epoch that will be under way then. Both are None if the moment cannot be foreseen, or would be after the
+    training's end. `needs_usd` is the cost of the whole training; None if it is within the budget, or if the number of
+    epochs is unknown. The run never passes its budget: it commits and ends before (see `policy.money`).
     """
 
     budget_usd: Decimal
@@ -68,10 +68,11 @@ def forecast_spending(
 
 def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:
     """
-    Return the expected dollars and wall time of each further epoch, from the newest ones; zero before the first is
-    completed.
+    Return the expected dollars and wall time of each further epoch, computed from the newest epochs; zero before the
+    first epoch is completed.
 
-    The run's start does not recur. So the first epoch is left out; if it is the only one, only its start is.
+    The start of the run is paid only once. So the first epoch is left out; if it is the only epoch, only the start is
+    left out.
     """
     if len(epochs) == 1:
         first = epochs[0]

@@ -1,7 +1,7 @@
 """
 The prices of object stores, as dated list prices of the standard class in each provider's cheapest large region.
 
-spotrun.account.gcs_prices computes Google's; the amounts of both are in storage_prices.json. Other regions charge up to
+spotrun.account.gcs_prices computes Google's prices; all amounts are in storage_prices.json. Other regions charge up to
 50 % more, and a store on your own server charges nothing. So the report names the list that it used.
 """
 

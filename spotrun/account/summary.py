@@ -84,10 +84,10 @@ class RunSummary:
     The cost of a run; a report only renders it. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the
     name of its folder.
 
-    `setups` has, by attempt, the set-up of its instance by the user's `setup`. `ordinals` are the numbers that users
-    see for the attempts (`RunState.ordinals`). `plain` means a command that reports no steps. `time_scale` is the ratio
-    of run time to wall-clock time. `work` is what was trained. `gaps` are the pieces of state that no checkpoint holds.
-    `assumptions` lists the bases of the figures in one line.
+    `setups` maps each attempt to the set-up of its instance, which runs the user's `setup`. `ordinals` are the numbers
+    that users see for the attempts (`RunState.ordinals`). `plain` means a command that reports no steps. `time_scale`
+    is the ratio of run time to wall-clock time. `work` identifies the training. `gaps` are the pieces of state that no
+    checkpoint holds. `assumptions` lists the bases of the figures in one line.
     """
 
     run: str

@@ -27,7 +27,7 @@ class Activity(StrEnum):
     PRODUCTIVE = "productive"
     """Training whose result is kept."""
     DETECT = "detect"
-    """Training has stopped, and the ledger does not say so yet."""
+    """Training has stopped, and the ledger does not record that yet."""
     WAIT = "wait"
     """Nothing trains, and the next machine is not requested yet: no capacity, a cool-down, or no runner."""
     BOOT = "boot"
@@ -239,9 +239,9 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     """
     Return, for each trainer, the moment until which its training was kept: `FOREVER` for all of it, `NEVER` for none.
 
-    A trainer that resumes from a commit discards all work after that commit's snapshot: that of the trainer that took
-    the snapshot, and that of all trainers in between. The oldest commit that any later trainer chose counts. A trainer
-    that continues in place discards nothing.
+    A trainer that resumes from a commit discards all work after that commit's snapshot: the work of the trainer that
+    took the snapshot, and the work of all trainers in between. The oldest commit that any later trainer chose counts. A
+    trainer that continues in place discards nothing.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}

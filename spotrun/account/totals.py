@@ -126,7 +126,7 @@ class Machines:
     """
     The cost of the instances of one capacity type, up to any moment.
 
-    Each bill is rounded by itself. The bills of instances that are gone are added up once; each call computes only the
+    Each bill is rounded separately. The bills of instances that are gone are added up once; each call computes only the
     bills of the few instances that ran at the requested moment.
     """
 

@@ -49,9 +49,9 @@ def _whatever(_: str) -> bool:
 
 class FunctionRuntime(NamedTuple):
     """
-    A place where an archive runs. `extra` is the extra of spotrun that it needs; `glibc_of` has the glibc of its Linux
-    for each Python that it offers. `calls` returns whether a package's file is ever read there. A `compiled` archive
-    has bytecode next to its modules.
+    A place where an archive runs. `extra` is the extra of spotrun that it needs; `glibc_of` maps each Python that the
+    place offers to the glibc of its Linux. `calls` returns whether that place ever reads a package's file. A `compiled`
+    archive has bytecode next to its modules.
     """
 
     name: str
@@ -78,7 +78,7 @@ class FunctionRuntime(NamedTuple):
 
 def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
     """
-    Make the archive for `place`. If it need not be `portable`, nothing is fetched, and it may run on this machine only.
+    Make the archive for `place`. Unless `portable`, nothing is fetched, and the archive may run only on this machine.
 
     Raises:
         NotInstalled: a package is missing, or has no build for the place.

@@ -61,8 +61,8 @@ class WantedCapacity(NamedTuple):
 
 class Allowance(NamedTuple):
     """
-    One quota: `takes` is what the smallest instance uses of it, and `left` is the unused rest, None if unknown. `hint`
-    says how to raise the quota, or how to find it out.
+    One quota: `takes` is the amount that the smallest instance uses, and `left` is the unused amount, None if unknown.
+    `hint` tells the user how to raise the quota, or how to find out its value.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Measures the difference between this machine's clock and a cloud's clock, which is the one that counts."""
+"""Measures the difference between this machine's clock and a cloud's clock. The cloud's clock counts."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def require_identity(self, spec: RunSpec) -> None:
         """
-        Check that the identity exists that a job names for all runs. Change nothing.
+        Check that the identity exists, if the job names one for all runs. Change nothing.
 
         Raises:
             CloudError: no identity has this name.
@@ -202,8 +202,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
         """
-        Return the interruption band that the cloud publishes for each `REGION/TYPE`, such as "<5%". It is read when a
-        run is created.
+        Return the interruption band that the cloud publishes for each `REGION/TYPE`, such as "<5%". The bands are read
+        when a run is created.
         """
         return {}
 

@@ -18,12 +18,12 @@ class CloudDriver(Protocol):
     Drivers hold no run state: a new driver object must be able to terminate what an old one launched. Every failure of
     the cloud leaves a driver as a SpotrunError:
 
-        InsufficientCapacity   this offering has none now      -> try another offering
-        QuotaExceeded          the account may not have it     -> tell the user and try another; ask again ever later
+        InsufficientCapacity   this offering has no capacity   -> try another offering
+        QuotaExceeded          a quota of the account is full  -> tell the user, try another; repeat ever later
         CloudError itself      the cloud rejects the request   -> the same
         CloudUnavailable       throttled, 5xx, network         -> try again later
-        AccessDenied           credentials or permissions      -> the user has to fix them; say so
-        IdentityUnknown        the instance's identity is not known -> wait, if it was made just now
+        AccessDenied           credentials or permissions      -> the user has to fix them: report it
+        IdentityUnknown        the instance's identity is not known -> wait, if it is new
         LaunchTokenSpent       the token's instance is gone    -> that launch is over; use a new token
     """
 
@@ -75,8 +75,8 @@ class CloudDriver(Protocol):
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         """
-        Return all instances that spotrun tagged, or only those of one run, including terminated ones while the cloud
-        still lists them.
+        Return all instances that spotrun tagged, or only the instances of one run, including terminated instances while
+        the cloud still lists them.
 
         `must_see` names the regions and zones without which the answer is useless; None means all. Any other region or
         zone that fails is left out, with a remark. A zone's name begins with its region's name.

@@ -1,8 +1,8 @@
 """
 The refusals of a cloud that its driver handles in different ways. They are subclasses of the errors that a run handles.
 
-Each cloud has a table that maps its codes to these kinds or to those of spotrun/errors.py, with its own hints. P2, P3,
-P21 and P26 are rows of the failure catalogue.
+Each cloud has a table that maps its codes to these kinds or to the classes in spotrun/errors.py, with its own hints.
+P2, P3, P21 and P26 are rows of the failure catalogue.
 """
 
 from __future__ import annotations

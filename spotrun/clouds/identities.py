@@ -1,6 +1,6 @@
 """
 The port to the rights of a run's instances in their cloud: each run has an identity that reaches the run's folder and
-no other run's folder. Also a driver that has the identity made before it launches.
+no other run's folder. The module also has a driver that makes the identity before its first launch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from spotrun.offering import CapacityType
 
 SETTLES_WITHIN = timedelta(minutes=3)
 """
-Time after which a cloud knows a new identity, and who may use it, everywhere. Mostly that takes seconds; users of EC2
-report up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time an unknown identity
-counts as absent, and a denial as final.
+Time after which all of a cloud recognises a new identity and its users. Mostly that takes seconds; users of EC2 report
+up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time an unknown identity counts as
+absent, and a denial as final.
 """
 
 TRIAL = "doctor"
@@ -57,7 +57,7 @@ class Identities(Protocol):
         Make the identity of a run, or complete it. Repeating the call is harmless, even after a call that was cut off.
 
         Returns:
-            When the identity was made, because a cloud takes a while to know it; None if the run needs none.
+            When the identity was made, because a cloud takes a while to recognise it; None if the run needs none.
 
         Raises:
             CloudError: something else has the identity's name, or the caller may not make it.
@@ -111,9 +111,9 @@ class IdentifiedDriver(WrappedDriver):
         Launch an instance with the run's identity.
 
         Raises:
-            IdentityPending: the identity cannot be made now; or it is new, and the cloud may not know it, or its users,
-                yet.
-            IdentityUnknown: the cloud does not know the identity, although it is no longer new.
+            IdentityPending: the identity cannot be made now, or the cloud may not recognise the new identity or its
+                users yet.
+            IdentityUnknown: the cloud does not recognise the identity, although it is no longer new.
         """
         if request.offering.capacity_type is CapacityType.OWN:
             return super().launch(request)  # the instance acts with the rights of the launching user

@@ -36,7 +36,7 @@ def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
 
 class Settling(NamedTuple):
     """
-    Waits until a cloud knows a new identity everywhere. `what` follows "for" in the message: `AWS to know the new
+    Waits until all of a cloud recognises a new identity. `what` follows "for" in the message: `AWS to know the new
     role`.
     """
 

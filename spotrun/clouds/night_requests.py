@@ -41,7 +41,7 @@ class ExpectedCalls(NamedTuple):
 
     @property
     def all(self) -> Decimal:
-        """All calls, including those that begin the night."""
+        """All calls, including the calls that begin the night."""
         return self.ticks + 5
 
     @property

@@ -47,10 +47,10 @@ def _time_of(night: Night) -> tuple[int, int]:
 class Alarm(Protocol):
     """
     An alarm that calls the runner of one night while its run lives. The runner itself switches the alarm on and off.
-    Failures are those of CloudDriver.
+    Failures are CloudDriver's errors.
 
     Each call may be repeated. An object remembers the state that it has set. With `again`, it sets the state even if it
-    remembers it, because another process may have changed the state meanwhile.
+    has set the same state before, because another process may have changed it meanwhile.
     """
 
     def on(self, *, again: bool = False) -> None:
@@ -75,7 +75,7 @@ class Function(NamedTuple):
 
 class Nights(Protocol):
     """
-    Installs nights in one region of a cloud. Failures are those of CloudDriver; AccessDenied names the missing right.
+    Installs nights in one region of a cloud. Failures are CloudDriver's errors; AccessDenied names the missing right.
     """
 
     def build(self) -> Function:

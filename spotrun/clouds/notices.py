@@ -33,7 +33,7 @@ class NoticeSource(Protocol):
 
     def notices(self) -> Iterator[Notice]:
         """
-        Yield all notices that are in effect now, including those announced before.
+        Yield all notices that are in effect now, including notices announced before.
 
         Raises:
             Blind: the source did not answer. Notices that were yielded before the error count.

@@ -1,9 +1,9 @@
 """
 A cloud and a machine that the user owns, combined into one cloud: see spotrun.clouds.cloud.
 
-The rented cloud answers all questions about itself. Instances on the user's machine (at home) are instances of the
-local cloud, at the price of using the machine: an offering shows where it is, and the record of an instance at home
-names its run.
+Instances on the user's machine (at home) are instances of the local cloud, at the price of using the machine. A call
+about an instance goes to the cloud that it belongs to, which its offering shows. All other calls go to the rented
+cloud.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class AtHome(Cloud):
         self.shares_folders, self.notice = rented.shares_folders, rented.notice
         self.instead_of_envs = rented.instead_of_envs
 
-    # -- what a job may say --------------------------------------------------------------------------------------
+    # -- the rules for a job -------------------------------------------------------------------------------------
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
         return self._rented.refusals(spec)

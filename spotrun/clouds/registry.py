@@ -7,8 +7,8 @@ To add a cloud, make a package `spotrun.clouds.NAME` whose `cloud.py` has a `CLO
     [project.entry-points."spotrun.clouds"]
     acme = "acme_cloud:CLOUD"
 
-Nothing else has to know the cloud: a job with `resources.cloud: acme`, `spotrun offers --cloud acme`, `spotrun doctor
-acme` and `spotrun reap --cloud acme` find it here. The tests have a complete example in one file.
+Nothing else has to be changed: a job with `resources.cloud: acme`, `spotrun offers --cloud acme`, `spotrun doctor acme`
+and `spotrun reap --cloud acme` find it here. The tests have a complete example in one file.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ Runs containers on this machine with docker or podman.
 
 A container runs no training by itself. Its one process waits for the end of its input and keeps the container open: the
 image's files, with folders of this machine mounted. The process that started the container runs commands in these files
-(`Container.within`) as its own children: their signals, exits, memory and sockets are those of ordinary children.
+(`Container.within`) as its own children: their signals, exits, memory and sockets work as for any other child.
 
     docker run --rm --interactive …  <── input ──  the process that started the container
 
@@ -49,7 +49,8 @@ GPU = Path("/dev/nvidiactl")
 """A device file that exists if the Nvidia GPU driver is loaded."""
 GPUS: Mapping[str, tuple[str, ...]] = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
 """
-Options for all GPUs: docker's own, and the one of https://github.com/cncf-tags/container-device-interface for podman.
+Options for all GPUs: docker's own option, and for podman the option of
+https://github.com/cncf-tags/container-device-interface.
 """
 FILE = "container.json"
 """The file in an instance's folder that names its container."""
@@ -65,7 +66,7 @@ class EngineSilent(NotInstalled):
 
 
 class Engine(NamedTuple):
-    """A container engine: `name` is docker or podman, and `path` is that of its program."""
+    """A container engine: `name` is docker or podman, and `path` is the path of its program."""
 
     name: str
     path: str

@@ -37,7 +37,7 @@ def facts_of(engine: Engine) -> EngineFacts:
     Read the engine's facts.
 
     Raises:
-        EngineFailed: the engine does not report them.
+        EngineFailed: the engine does not report its facts.
     """
     told = _info(engine)
     if engine.name == "docker":

@@ -37,7 +37,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChecksFailed(SpotrunError):
-    """A check has failed, so nothing may be launched. The exit code is that of the first failure."""
+    """A check has failed, so nothing may be launched. This error has the exit code of the first failure."""
 
     def __init__(self, failures: Sequence[Finding]) -> None:
         names = ", ".join(dict.fromkeys(failure.name for failure in failures))
@@ -76,8 +76,9 @@ def _advice_of(error: SpotrunError, otherwise: str) -> str:
 
 class Refusal(NamedTuple):
     """
-    The way to report an error that ends a check; by default, as unknown, if the caller may not read the facts. `words`
-    go before the error's message, `hint` replaces the error's hint, and `advice` is used if the error has no hint.
+    The way to report an error that ends a check. By default, a check is reported as unknown if the caller may not read
+    the facts. `words` go before the error's message, `hint` replaces the error's hint, and `advice` is used if the
+    error has no hint.
     """
 
     words: str = ""

@@ -110,7 +110,7 @@ class StoreTrial:
             return False
         return True
 
-    # -- creation of what is absent ----------------------------------------------------------------------------------
+    # -- creation of absent objects ----------------------------------------------------------------------------------
 
     def _races(self) -> Iterator[Finding]:
         """Let writers race for one name, as runners do for the next entry of a ledger."""

@@ -25,7 +25,7 @@ def money(usd: Decimal) -> str:
 
 
 def assumptions(study: CostStudy) -> list[str]:
-    """Return the assumptions that the study states itself, followed by those about its places."""
+    """Return the assumptions that the study itself states, followed by the assumptions about its places."""
     dated = f"prices are those of {study.as_of}" if study.as_of else "the study gives no date for its prices"
     return [
         *study.assumptions,

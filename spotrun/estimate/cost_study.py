@@ -196,8 +196,8 @@ _PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented", "listed")
 
 class Place(Model):
     """
-    A place to train. It has a price in one of six ways, or a price on spot alone. Its speed for each training is
-    stated, measured by a bench, or derived from another place. `source` and `as_of` describe its prices.
+    A place to train. It has a price in one of six ways, or only a spot price. Its speed for each training is stated,
+    measured by a bench, or derived from another place. `source` and `as_of` describe its prices.
     """
 
     usd_per_hour: Amount | None = None

@@ -52,7 +52,7 @@ def _lately(quote: Quote, rented: Rented, found: Quotes) -> PriceRange | None:
 
 
 def _spread(quote: Quote, rented: Rented, found: Quotes) -> str:
-    """Describe the days that the spot prices cover. A cloud may know fewer days than the study requests."""
+    """Describe the days that the spot prices cover. A cloud may have prices for fewer days than the study requests."""
     if _lately(quote, rented, found) is None:
         return "spot as it is now"
     known = min(timedelta(days=float(rented.days)), found.at - quote.history[0].since)

@@ -55,8 +55,8 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
     """
-    Draw the price of a machine's hour for each number of days of use, and the price of the cheapest rival for as many
-    samples.
+    Draw the price of a machine's hour for each number of days of use, and the price of the same number of samples at
+    the cheapest rival.
     """
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)
@@ -71,8 +71,9 @@ def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
 
 def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
     """
-    Return the title of the cheapest rival in the first training that both have a speed for, and its dollars for the
-    samples of an hour of the own machine; "" and 0 if there is no rival.
+    Return the title of the cheapest rival of the machine `own`, and the rival's price for the samples that `own` trains
+    in an hour; "" and 0 if there is no rival. Both prices are for the first training for which both places have a
+    speed.
     """
     for training, rows in groupby(costs(study), key=lambda cost: cost.training):
         speed = samples_per_second(study, own, training)

@@ -2,8 +2,9 @@
 Lists prices of capacity that spotrun does not rent: TPUs, SageMaker training jobs, Colab.
 
 The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. A price without a
-dated source is left out, such as that of ml.p4d.24xlarge. So is a TPU spot price that exceeds the on-demand price in
-its source. All are list prices in dollars, without tax, and some are years old: check today's price before you pay.
+dated source is left out, such as the price of ml.p4d.24xlarge. A TPU spot price is also left out if it exceeds the
+on-demand price in its source. All are list prices in dollars, without tax, and some are years old: check today's price
+before you pay.
 """
 
 from __future__ import annotations

@@ -45,8 +45,9 @@ class UniformProgress(msgspec.Struct, frozen=True):
     Keep progress at least in proportion to time (Wu et al., NSDI 2024, "Can't be late").
 
     Stay on spot while it lasts. Without spot, wait while progress >= t * C / R, else use on-demand. Go back to spot
-    when it is available and progress is at least the line at t + `ahead` changeovers: 2 is the paper's hysteresis (as
-    the rule that gives its numbers), 0 goes back as soon as the line is met. Near the deadline, act like Greedy.
+    when it is available and progress has reached the line's value at t + `ahead` changeovers. With `ahead` = 2 this is
+    the paper's hysteresis, in the form that gives the paper's numbers; with 0, go back as soon as progress reaches the
+    line. Near the deadline, act like Greedy.
     """
 
     ahead: float = 2.0
@@ -75,4 +76,6 @@ COMPARED: dict[str, Strategy] = STRATEGIES | {
     "uniform_progress": SafetyNet(UniformProgress()),
     "uniform_progress_no_hysteresis": SafetyNet(UniformProgress(ahead=0.0)),
 }
-"""All strategies that a study may compare and a simulated world may use. Those that a job may name come first."""
+"""
+All strategies that a study may compare and a simulated world may use. The strategies that a job may name come first.
+"""

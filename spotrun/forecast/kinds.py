@@ -1,6 +1,6 @@
 """
-Forecasts a job with a choice of kinds: simulates lifetimes with all kinds, and with each kind alone, in which the real
-policy decides.
+Forecasts a job with a choice of kinds: simulates lifetimes in which the real policy decides, with all kinds and with
+each kind alone.
 
 In each lifetime every kind has its own true speed. It is drawn around the estimate, which is the published figure and
 may be wrong by up to a factor of three either way (`spotrun.policy.throughput`). The run has to measure it.

@@ -52,8 +52,8 @@ ROUNDING_S = 1e-6
 
 class Truth(msgspec.Struct, frozen=True):
     """
-    Facts that the run does not know: the seconds of the whole work on each instance type, the seconds of a changeover,
-    and the effects of losses. No lifetime trains for longer than `given_up_s`.
+    Facts that are hidden from the run: the seconds of the whole work on each instance type, the seconds of a
+    changeover, and the effects of losses. No lifetime trains for longer than `given_up_s`.
     """
 
     work_s: Mapping[str, float]
@@ -148,7 +148,7 @@ class LivedRun:
         self._look()
         return self._lived()
 
-    # -- what the policy does ------------------------------------------------------------------------------------------
+    # -- the decisions of the policy -----------------------------------------------------------------------------------
 
     def _look(self) -> None:
         self._looked_s = self._now_s
@@ -230,7 +230,7 @@ class LivedRun:
         """Return a number that identifies this loss, and is the same for all runs that meet it."""
         return round(at_s / self._tick_s)
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def _look_due_s(self) -> float:
         return self._looked_s + (self._look_s if self._trainer is not None else min(self._look_s, IDLE_LOOK_S))
@@ -431,7 +431,7 @@ class LivedRun:
     def _at(self, moment_s: float) -> datetime:
         return self._began_at + timedelta(seconds=moment_s)
 
-    # -- what became of it ---------------------------------------------------------------------------------------------
+    # -- the outcome ---------------------------------------------------------------------------------------------------
 
     def _lived(self) -> LifeOutcome:
         total = summarise(self._state, self._at(self._now_s)).total

@@ -109,7 +109,7 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its questions, the job as it is known before it runs, and the conditions of its lifetimes.
-    Each lifetime draws its own notices instead of those of `standby`.
+    Each lifetime draws its own notices, which replace the notices in `standby`.
     """
 
     questions: tuple[Question, ...]

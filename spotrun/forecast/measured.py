@@ -19,10 +19,10 @@ class RunMeasurements(msgspec.Struct, frozen=True):
     """
     Measurements of earlier runs. `work` is the time of training alone, with its `epochs`, in the newest completed run;
     None if no run has completed. `changeovers_s` are the seconds of each start of all runs; a start that unpacked its
-    set-up counts as if it had run it. `boots_s` is the part of each start that was not billed yet. `setups_s` are the
-    seconds of set-ups that were packed, `unpacks_s` the seconds of unpacking one. `checkpoint_bytes` is the size of the
-    newest checkpoint, 0 before the first. `work_doubt` is the share by which the work may be wrong. `by_bench`: the
-    changeovers were measured by a bench.
+    set-up counts as if it had run the set-up. `boots_s` is the part of each start that was not billed yet. `setups_s`
+    are the seconds of set-ups that were packed, `unpacks_s` the seconds of unpacking one. `checkpoint_bytes` is the
+    size of the newest checkpoint, 0 before the first. `work_doubt` is the share by which the work may be wrong.
+    `by_bench`: the changeovers were measured by a bench.
     """
 
     work: timedelta | None = None

@@ -134,8 +134,8 @@ def _with_bench(
     known: RunMeasurements, spec: RunSpec, spec_path: Path, store: str | None
 ) -> tuple[RunMeasurements, list[str]]:
     """
-    Return the measurements of runs, completed by those of `spotrun bench` on the first kind of the job; and notes on
-    the figures of the bench.
+    Return the measurements of runs, completed by what `spotrun bench` has measured on the first kind of the job; and
+    notes on the figures of the bench.
 
     Raises:
         StoreError: the store cannot be read, and the length of the work is not known from elsewhere.

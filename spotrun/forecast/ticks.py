@@ -27,7 +27,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """
     The result of a job. `finished_s` is None if the market's record ended before the job did.
 
-    `losses` are the instances that the market took; `changeover_s` was paid without progress, `rework_s` done again.
+    `losses` are the instances that the market took. `changeover_s` are the paid seconds without progress, and
+    `rework_s` are the seconds of work that was done again.
     """
 
     cost_usd: float
@@ -49,13 +50,14 @@ class Standby(msgspec.Struct, frozen=True):
     The rules for replacements that start before they are needed, as in the runner: next to an instance that still
     trains.
 
-    `warned` defines which losses have a notice; it is used in turn and repeats. The replacement for a loss with a
-    notice has already spent `notice_s` of its changeover when the old instance goes, and these are billed at its own
-    price. No work is done twice then, and spot counts as missing since the notice. Until its changeover is over, the
-    new place is billed in addition to the old one, and may itself be lost. While an instance trains, the strategy
-    requests spot once in `ask_every_s`. The first `unbilled_s` of every start are free, because clouds bill from the
-    end of the boot. Once a first start has led to training, later starts take the share `later_start` of a changeover,
-    because they unpack its set-up.
+    `warned` defines which losses have a notice; it is used in turn and repeats. When a loss has a notice, the
+    replacement has already spent `notice_s` of its changeover when the old instance goes, and these seconds are billed
+    at the replacement's price. No work is then done twice, and spot counts as missing since the notice.
+
+    Until the changeover to a new place is over, both places are billed, and the new place may itself be lost. While an
+    instance trains, the strategy requests spot once in `ask_every_s`. The first `unbilled_s` of every start are free,
+    because clouds bill from the end of the boot. Once a first start has led to training, later starts take the share
+    `later_start` of a changeover, because they unpack its set-up.
     """
 
     notice_s: float
@@ -169,8 +171,8 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
-        Return the spot offers that the strategy sees, and the seconds since which the job is at its place. While the
-        job runs, the strategy requests spot only at intervals.
+        Return the spot offers that the strategy sees, and for how many seconds the job has been at its place, counted
+        at most from its last request for spot. While the job runs, the strategy requests spot only at intervals.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:

@@ -3,10 +3,10 @@ Reads recorded spot markets. Publishers use different numbers for "available", s
 
     skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: how many instances are
                there, or 1 = available; available while at least `nodes` are there
-    adrs       the copies of them in the ADRS benchmark, 1 = UNavailable
+    adrs       copies of SkyPilot's records in the ADRS benchmark, 1 = UNavailable
     windows    an npz of aligned windows: up (bits, 1 = available), ticks, price, zone, gap_s
     bamboo     the csv of Bamboo, `ms,add|remove,node`: available while at least `nodes` nodes run
-    counts     `date, time, running instances` (.txt): the same
+    counts     `date, time, running instances` (.txt): available while at least `nodes` instances run
 """
 
 from __future__ import annotations

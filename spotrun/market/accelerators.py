@@ -16,8 +16,8 @@ PEAK_TFLOPS = {
     "B200": 2250.0,  # https://www.nvidia.com/en-us/data-center/hgx/, half of the figure with sparsity
 }
 """
-TFLOPS of dense BF16 (FP16 on those without BF16) on tensor cores, from data sheets as of 2026-11-22. A training that
-waits for memory or data reaches less, and a different share on each accelerator.
+TFLOPS of dense BF16 (FP16 on an accelerator without BF16) on tensor cores, from data sheets as of 2026-11-22. A
+training that waits for memory or data reaches less, and a different share on each accelerator.
 """
 LIKE = 0.7
 """Minimum similarity (difflib ratio) for a typing mistake: V101 and V100, A10 and A10G."""

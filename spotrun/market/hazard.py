@@ -49,7 +49,7 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
     Return the hazard of spot as of `now`, from the ledger. On demand, where nothing is lost, the mean does not grow.
 
-    A gang stops as a whole: its time counts once, and so do losses that end one attempt.
+    A gang stops as a whole: its time counts once, and several losses that end the same attempt count as one.
     """
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]

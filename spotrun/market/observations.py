@@ -22,7 +22,7 @@ from spotrun.run.state import Launch, RunState
 from spotrun.strategies.history import Past
 
 REFUSALS_APART = timedelta(minutes=10)
-"""Minimum time between two refusals of a pool that both count: an earlier one gives no new information."""
+"""Minimum time between two refusals of a pool that both count: a refusal that comes sooner gives no new information."""
 
 
 class Fate(StrEnum):
@@ -38,7 +38,7 @@ class Fate(StrEnum):
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The fate of one instance, the `member` of its launch; or of a launch that was refused as a whole.
+    The fate of one instance, which is the `member` of its launch; or the fate of a launch that was refused as a whole.
 
     `up_s` is how many seconds of run time the instance had been up by `at`.
     """
@@ -60,8 +60,8 @@ def observations_of(state: RunState) -> Iterator[Observation]:
     mere repetitions.
 
     If a gang loses two members in one moment, it was interrupted once, but its pool has lost two instances. A pool's
-    hazard is that of one instance: losses per hour that instances were up. So the hours and the loss of each member
-    count.
+    hazard is the hazard of one instance: losses per hour that instances were up. So the hours and the loss of each
+    member count.
     """
     refused_at: dict[Pool, datetime] = {}
     told_to_go = _told_to_go(state)

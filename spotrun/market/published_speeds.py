@@ -1,14 +1,15 @@
 """
 Estimates the training speed of instances from published figures, before a run has measured it.
 
-A training is limited by arithmetic or by memory, and it is unknown beforehand by which. So the estimate lies half way:
+A training is limited by arithmetic or by memory, and it is unknown beforehand by which of the two. So the estimate lies
+half way:
 
     speed = sqrt(TFLOPS * GB/s)                      relative to that of a V100
     speed = published samples/s of a training        where there is such a figure, relative to the V100's
     several accelerators = count ** SCALING
 
 For ResNet-50 the first formula gives 2.1 V100s for an A100, and 1.9 was measured. Other trainings may be off by a
-factor of three: `spotrun.policy.throughput` weighs that error, and measures.
+factor of three: `spotrun.policy.throughput` weighs that error, and measures the speed.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Requirement:
 
 def not_in_choice(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable | None:
     """
-    Return a problem with the first kind of a choice that no offering has; None if all are offered, or without a choice.
+    Return a problem with the first kind of a choice that no offering has; None if all kinds are offered, or if the job
+    has no choice.
     """
     kinds = resources.accelerators.kinds if isinstance(resources.accelerators, AnyOf) else ()
     key = ("resources", "accelerators", ANY_OF)

@@ -28,13 +28,13 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """
     One observation of the cloud, made between two reads of the ledger.
 
-    `offerings` are those that suit the run. `ready` are the launches whose standby waits to take over. `silent` maps a
-    member to how long, in store time, its agent's heartbeat has been unchanged. `open_for` is how long the store has
-    accepted writes. `heard` has the last heartbeat of each agent whose instance the cloud no longer lists. `step_seen`
-    is the newest step of the current attempt. `steps_total` and `epochs_total` are the numbers for the whole training,
-    as far as its agents know. `observations` are the market observations of other runs. `no_room` is why the run's
-    store does not accept a checkpoint now, "" if it does. `unread` is why the offerings are unknown, "" if they are
-    known.
+    `offerings` are the offerings that suit the run. `ready` are the launches whose standby waits to take over. `silent`
+    maps a member to how long, in store time, its agent's heartbeat has been unchanged. `open_for` is how long the store
+    has accepted writes. `heard` has the last heartbeat of each agent whose instance the cloud no longer lists.
+    `step_seen` is the newest step of the current attempt. `steps_total` and `epochs_total` are the numbers for the
+    whole training, as far as its agents have reported them. `observations` are the market observations of other runs.
+    `no_room` is why the run's store does not accept a checkpoint now, "" if it does. `unread` is why the offerings are
+    unknown, "" if they are known.
     """
 
     offerings: tuple[Offering, ...]

@@ -1,8 +1,9 @@
 """
 The cost and the progress of a store's runs, as metrics: https://prometheus.io/docs/specs/om/open_metrics_spec.
 
-The figures are those of `spotrun report --json`. Names and labels do not change: dashboards read them. A figure that
-may be corrected later is a gauge (dollars are corrected when an instance's end becomes known); a counter only grows.
+The figures are the same as in `spotrun report --json`. Names and labels do not change: dashboards read them. A figure
+that may be corrected later is a gauge (dollars are corrected when an instance's end becomes known); a counter only
+grows.
 """
 
 from __future__ import annotations

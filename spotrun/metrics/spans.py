@@ -3,7 +3,7 @@ A run's life as nested stretches of time, with the times of its ledger, for tool
 
     run
     ├── launch             from the request for instances to the end of the last of them
-    │   ├── boot, setup    what led to an attempt
+    │   ├── boot, setup    the way to an attempt
     │   └── attempt        from its takeover until the run knew of its end
     │       ├── training, and each kind of downtime
     │       └── checkpoint from the moment that it holds until it is durable

@@ -1,8 +1,8 @@
 """
 Reads the runs of a store again and again: each from where the last reading ended. Writes nothing.
 
-A reading takes no longer than its limit. Threads do the reading, and finish for the next reading what they did not
-finish in time.
+A reading takes no longer than its limit. Threads do the reading. A thread that does not finish in time goes on, and its
+result counts in the next reading.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _MAY_BE_NEWS = (
     *(ev.ResumedFrom, ev.NoticeSeen, ev.InstanceGone, ev.LaunchClosed, ev.DeadlineOutOfReach, ev.BudgetNearlySpent),
     *(ev.RunCompleted, ev.RunFailed, ev.RunStopped),
 )
-"""All events that `_kind_and_sentence` knows."""
+"""All events that `_kind_and_sentence` handles."""
 
 
 class News(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ def late_night(name: str, due: str, at: datetime, why: str) -> News:
     """
     Return the news that a night should have begun on the date `due` but is not under way.
 
-    No run's ledger has it. It is sent once a date, and the date replaces the number of the entry.
+    No run's ledger has it. It is sent once for each date, and the date replaces the number of the entry.
     """
     sentence = f"the night of {due} is not under way, and is tried again each quarter of this hour: {why}"
     return News(int(due.replace("-", "")), "night", at, name, sentence)

@@ -203,7 +203,7 @@ class Command:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and all processes that it started, including those in the background."""
+    """Kill the process and all processes that it started, also in the background."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -229,7 +229,7 @@ def require_https(variable: str, address: str, place: str, hint: str) -> None:
     Check an address for a runner that does not run on a machine of the user's.
 
     Raises:
-        SpecInvalid: it is not a usable https:// address. The message does not contain it.
+        SpecInvalid: the address is not a usable https:// address. The message does not contain it.
     """
     try:
         if _parts_of(address).scheme != "https":
@@ -243,7 +243,7 @@ def require_sinks(spec: RunSpec) -> None:
     Before a run is created, check that each receiver under `notify` can be used from here.
 
     Raises:
-        SpecInvalid: one of them cannot be used.
+        SpecInvalid: a receiver cannot be used.
     """
     for number, wanted in enumerate(spec.notify):
         open_sink(wanted, number)

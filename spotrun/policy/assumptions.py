@@ -1,4 +1,4 @@
-"""Assumed figures of a run, for what it has not measured yet. Every assumed figure of a deadline is here only."""
+"""Figures that a run assumes until it has measured its own. All assumed figures for deadlines are in this module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ STALL = timedelta(seconds=1)
 UNPACK_SHARE = 0.1
 """
 Share of the first instance's set-up time that a later instance of the run needs to fetch and unpack the stored set-up
-
 (spotrun/folder/setup_cache.py). 353 MB that took 125 s to make took 12 s to unpack, and 6 s in a second run
 (benchmarks/setups.py, on two cores).
 """
@@ -27,7 +26,9 @@ TRIAL = timedelta(minutes=3)
 WORK_DOUBT = 0.25
 """Error of a first measurement of the pace, or of the user's own figure, as a share of the work left."""
 WORK_DOUBT_MIN = 0.03
-"""Minimum error, however even the pace was: an epoch may end with more validation than the epoch before."""
+"""
+Minimum of that share, even if all steps took equally long: an epoch may end with more validation than the epoch before.
+"""
 STEPS_MIN = 5
 """Minimum number of measured steps from which a pace is computed."""
 STRETCHES_MIN = 3

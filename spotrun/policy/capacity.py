@@ -122,8 +122,8 @@ def _in_time(facts: Facts) -> Iterator[Action]:
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
     """
-    Request a standby for the running instance: in another pool if a recommended move pays, or of another kind if that
-    pays.
+    Request a standby for the running instance: in another pool, if the cloud recommends to leave and the move pays; or
+    of another kind, if that move pays.
     """
     move = move_in_time(facts)
     other = move_to_another_kind(facts) if move is None else None
@@ -167,8 +167,8 @@ def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
     Return whether the cool-down is over: since on-demand began, and since the run last requested spot in vain.
 
-    If the job names a choice of kinds, each pool has its own cool-down: there are many pools, and those of one kind say
-    nothing about another kind.
+    If the job names a choice of kinds, each pool has its own cool-down: there are many pools, and a refusal by one
+    kind's pool is not evidence about another kind.
     """
     state = facts.state
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:
@@ -208,9 +208,11 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     Return the offering to request now: the cheapest spot that has not just refused or been lost, or on-demand.
 
     Spot is missing since the loss (or the notice). Once it has been missing for too long, and requests for spot were in
-    vain, the run goes on demand even if there are more pools to try. It does so at once in three cases: there is no
-    spot pool at all; nothing trains and every pool has rejected the request; or all spot that can be requested lasts so
-    briefly that an hour of progress would cost more than on demand.
+    vain, the run goes on demand even if there are more pools to try. It does so at once in three cases:
+
+    - there is no spot pool at all
+    - nothing trains, and every pool has rejected the request
+    - all spot that can be requested lasts so briefly that an hour of progress would cost more than on demand
     """
     spec, now = facts.spec, facts.now
     policy, rule = spec.resources.spot_policy, patience(spec)
@@ -256,7 +258,8 @@ def _dearer_kind(
     facts: Facts, spot: Offering, on_demand: list[Offering], missing: timedelta, *, dying: bool
 ) -> Chosen | Wait:
     """
-    Wait for spot of a better kind, which costs nothing; after that, choose the cheaper of another kind and on-demand.
+    Wait for spot of a better kind, because waiting costs nothing; after that, choose another kind or on-demand,
+    whichever is cheaper.
     """
     if missing < facts.spec.policy.on_demand_after and not dying:
         return Wait(reason=f"waiting for spot of a better kind than {kind_of(facts, spot)}")

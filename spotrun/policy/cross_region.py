@@ -34,8 +34,8 @@ NO_TRANSFER = Transfer()
 
 def transfer(facts: Facts, region: str) -> Transfer:
     """
-    Price the traffic of an instance in `region`, at the newest checkpoint's size; before the first checkpoint, only its
-    data.
+    Price the traffic of an instance in `region`, for checkpoints of the newest one's size. Before the first checkpoint,
+    only the data that the instance reads has a price.
     """
     created, newest = facts.state.created, facts.state.latest_commit()
     if not created.storage.charges(region):

@@ -1,12 +1,13 @@
 """
 Requests of a run with a deadline: its strategy decides, on the same `Situation` as for simulated jobs.
 
-A strategy assumes that every spot pool that it may choose has capacity; the launch shows whether that is true. A pool
-that refuses rests, and the strategy decides again without it. So a probe for spot is a request for an instance to keep.
+A strategy assumes that every spot pool that it may choose has capacity; the launch shows whether that is true. If a
+pool refuses, the run does not request it for a while, and the strategy decides again without it. So the run finds out
+whether a pool has spot by requesting an instance that it would keep.
 
-If the job names a choice of kinds, the strategy sees spot only of the kinds that come first, and on-demand only of the
-kind that keeps the promise (`spotrun.policy.deadline_guarantee`). The run leaves an instance of a kind that is too slow
-for the deadline.
+If the job names a choice of kinds, the strategy receives only spot offerings of the kinds that come first, and only
+on-demand offerings of the kind that keeps the promise (`spotrun.policy.deadline_guarantee`). The run leaves an instance
+of a kind that is too slow for the deadline.
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ def give_up(pending: Launch) -> ev.LaunchClosed:
 
 
 def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
-    """Return the event that the deadline cannot be met; None until that is certain, and once the event was written."""
+    """
+    Return a DeadlineOutOfReach once the deadline certainly cannot be met; None before that, and after the event was
+    written.
+    """
     state, now = facts.state, facts.now
     deadline_at = state.created.deadline_at
     if deadline_at is None or state.deadline_lost is not None:
@@ -145,8 +149,8 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
 
 def _kept(facts: Facts) -> Launch | None:
     """
-    Return the launch of the running instance; None if it has to be replaced anyway: at home it cannot meet the
-    deadline.
+    Return the launch of the running instance; None if it has to be replaced anyway, because it is at home and cannot
+    meet the deadline there.
     """
     current = facts.state.current
     if current is None or current.leaving or nearly_over(facts, current) or is_at_home(facts.state, current):

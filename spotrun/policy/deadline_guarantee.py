@@ -8,11 +8,13 @@ and the run moves to that kind at once. With
 
     z = log(speed / speed needed) / spread of the logarithm
 
-a kind is sure if z >= 2, and out of the question if z < -2. Kinds that were measured and are not sure are too slow. So
-the run trains on such a kind only until its speed is measured, on demand while the old instance still trains. Therefore
-it keeps any deadline that the best kind alone would meet with a start and a trial of each other kind to spare.
+a kind is sure if z >= 2, and out of the question if z < -2. A measured kind that is not sure is too slow.
 
-Nothing of this applies to a run without a deadline or without a choice.
+So the run trains on an uncertain kind only until its speed is measured, and its replacement starts while it still
+trains. Therefore the run keeps any deadline that the best kind alone would meet with time to spare for a start and a
+trial of each other kind.
+
+None of this applies to a run without a deadline or without a choice of kinds.
 """
 
 from __future__ import annotations
@@ -97,8 +99,11 @@ def too_slow(facts: Facts) -> frozenset[Kind]:
 
 def is_enough(facts: Facts, offering: Offering) -> bool:
     """
-    Return whether to keep an on-demand instance that trains: it will surely be in time, no other kind is likelier to
-    be, or it is on trial and there is time left for the kind that keeps the promise.
+    Return whether to keep an on-demand instance that trains. One of these conditions is enough:
+
+    - it will surely be in time
+    - no other kind is likelier to be in time
+    - it is on trial, and there is time left to finish on the kind that keeps the promise
     """
     kept, kind = keeper(facts), kind_of(facts, offering)
     if kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE:
@@ -199,7 +204,7 @@ def _z(facts: Facts, kind: Kind) -> float:
 
 
 def _trains_on_demand(facts: Facts) -> Kind | None:
-    """Return the kind of the instance that trains, if it is on demand and goes on; else None."""
+    """Return the kind of the instance that trains, if it is on demand and does not leave; else None."""
     state, current = facts.state, facts.state.current
     if current is None or current.leaving or nearly_over(facts, current):
         return None
@@ -209,8 +214,8 @@ def _trains_on_demand(facts: Facts) -> Kind | None:
 
 def _on_demand(facts: Facts) -> dict[Kind, Offering]:
     """
-    Return the cheapest on-demand offering of each kind that may be requested or that trains; if there is none, of every
-    kind.
+    Return the cheapest on-demand offering of each kind that may be requested or that trains. If no kind has such an
+    offering, include every kind.
     """
     allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
     trains = _trains_on_demand(facts)

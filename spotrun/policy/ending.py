@@ -29,8 +29,8 @@ from spotrun.run.state import Attempt, Launch, RunState
 STOP_GRACE = timedelta(minutes=10)
 FRUITLESS_MAX = 5
 """
-Number of attempts in a row that end without a market reason or a checkpoint before the run fails: money without
-progress.
+Number of attempts in a row after which a run fails, if each ended for no market reason and without a checkpoint: such
+attempts cost money and make no progress.
 """
 
 
@@ -52,7 +52,7 @@ def stop(facts: Facts) -> Iterator[Action]:
 
 
 def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
-    """End the run by spotrun's own decision: drain what trains, then stop."""
+    """End the run by spotrun's own decision: drain the attempt that trains, then stop."""
     if state.current is None:
         yield Append(event=ev.RunStopped(reason=reason))
     elif state.current.drain is None:
@@ -60,7 +60,7 @@ def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
 
 
 def hopeless(facts: Facts) -> ev.RunFailed | None:
-    """Return the failure of a run that another launch could not help; None if one may help."""
+    """Return the failure of a run that another launch could not help; None if another launch may help."""
     state = facts.state
     launches = since_opened(state)
     newest = launches[-1].closed if launches else None

@@ -31,7 +31,8 @@ class ConsideredOffering(msgspec.Struct, frozen=True):
 
 def considered(facts: Facts) -> list[ConsideredOffering]:
     """
-    Return the offerings that suit a run before its launch, with reasons: first those that it may request, in order.
+    Return the offerings that suit a run before its launch, with reasons: first the offerings that the run may request,
+    in order.
     """
     spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
@@ -64,10 +65,7 @@ def _of_speed(offering: Offering, facts: Facts) -> str:
 
 
 def _far_away(offering: Offering, facts: Facts) -> str:
-    """
-    Describe what the distance between `offering` and the bucket costs, as far as that is known; "" in the bucket's
-    region.
-    """
+    """Describe the known cost of the distance between `offering` and the bucket; "" in the bucket's region."""
     created, there = facts.state.created, transfer(facts, offering.region)
     if not _far(offering, facts):
         return ""

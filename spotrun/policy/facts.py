@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 class Facts:
     """
-    The run, what its user wants, the world around it, and the time: every function of a decision takes these.
+    The arguments of every function of a decision: the run, its specification, the world around it, and the time.
 
     `strategies` are the strategies that the run may name.
     """

@@ -20,13 +20,14 @@ from spotrun.units import Steps, bounded, to_the_second
 MEDIAN_LIFE = timedelta(minutes=32)
 """Median life of spot capacity in public traces."""
 LIVES_MIN = 10
-"""Minimum number of observed lives that are preferred to public traces."""
+"""Minimum number of observed lives with which their median replaces the median of public traces."""
 COMMITS_LOOKED_AT = 5
 
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Measurements of an earlier run, in the run time of the next one; None for each that it did not measure.
+    Measurements of an earlier run, in the run time of the next one; None for each figure that the earlier run did not
+    measure.
 
     `commit` is the time from a snapshot to its commit, and `stall` is how long training stands still for it. `bare` is
     how long the training took, if it completed without any checkpoint.

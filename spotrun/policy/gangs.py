@@ -1,5 +1,5 @@
 """
-The members that a gang has, and those that it lacks.
+The members that a gang has, and the number that it lacks.
 
 A gang that has lost a member waits for a replacement in the pool of the remaining members, for as long as a start is
 expected to take. Then it releases them and requests a whole gang in any pool: members that stand ready are billed.
@@ -35,7 +35,7 @@ TIMES_MISSING = 2
 
 
 def available(state: RunState) -> list[MemberName]:
-    """Return the members for the next gang: those that boot, stand ready, or train and may go on."""
+    """Return the members for the next gang, which boot, stand ready, or train and may go on."""
     return [name for name in state.names() if state.is_wanted(name) and not state.has_to_leave(name)]
 
 
@@ -62,7 +62,7 @@ def standing_by(facts: Facts) -> Launch | None:
 
 
 def fill(facts: Facts) -> Iterator[Action]:
-    """Request the members that a gang lacks; or release the others, if they have waited long enough."""
+    """Request the members that a gang lacks; or release its present members, if they have waited long enough."""
     lacks, there = lacking(facts), available(facts.state)
     offered = _offered(facts, facts.state.launches[there[0].launch].intent.offering.pool)
     why = f"{lacks} of {count_of(facts.size, 'member')} missing"
@@ -153,7 +153,8 @@ def _cut_off(state: RunState) -> set[MemberName]:
 
 def _not_met(attempt: Attempt) -> set[MemberName]:
     """
-    Return the members that the others did not reach. If no other of several reached the lead, the lead is cut off.
+    Return the members that the others did not reach. If there are several others and none of them reached the lead, the
+    lead is cut off.
     """
     missing = set() if attempt.end is None else set(attempt.end.missing)
     lead, *others = attempt.names

@@ -40,7 +40,7 @@ MUTE_MAX = timedelta(minutes=14)
 Maximum time after its launch for which an agent may stay silent; then the instance is given up.
 
 The agent reports before the job's own set-up: until then an instance boots, and installs at most PyTorch and Lightning.
-With the polls the limit is a quarter of an hour.
+Including the polls, an instance is given up within a quarter of an hour.
 """
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
@@ -90,8 +90,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     member, launch = state.member(name), state.launches[name.launch]
-    # The record was made nearer to the start than this observation; unless it is of an instance that the cloud could
-    # not start.
+    # The record counts, because it was made nearer to the start than this observation; but not if the cloud could not
+    # start the instance.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
@@ -214,7 +214,7 @@ def _is_settled_without(facts: Facts, launch: Launch) -> bool:
     """
     Return whether the cloud had time to show an instance that the run no longer requests.
 
-    A launch cannot be closed once one of its members has spoken; others of its members may never come.
+    A launch cannot be closed once one of its members has reported ready; its other members may never appear.
     """
     had_time = facts.now - launch.intent.not_after > FORGOTTEN_AFTER
     if launch.closed is not None:
@@ -279,7 +279,7 @@ def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
 
 def _give_up_mute(facts: Facts) -> Iterator[Action]:
     """
-    End members that are silent, or never spoke, before they train.
+    End members that do not train yet, and whose agent is silent or has never reported.
 
     Until one of its members has been ready, a launch is given up as a whole (protocol 46).
     """

@@ -12,8 +12,8 @@ from spotrun.run.state import Attempt, RunState
 def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
     Return whether nothing is in motion: either one attempt trains or no instance is left, and the cloud's last list has
-    no other instance of the run. No launch, notice, stop or end is under way, and nothing of an earlier launch may be
-    left.
+    no other instance of the run. No launch, notice, stop or end is under way, and no instance of an earlier launch may
+    be left.
 
     `state` may be newer than `shown`: an entry about an instance puts the run in motion at once.
     """

@@ -1,8 +1,9 @@
 """
 Chooses the machine image to start with: the newest, until it fails.
 
-A cloud's parameter names the publisher's newest image. A new image may not boot, or may lack what the bootstrap needs:
-then each launch would pay for a machine that never trains. An image with which this run has trained is known to work.
+A cloud's parameter names the publisher's newest image. A new image may not boot, or may lack a program that the
+bootstrap needs: then each launch would pay for a machine that never trains. An image with which this run has trained is
+known to work.
 """
 
 from __future__ import annotations

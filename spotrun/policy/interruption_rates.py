@@ -13,12 +13,12 @@ HIGHEST_PERCENT = 25.0
 
 def relative_hazard(band: str) -> float:
     """
-    Return how often a pool in `band` ("<5%", "5-10%", ">20%") is lost, relative to a pool in the highest band, from the
-    middles of the bands.
+    Return how often a pool in `band` ("<5%", "5-10%", ">20%") is lost, relative to a pool in the highest band, computed
+    from the middles of the bands.
 
     The prior of a pool never seen (strategies/history.py) holds for the highest band, so a band can only favour its
     pool; an unknown band counts as 1. A band covers a month, a type and a whole region, but the lives that matter here
-    last hours. So it decides between pools of about the same price, and yields to observations.
+    last hours. So a band decides only between pools of about the same price, and only until there are observations.
     """
     bounds = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", band)]
     match bounds:

@@ -2,10 +2,10 @@
 Decides whether to leave an instance that trains for one of another kind: for a kind that is known to cost less per
 sample, or to try a kind whose cost is unknown.
 
-The standby starts while the old instance trains, so the move costs its start and a handover. It saves only until the
-old instance would have been lost anyway, or left for spot: the next instance is then of the best kind without any move.
-Between two measured kinds a move pays if its saving over the work of that time, at the smallest likely difference,
-exceeds its cost.
+The standby starts while the old instance trains, so the move costs its start and a handover. The saving ends when the
+old instance would have been lost anyway, or left for spot, because the next instance is then of the best kind without
+any move. Between two measured kinds, a move pays if the saving until then exceeds its cost, even at the smallest likely
+difference between the kinds.
 """
 
 from __future__ import annotations

@@ -17,7 +17,10 @@ CANNOT_START = "the cloud cannot start an instance"
 
 
 def why_needed(state: RunState) -> str:
-    """Return why a run requests an instance while nothing trains. One that was billed counts, even without training."""
+    """
+    Return why a run requests an instance while nothing trains. If an instance was billed before, this one replaces it,
+    even if the earlier one never trained.
+    """
     had_one = state.attempts or any(launch.billed_from is not None for launch in state.launches.values())
     return "replacement" if had_one else "first launch"
 
@@ -52,7 +55,7 @@ def rejected(launch: Launch) -> bool:
 
 
 def never_asked(launch: Launch) -> bool:
-    """Return whether no runner could send the request while it was valid. That says nothing about the market."""
+    """Return whether no runner could send the request while it was valid. That is not evidence about the market."""
     closed_at = launch.closed_at
     if launch.closed is None or launch.closed.refused or closed_at is None:
         return False

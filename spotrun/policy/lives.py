@@ -50,8 +50,9 @@ def nearly_over(facts: Facts, current: Attempt) -> bool:
 
 def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     """
-    Return the part of a time-to-live that is reserved for a standby to take over: at least the time of its start, or
-    half of a short life. It is a day if the life is long enough, in case no runner is there.
+    Return the part of a time-to-live that is reserved for a standby to take over. It is at least the time that a
+    standby needs to start, but at most half of a short life. In a life that is long enough it is a day, because the
+    runner may be away.
     """
     start = timedelta(seconds=changeover(state)) + LAST_MINUTES
     return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

@@ -42,15 +42,18 @@ AMPLE = 1.5
 """Minimum multiple of the expected cost of the remaining work at which a budget is ample."""
 LIVES_IN_A_BUDGET = 3
 """
-Divisor of the unspent money for one life: an instance that gets half of the money left next to its predecessor gets a
-third.
+Divisor that gives one life's share of the unspent money. An instance gets half of the money that its predecessor
+leaves; their shares are equal if each is a third.
 """
 NEEDED_TIMES = 2
 """Maximum life that a budget allows, as a multiple of the time that the remaining work may take."""
 WORTH_PLACES = Decimal("0.0001")
 """Rounding of the estimate, from speeds, of what an hour at home would cost in the cloud, in USD."""
 STORAGE_SHARE = Decimal("0.01")
-"""Minimum share of a budget that stays reserved for storage and requests; more once they are known to take more."""
+"""
+Minimum share of a budget that stays reserved for storage and requests; more is reserved once they are known to cost
+more.
+"""
 
 ONE_AT_A_TIME = "on demand from here on, and the budget pays for one instance at a time"
 OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
@@ -97,7 +100,9 @@ def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> e
 
 
 def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
-    """Return the event that `warn_at` of the budget is spent; None before that, and once the event was written."""
+    """
+    Return a BudgetNearlySpent once `warn_at` of the budget is spent; None before that, and after the event was written.
+    """
     state, now = facts.state, facts.now
     budget = state.created.budget_usd
     if budget is None or state.budget_warning is not None:
@@ -147,13 +152,13 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
     Return how long an instance may live according to the budget; zero if it has to wait for money that will come back.
 
     As long as the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other
-    half is for its standby, which may be needed at any moment, and gets half of that. An instance whose life ends
-    before its work is done is replaced; an ample budget pays for that.
+    half is for its standby, which may be needed at any moment, and which gets half of the money then left. An instance
+    whose life ends before its work is done is replaced; an ample budget pays for that.
 
     Each change of instances costs money. So if the budget is not ample, the half has to be enough for all the work that
-    is left, or for a useful time on demand until spot is back; else the instance gets everything. If not even that pays
-    for the work, the run requests the instance only once the previous one is gone, and its reservation with it:
-    standing still costs nothing.
+    is left, or for a useful time on demand until spot is back. If it is not enough, the instance gets everything. If
+    not even that pays for the work, the run requests the instance only when the previous instance and its reservation
+    are gone: standing still costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)

@@ -40,7 +40,7 @@ def stays_at_home(facts: Facts) -> bool:
 def starts_again_at_home(facts: Facts) -> bool:
     """
     Return whether the attempt that trains is at home and leaves only because its time-to-live ends. The machine has
-    room for one instance, so the replacement waits until it is gone.
+    room for one instance, so the replacement waits until the old instance is gone.
     """
     current = facts.state.current
     leaves = current is not None and current.leaving and is_at_home(facts.state, current)

@@ -9,16 +9,20 @@ from spotrun.run.state import Launch, RunState
 
 CLOCKS_APART = timedelta(minutes=10)
 """
-Maximum difference between the clocks of two machines. A moment that is further ahead of the runner's clock was made up.
+Maximum difference between the clocks of two machines. A moment that is further ahead of the runner's clock cannot be
+genuine.
 """
 REAL_PATIENCE = timedelta(seconds=90)
-"""Minimum patience in system time: a slow disk is no evidence, however fast run time passes."""
+"""Minimum patience in system time: a slow disk is not evidence, even if run time passes fast."""
 
 NO_ANSWER_MAX = timedelta(seconds=90)
 """Maximum time for which the cloud may leave a launch unanswered and list no instance for it; then it is given up."""
 
 TICK_S = 2.0
-"""Run time in seconds between two ticks: each second of delay in finding a notice is one less to boot a standby."""
+"""
+Run time in seconds between two ticks: each second of delay in finding a notice leaves a standby one second less to
+boot.
+"""
 TICK_SYSTEM_MIN_S = 0.1
 """Minimum system time in seconds between two ticks: however fast run time passes, a tick costs something."""
 

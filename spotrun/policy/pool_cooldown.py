@@ -1,10 +1,10 @@
 """
 Finds which pools rest after a refusal, until when, and why.
 
-A pool without capacity may have some in minutes, and a right that was taken away may be back. A full quota, or a
-request that the cloud rejects, stays so until the user changes something. The cloud may reject the request only when it
-starts the instance. So the runner tries such a pool again after ever longer rests, and never gives it up. It repeats a
-rejected request at once if it would be a different one now (with a new subnet, image or template).
+A pool without capacity may have capacity again in minutes, and a right that was taken away may be granted again. A full
+quota, or a request that the cloud rejects, stays so until the user changes something. The cloud may reject the request
+only when it starts the instance. So the runner tries such a pool again after ever longer rests, and never gives it up.
+It repeats a rejected request at once if it would be a different one now (with a new subnet, image or template).
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def rests(facts: Facts, offering: Offering) -> bool:
     """
     Return whether the pool of `offering` rests now.
 
-    If all pools of a kind reject the request, there is no other to try. Then the run tries them a few times at once,
-    because a cloud may be wrong for a moment.
+    If all pools of a kind reject the request, there is no other pool to try. Then the run repeats the request a few
+    times without a rest, because a cloud may be wrong for a moment.
     """
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):

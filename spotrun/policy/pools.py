@@ -16,7 +16,7 @@ TROUBLE_LASTS = timedelta(minutes=10)
 
 
 def name_of(pool: Pool) -> str:
-    """Return the name under which strategies know a spot pool: our pools are their zones."""
+    """Return the name that strategies use for a spot pool: our pools are their zones."""
     return f"{pool.zone}/{pool.instance_type}"
 
 

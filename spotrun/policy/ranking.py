@@ -3,15 +3,17 @@ Ranks the offerings that may be requested now: the least dollars per hour of pro
 
     price per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
 
-The last two are the cost of traffic between regions, in dollars: an hour's commits, and the data and checkpoint that a
-start reads. The price is that of all instances that train together; the traffic cost counts once.
+`commits of an hour` and `start` are the cost of traffic between regions, in dollars: a start reads the data and the
+checkpoint. The price covers all instances that train together; the traffic cost counts once.
 
-The life is estimated from what this run and others have observed of the pool. A pool that has just refused this run
-rests. A pool comes last, whatever it costs, if it was just lost, refused any run, or was reported to be in danger; or
-if a request was rejected or an instance was stillborn in its zone.
+An instance's life is estimated from the observations of its pool by this run and others. A pool that has just refused
+this run rests. A pool comes last, whatever it costs, if one of these happened lately:
 
-The speed is 1, unless the job names a choice of kinds: then an hour of progress is one of the first kind's, and so
-dollars per sample decide.
+- the pool was lost, refused any run, or was reported to be in danger
+- a request was rejected in its zone, or an instance there was stillborn
+
+The speed is 1, unless the job names a choice of kinds: then an hour of progress is the work that the first kind does in
+an hour. So the ranking is by dollars per sample.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def spot_now(facts: Facts) -> list[Offering]:
     """
     Return the spot offerings worth a request now, best first.
 
-    If the job names a choice of kinds, offerings of a kind on trial come first, then those of the best kind and of
+    If the job names a choice of kinds, offerings of a kind on trial come first, then offerings of the best kind and of
     kinds that cost about the same.
     """
     asked, last = spot_work(facts), _asked_last(facts, {*just_lost(facts), *at_risk(facts)})
@@ -68,8 +70,8 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 def spot_of_first_kinds(facts: Facts) -> list[Offering]:
     """
-    Return the spot to request first, if the job names a choice of kinds: one tier, and of dearer kinds only what beats
-    on-demand.
+    Return the spot to request first, if the job names a choice of kinds: the offerings of the first tier. If that is
+    the tier of dearer kinds, leave out offerings that cost more than on-demand.
     """
     spot, tier = spot_now(facts), _tiers(facts, all_spot_work(facts), spot_work(facts))
     first = [found for found in spot if tier(found) == tier(spot[0])]
@@ -80,7 +82,7 @@ def spot_of_first_kinds(facts: Facts) -> list[Offering]:
 
 
 def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
-    """Return whether the run prefers spot of another kind, whose pools all rest or came before."""
+    """Return whether `offering` is of a dearer kind, so that the run prefers spot of another kind."""
     return bool(choice(facts)) and _tiers(facts, all_spot_work(facts), spot_work(facts))(offering) == DEARER
 
 

@@ -8,10 +8,10 @@ worth it when
     q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time + what it is dearer
                                              + what crosses regions at its start)
 
-The price of time is that of an hour on demand, because time can be bought for that. q is the probability that a loss
-follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. No figure is published for EC2
-(docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the notice, or
-along with it); so the prior is an assumption, and a weak one.
+The price of time is the price of an hour on demand, because time can be bought at that price. q is the probability that
+a loss follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. No figure is published
+for EC2 (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the
+notice, or along with it); so the prior is an assumption, and a weak one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def move_in_time(facts: Facts) -> Move | None:
     return move if move is not None and move.pays else None
 
 
-# -- whether to decide at all ------------------------------------------------------------------------------------------
+# -- the need for a decision -------------------------------------------------------------------------------------------
 
 
 def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
@@ -88,8 +88,8 @@ def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
 
 def _acted_on(state: RunState, current: Attempt) -> bool:
     """
-    Return whether a standby was started for the recommendation. A refused one cost nothing, and another pool may be
-    tried.
+    Return whether a standby was started for the recommendation. A standby that was refused cost nothing, and another
+    pool may be tried.
     """
     assert current.rebalance_at is not None
     return any(
@@ -122,7 +122,7 @@ def _affordable(facts: Facts, found: Offering) -> bool:
     return life >= (left / 2 if needed is None else min(left, needed))
 
 
-# -- what it is worth --------------------------------------------------------------------------------------------------
+# -- the value of a move -----------------------------------------------------------------------------------------------
 
 
 def priced(facts: Facts, found: Offering) -> Move | None:
@@ -162,7 +162,8 @@ def _saved_s(facts: Facts, starts: list[float]) -> float:
 
 def _starts_s(state: RunState) -> list[float]:
     """
-    Return the seconds from the request for each instance to its first new step, after an assumed value.
+    Return the seconds from the request for each instance to its first new step. The first value of the list is an
+    assumed one.
 
     A standby that was ready in time waited for its predecessor: it took no longer than the notice, which is all that
     matters here.

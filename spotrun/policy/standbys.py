@@ -54,8 +54,8 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
     """
     Return the standbys of one capacity type that failed while the current attempt trained; None for fewer than three.
 
-    Standbys that the market refused or took are left out: they say nothing about the next boot. A notice resets the
-    count. Then a standby is worth a try in any case, because without one training stands still once the instance is
+    Standbys that the market refused or took are left out: they are not evidence about the next boot. A notice resets
+    the count. Then a standby is worth a try in any case, because without one training stands still once the instance is
     lost.
     """
     current = state.current

@@ -3,8 +3,8 @@ Speed of each kind of a choice: from published figures at first, then from the m
 
 Only ratios of published figures count. Each figure may be wrong by a factor of up to PUBLISHED_DOUBT either way, and
 all such factors are equally likely: this gives the spread of the logarithm of each speed. Once one kind was measured,
-its steps per second show what the published figures of the others amount to here. For a measured kind, only its own
-steps count.
+its measured steps per second turn the published ratios into speeds of the other kinds for this training. For a measured
+kind, only its own steps count.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Maximum error of a published speed, as a factor: a V100 was .86 to 3.1 times as 
 training.
 """
 PRIOR_SPREAD = log(PUBLISHED_DOUBT) / sqrt(3)
-"""Standard deviation of a value that is evenly distributed within that factor either way, as a logarithm."""
+"""Standard deviation of the logarithm of a speed, if its error is evenly distributed within that factor either way."""
 BENCH_DOUBT = 0.1
 """Possible error of a bench, which lasts minutes on one instance, as a share of a step, in 19 of 20 cases."""
 UNPUBLISHED = 1.0
-"""Speed assumed for a kind without a published one: that of a V100."""
+"""Speed assumed for a kind without a published speed: the speed of a V100."""
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """A speed of `times` that of the first kind of the choice, and the spread of its logarithm."""
+    """A speed of `times` the speed of the choice's first kind, and the spread of its logarithm."""
 
     times: float
     spread: float

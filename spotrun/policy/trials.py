@@ -10,8 +10,9 @@ that is next to nothing. If there is a deadline, a speed that would be late save
 the trial and the way back were paid for in vain.
 
 At an interruption the changeover to j is paid anyway. While an instance trains it is not, and the trial could wait for
-the next interruption. So the saving until then has to pay for the start that waiting would spare. On demand, the next
-start will be on spot, where the same trial costs far less. There, the saving until then has to pay for the whole trial.
+the next interruption. So the saving until then has to pay for the start that waiting would spare. If the run is on
+demand now, the next start will be on spot, where the same trial costs far less; so the saving until then has to pay for
+the whole trial.
 
 The expected loss of a trial counts: its start, the way back if j is dearer, and the share of the cost in between that
 does not buy progress.
@@ -21,10 +22,11 @@ any more. To search in that order and to stop when the best known is below all r
 Optimal search for the best alternative).
 
 All trials together are expected to lose no more than EXPLORED of the run's cost, way back included. The first kind of
-the list is what a job would have requested without a choice. So a trial of it is never too dear. If it is the best
-known, no trial may lose more than that share even without any progress. And the run does not begin with a kind that
-costs more an hour than the first kind, unless that kind is almost certainly cheaper, or its possible loss is within
-that share. If there is a deadline, a trial also has to leave time to finish, whatever its outcome.
+the list is what a job would have requested without a choice. So a trial of the first kind is never too dear. If the
+first kind is the best known, no trial of another kind may lose more than that share, even if it makes no progress. And
+the run does not begin with a kind that costs more an hour than the first kind, unless that kind is almost certainly
+cheaper, or its possible loss is within that share. If there is a deadline, a trial also has to leave time to finish,
+whatever its outcome.
 """
 
 from __future__ import annotations
@@ -216,7 +218,7 @@ def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
 
 
 def _paid_usd(facts: Facts, kind: Kind | None = None) -> float:
-    """Return the USD spent on instances so far: on all, or on those of `kind`."""
+    """Return the USD spent so far on all instances, or on the instances of `kind`."""
     rule, kinds = facts.state.created.billing, choice(facts)
     launches = facts.state.launches.values()
     counted = (each for each in launches if kind is None or kind_among(each.intent.offering, kinds) == kind)

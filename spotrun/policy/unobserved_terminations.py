@@ -1,14 +1,14 @@
 """
 Estimates the end of an instance that the cloud no longer lists, if no runner observed its end.
 
-A cloud forgets an instance about an hour after its end. A runner that was away for longer takes the earliest moment by
-which the instance may have been over. The entry names that moment's source; `spotrun bill --correct` enters the cloud's
-own figure later.
+A cloud forgets an instance about an hour after its end. A runner that was away for longer records the earliest moment
+by which the instance may have been over. The entry names that moment's source; `spotrun bill --correct` enters the
+cloud's own figure later.
 
 The last heartbeat is such a moment if something ended the instance: its agent, which reports that, or the cloud, which
 takes spot. An on-demand instance that falls silent in the middle of its training is not known to be over: a machine
-that hangs is billed until its time-to-live. So is spot that hangs, but no observer can tell it from spot that was
-taken.
+that hangs is billed until its time-to-live. A spot instance that hangs is billed too, but it cannot be distinguished
+from a spot instance that was taken.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
 def over_by(state: RunState, name: MemberName) -> datetime | None:
     """
     Return the moment by which an instance had time to power off by itself, or to be taken by a cloud that gave it
-    notice (protocol 15). None while its attempt goes on, and while it waits for the next attempt.
+    notice (protocol 15). None while its attempt goes on, or while it waits for the next attempt.
     """
     if not has_left(state, name):
         return None
@@ -106,7 +106,8 @@ def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
     """
     Return the last sign of life of the member's agent; None if there was none.
 
-    An entry counts too, if no heartbeat got through after it. The entries of a gang's attempt are its lead's.
+    An entry counts too, if no heartbeat got through after it. For a gang, only the lead writes the entries of an
+    attempt.
     """
     heard_at, attempt = facts.world.heard.get(name), facts.state.attempt_of(name)
     if heard_at is None or attempt is None or name != attempt.names[0]:

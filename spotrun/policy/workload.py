@@ -21,8 +21,8 @@ class Workload(msgspec.Struct, frozen=True):
     """
     The training that is left, in seconds on one instance; at worst it takes `doubt_s` more. No value exceeds ten years.
 
-    If the run may choose between kinds of instances, the instance is of the first kind. If the user has a machine, it
-    is one in the cloud.
+    If the run may choose between kinds of instances, the instance is of the first kind. If the user owns a machine, the
+    instance is one in the cloud.
 
     `done_s` is the work done already, `rework_s` the most that one loss without notice undoes.
     """

@@ -34,7 +34,10 @@ def budget_line(found: BudgetForecast) -> str:
 
 
 def passing(at: datetime | None, epoch: int | None, what: str, clock: str = "") -> str:
-    """Return `: passes it in epoch 37 at 11-22 02:10 UTC`; "" if `at` is None. `clock` follows the moment."""
+    """
+    Return `: passes it in epoch 37 at 11-22 02:10 UTC`; "" if `at` is None. `clock` is the text that follows the
+    moment, such as ` UTC`.
+    """
     if at is None:
         return ""
     where = "" if epoch is None else f" in epoch {epoch + 1}"

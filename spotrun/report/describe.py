@@ -142,7 +142,8 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
 
 def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
     """
-    Return the sentence of the event. `clock` follows its moment, for places where no other moment stands next to it.
+    Return the sentence of the event. `clock` is the text after its moment, for places that show no other moment next to
+    it.
     """
     return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 

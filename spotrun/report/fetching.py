@@ -75,7 +75,7 @@ def text(
 ) -> str:
     """
     Return lines on the fetched files, one by one; on the files of `patterns` that were not fetched; and a sentence on
-    the files that are here now. Times are wall-clock times, like those of files.
+    the files that are here now. Times are wall-clock times, like the times of files.
     """
     fetched, same, changed = (
         [each.file for each in found if each.outcome is outcome]

@@ -31,7 +31,7 @@ def check(condition: Condition, summary: RunSummary) -> None:
     Check that the condition does not hold for the run.
 
     Raises:
-        LimitExceeded: it holds.
+        LimitExceeded: the condition holds.
     """
     found = figures(summary)
     if met := condition.met_by(found):
@@ -43,7 +43,7 @@ def parse(text: str) -> Condition:
     Return the condition in the flag `--fail-if`.
 
     Raises:
-        SpecInvalid: the text is not a condition; the message names the place in the text.
+        SpecInvalid: the text is not a condition; the message names the place of the error.
     """
     try:
         return condition.parse(text)

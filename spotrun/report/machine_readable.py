@@ -31,7 +31,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
     """
     Return the part of `spotrun report --json` that comes from the ledger, as plain values.
 
-    The rest is under `unfinished`, even for a completed run: there it is the end of the run.
+    The figures outside of completed epochs are under `unfinished`. A completed run has them too, for the time after its
+    last epoch.
     """
     return json_object(
         run=summary.run,

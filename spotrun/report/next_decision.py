@@ -25,8 +25,8 @@ from spotrun.spec.model import RunSpec
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
     """
-    Return the sentence, followed by a quota that is full; "" once the run has ended. `no_room` is why its store lacks
-    room, "" if it does not.
+    Return the sentence, followed by the name of a full quota, if any; "" once the run has ended. `no_room` is the
+    reason why the store has no room; "" if it has room.
     """
     coming = _coming(state, spec, now, no_room)
     full = "" if state.stop_requested or not coming else full_quota(state, now)

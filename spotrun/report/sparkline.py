@@ -19,7 +19,7 @@ def sparkline(prices: Sequence[Decimal | None]) -> str:
 
 
 def bars(prices: Sequence[Decimal | None]) -> str:
-    """Return the bars alone; empty if no price is known."""
+    """Return the bars without the range; empty if no price is known."""
     known = [price for price in prices if price is not None]
     return "".join(" " if price is None else _bar(price, min(known), max(known)) for price in prices) if known else ""
 

@@ -113,8 +113,8 @@ class FiguresTable:
     A table of texts that are never cut off.
 
     Columns in `texts` are aligned left, the others right. On a terminal that is too narrow, the columns in `texts` are
-    folded. If that is not enough, the other columns follow below, each time after the first `repeated` ones. A head may
-    have several lines.
+    folded. If that is not enough, the remaining columns follow in blocks below, and each block begins with the first
+    `repeated` columns. A head may have several lines.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ def print_figures(what: RenderableType, console: Console | None = None) -> None:
 
 
 def print_table(table: FiguresTable) -> None:
-    """Print a table alone, without styles: rich takes a while to load."""
+    """Print a table without rich and its styles, because rich takes a while to load."""
     for line, _ in table.lines(terminal_width()):
         print(line)
 

@@ -321,8 +321,8 @@ def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
     """
-    Return the lost time of a command, which has no steps: everything that ran after the copy that its successor begins
-    with.
+    Return the lost time of a command, which has no steps: the time since the copy of its state with which the successor
+    begins.
     """
     commit = None if number is None else end.commit(number)
     if commit is None:

@@ -188,8 +188,8 @@ class Meter:
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
         """
-        Return the end of the billed time by `moment`: `moment` itself or, once `end` has passed, `end`. The minimum may
-        move the latter to a later time.
+        Return the end of the billed time by `moment`: `moment` itself or, once `end` has passed, `end`. The billed
+        minimum may lie later than `end`.
         """
         assert self.billed_from is not None
         if end is None or moment < end:

@@ -104,7 +104,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     the work folder; None outside of git. `public_key` is the Ed25519 key, in hex, that checks the signatures of the
     run's owner (protocol 31); "" in a run of an earlier version. `benched` has the seconds of a step for each kind of
     instance, if `spotrun bench` has measured this job. `part_of` names the command that created the run for its own
-    purpose, and that alone can continue it: `BENCH`, or `SWEEP` and a name.
+    purpose: `BENCH`, or `SWEEP` and a name. Only that command can continue the run.
     """
 
     uid: str
@@ -242,10 +242,10 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     The rule that converts instance seconds to dollars.
 
     Instances are billed per second, for at least `minimum_s`. Spot capacity that the cloud takes back within
-    `free_if_interrupted_within_s` of its start costs nothing, except for its disk of `volume_gib` and its public
-    address, which are billed whether the cloud or the user ended it. On some clouds a disk outlives a machine that has
-    switched itself off. The prices of such an instance end with 0, and its disk is billed until the disk ends too.
-    `source` names the origin of the rule and the day.
+    `free_if_interrupted_within_s` of its start costs nothing. Its disk of `volume_gib` and its public address are
+    billed in any case. On some clouds a disk outlives a machine that has switched itself off. The prices of such an
+    instance end with 0, and its disk is billed until the disk ends too. `source` names the origin of the rule and the
+    day.
     """
 
     minimum_s: Seconds
@@ -322,11 +322,10 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
     The runner will request one instance, with exactly this request, until `not_after`. After that it may only look the
     instance up. In the run of a gang it requests `count` instances, all or none.
 
-    Each instance reserves `time_to_live_s` at `price_ceiling_usd_per_hour`. All together reserve `egress_usd` for
-    traffic between regions meanwhile. `standby_for` is the attempt that the instance will replace.
-    `on_demand_usd_per_hour` is the price of the same type on demand in the same place, with which the bill of spot is
-    compared. `for_gang` is the attempt whose missing members these instances replace; None if they form a gang of their
-    own.
+    Each instance reserves `time_to_live_s` at `price_ceiling_usd_per_hour`. For traffic between regions, all instances
+    together reserve `egress_usd`. `standby_for` is the attempt that the instance will replace. `on_demand_usd_per_hour`
+    is the price of the same type on demand in the same place, with which the bill of spot is compared. `for_gang` is
+    the attempt whose missing members these instances replace; None if they form a gang of their own.
     """
 
     offering: Offering
@@ -388,8 +387,8 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
     """
     Irrevocably: no attempt will start from this launch, and every runner terminates its instance.
 
-    `refused`: the cloud refused the request, so no instance exists. If the cloud never answered, an unknown one may
-    exist.
+    `refused`: the cloud refused the request, so no instance exists. If the cloud never answered, an instance may exist
+    that no runner has observed.
     """
 
     launch: Count
@@ -431,7 +430,7 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 
     `ended_at` is the cloud's time if it has a record. `last_step_seen` is the newest step in the agent's heartbeat,
     from which the lost steps are computed; None if no heartbeat was readable. If no runner observed the end,
-    `bounded_by` says which bound `ended_at` is; "" if the cloud reported the time. `stopped_at` is the agent's last
+    `bounded_by` names the bound that `ended_at` is; "" if the cloud reported the time. `stopped_at` is the agent's last
     sign of life, if the assumed end is later than that: nothing trained in between.
     """
 
@@ -458,8 +457,8 @@ class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
 
 class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
-    The run has spent the share of its budget at which to warn. At the pace so far the rest will be spent at
-    `passes_at`, in `epoch`; None if that cannot be foreseen. Written once.
+    The run has spent the share of its budget at which to warn. At the pace so far, the rest of the budget will be spent
+    at `passes_at`, in `epoch`; both are None if that cannot be foreseen. Written once.
     """
 
     spent_usd: Decimal
@@ -619,10 +618,11 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     A checkpoint exists: its bytes were read back and matched before this was written.
 
     `taken_at` is when training stood still for it, `stall_s` the total stall since the previous commit. `durable_s`
-    passed from the snapshot to this entry. A `suspect` one holds NaN or Inf, and no training resumes from it. `final`
-    says that no step follows it in this attempt. `borrows` are the prefixes of commits whose objects it needs too;
-    `sent_bytes` of its `size_bytes` are its own; None means all of them. `files` is None if no files belong to it, for
-    example in a run of an earlier version. `fit` counts the calls of fit() from 1; epochs and steps count on over them.
+    passed from the snapshot to this entry. A `suspect` checkpoint holds NaN or Inf, and no training resumes from it.
+    `final`: no step follows it in this attempt. `borrows` are the prefixes of other commits whose objects this
+    checkpoint needs too. Of its `size_bytes`, only `sent_bytes` are in its own objects; None means all. `files` is None
+    if no files belong to it, for example in a run of an earlier version. `fit` counts the calls of fit() from 1; epochs
+    and steps are counted over all calls.
 
     The checkpoint of a command's state folder has files only: no image, step 0 and no epoch.
 
@@ -656,17 +656,20 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
     @property
     def has_image(self) -> bool:
-        """True for the checkpoint of a training; that of a command has files only."""
+        """True for the checkpoint of a training; the checkpoint of a command has files only."""
         return self.size_bytes > 0 or self.files is None
 
     @property
     def puts(self) -> int:
-        """The number of objects put for it besides its files: the parts of its image, and a manifest of each rank."""
+        """
+        The number of objects stored for the checkpoint besides its files: the parts of its image, and a manifest of
+        each rank.
+        """
         return self.objects + (self.has_image if self.shards is UNSET else len(self.shards))
 
     @property
     def stored_bytes(self) -> int:
-        """The bytes stored for this checkpoint alone."""
+        """The bytes in this checkpoint's own objects, without the objects that it borrows."""
         return self.size_bytes if self.sent_bytes is None else self.sent_bytes
 
 

@@ -15,8 +15,8 @@ from spotrun.run.bounds import Count
 
 MEMBERS_MAX = 16
 """
-Maximum members of a gang. All members write at the same time that they are ready, and each one that loses the race for
-an entry number has to retry.
+Maximum members of a gang. All members report ready at about the same time, and each member that loses the race for an
+entry number has to retry.
 """
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]

@@ -1,5 +1,5 @@
 """
-The additional preconditions of the entries of a gang (protocol 32 to 48), each rule by itself.
+The additional preconditions of the entries of a gang (protocol 32 to 48), with a function for each rule.
 
 `GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang. In any other run, an entry that
 concerns gangs is void, just as it is for a spotrun that cannot read it.

@@ -28,7 +28,7 @@ def check_run(state: RunState, entry: Entry) -> None:
 
 def check(state: RunState, event: ev.Event) -> None:
     """
-    Check the preconditions of an event, including those for gangs in the run of a gang.
+    Check the preconditions of an event; in the run of a gang, also the preconditions for gangs.
 
     Raises:
         Refusal: the event breaks a precondition; the message names it.

@@ -1,4 +1,4 @@
-"""Finds why a program failed: the one line of its output that says it. Pure."""
+"""Finds why a program failed: the one line of its output that has the reason. Pure."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _exception(lines: Sequence[str]) -> str:
 
 
 def _exceptions(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the exception of each traceback, without those that the program survived."""
+    """Yield the exception of each traceback, without exceptions that the program survived."""
     for at, line in enumerate(lines):
         if not _TRACEBACK.match(line) or (at and lines[at - 1].startswith(_SURVIVED)):
             continue

@@ -268,8 +268,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     def lets_go(self, name: MemberName) -> bool:
         """
-        Return whether a member is left out of the next attempt. If a runner requested a drain, all members are;
-        otherwise only the member that the cloud takes. The other members of the gang take part in the next attempt.
+        Return whether a member is left out of the next attempt. If a runner requested a drain, all members are left
+        out; otherwise only the member that the cloud takes is left out. The other members of the gang take part in the
+        next attempt.
         """
         if self.gang is None or self.drain is not None:
             return True
@@ -392,8 +393,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     `opened_at` is when the run was created or last resumed. `pending` is the launch that has not begun an attempt yet.
     `last_end` is the entry that ended the newest attempt. `unsettled` are the launches whose bill may still grow, and
-    `settled_usd` is the cost of the others. `borrowers` maps the prefix of a commit to the numbers of the commits that
-    borrow from it; the last of them is not retired.
+    `settled_usd` is the cost of all other launches. `borrowers` maps the prefix of a commit to the numbers of the
+    commits that borrow from it; the last of them is not retired.
     """
 
     next_number: int = 1
@@ -435,9 +436,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_commit(self, attempt: int) -> bool:
         """
-        Return whether a commit of that attempt counts. In a gang, an ended attempt may commit until another begins: the
-        lead may still run after its attempt's end, and its snapshot has steps that would otherwise be lost (protocol
-        43).
+        Return whether a commit of that attempt counts. In a gang, an ended attempt may commit until another attempt
+        begins: the lead may still run after its attempt's end, and its snapshot has steps that would otherwise be lost
+        (protocol 43).
         """
         if self.terminal is not None:
             return False
@@ -518,8 +519,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def ended_by_hand(self, event: ev.InstanceGone) -> bool:
         """
-        Return whether another program or person than spotrun ended this instance in the cloud. Call this on the state
-        before `event`. Clouds also name the user when spotrun ends an instance, or when its guard does after the
+        Return whether a person, or a program other than spotrun, ended this instance in the cloud. Call this on the
+        state before `event`. Clouds also name the user when spotrun ends an instance, or when its guard does after the
         time-to-live.
         """
         launch, name = self.launches[event.launch], ev.name_of(event)
@@ -577,7 +578,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_weights(self) -> bool:
-        """True if the newest checkpoint is that of a training. The checkpoint of a command has files only."""
+        """True if a training made the newest checkpoint. The checkpoint of a command has files only."""
         newest = self.latest_commit()
         return newest is not None and newest.event.has_image
 

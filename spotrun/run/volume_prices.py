@@ -1,9 +1,9 @@
 """
 The prices of an instance's disk and public address, as dated list prices by region: volume_prices.json.
 
-EC2 gp3 is priced with the included speed only. In each region it costs four fifths of gp2, which is how the table was
-checked. Compute Engine's hyperdisk-balanced is cheaper than pd-balanced: $0.08 in us-central1. A public IPv4 address
-has cost the same everywhere since February 2024, and half on Google's spot.
+EC2 gp3 is priced with the included speed only. In each region gp3 costs four fifths as much as gp2; the table was
+checked with that ratio. Compute Engine's hyperdisk-balanced is cheaper than pd-balanced: $0.08 in us-central1. A public
+IPv4 address has cost the same everywhere since February 2024, and half as much on Google's spot instances.
 """
 
 from __future__ import annotations

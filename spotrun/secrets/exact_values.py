@@ -31,8 +31,8 @@ class ExactValues:
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
         """
-        Readings of values that contain characters which separate the letters of others. Those characters are hidden
-        too.
+        Readings of values that themselves contain characters which count as breaks in other values. Those characters
+        are hidden too.
         """
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
@@ -59,7 +59,10 @@ class ExactValues:
         return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
-        """Yield where a value begins whose first part ends the text, for each reading that has one."""
+        """
+        Yield, for each reading, the place where a value begins that the end of the text cuts off, if there is such a
+        value.
+        """
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):
                 if reading is None:

@@ -3,9 +3,10 @@ Finds values that follow a name which marks them as secret.
 
     --password X    HF_TOKEN=X    "api_key": "X"    X-Api-Key: X    Authorization: Bearer X    https://me:X@host/?sig=X
 
-The end of a name marks its value: `hub_token` does; `max_tokens`, `token-count` and `pad_token` do not. Some values are
-never secrets, under any name: a variable (`$HF_TOKEN`), a placeholder (`<token>`), a word like `None`, a path, a number
-after `token`, an expression (`token=self.token`), and a value of fewer than four characters.
+The end of a name decides whether its value is a secret: `hub_token` marks a secret; `max_tokens`, `token-count` and
+`pad_token` do not. Some values are never secrets, under any name: a variable (`$HF_TOKEN`), a placeholder (`<token>`),
+a word like `None`, a path, a number after `token`, an expression (`token=self.token`), and a value of fewer than four
+characters.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, s
 
     Raises:
         SecretUnreadable: a parameter is missing, or is not encrypted.
-        ClientError, BotoCoreError: the SDK's own errors, because the advice differs from that on an instance.
+        ClientError, BotoCoreError: the SDK's own errors, because the advice differs from the advice on an instance.
     """
     return _asked(paths, region, _HASTY)
 

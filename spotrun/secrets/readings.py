@@ -68,10 +68,10 @@ _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encod
 
 class Way(NamedTuple):
     """
-    A way to read a text. It applies the steps of `once`, and then those of `turn` repeatedly, at most `levels` times. A
-    text without any of the `signs` has no reading of this kind. Only values of at least `least` letters are sought; at
-    the end of a text, at least `part` letters count as the beginning of a value. `decodes`: a value that is too short
-    after decoding is not sought. `silent`: characters to ignore when each letter is read by itself.
+    A way to read a text. It applies the steps of `once`, and then the steps of `turn` repeatedly, at most `levels`
+    times. A text without any of the `signs` has no reading of this kind. Only values of at least `least` letters are
+    sought; at the end of a text, at least `part` letters count as the beginning of a value. `decodes`: a value that is
+    too short after decoding is not sought. `silent`: characters to ignore when each letter is read by itself.
     """
 
     turn: tuple[Step, ...] = ()
@@ -186,7 +186,10 @@ class Reading:
         return Reading(left, self, step) if left != self.left else self
 
     def until_begun(self, cuts: int) -> Reading:
-        """Return the reading without a possible beginning of a letter at its end, unless it was cut `cuts` times."""
+        """
+        Return the reading without a possible beginning of a letter at its end; unchanged if it was already cut `cuts`
+        times.
+        """
         begun = BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)
 

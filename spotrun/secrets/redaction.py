@@ -1,10 +1,10 @@
 """
 Removes secrets from texts before they leave in a notification.
 
-A secret is recognised by its value or by its shape. Known values are those of the run's own variables, of variables in
-the runner's environment whose names sound secret, and of webhook addresses. Twelve characters of a value are enough,
-because a line of a log may begin or end within a secret. The known shapes are keys and tokens of well-known services,
-and values after a name that marks them (`--password X`, `api_key: X`).
+A secret is recognised by its value or by its shape. Known values are the values of the run's own variables, of
+variables in the runner's environment whose names sound secret, and of webhook addresses. Twelve characters of a value
+are enough, because a line of a log may begin or end within a secret. The known shapes are keys and tokens of well-known
+services, and values after a name that marks them (`--password X`, `api_key: X`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ are ignored, both in a value and in a text: they stand for themselves, or belong
 written letter may begin at a backslash, the letter that it stands for is tried too.
 
 A text is read once from its beginning to its end. At each character the reader keeps all prefixes of values that may
-end there, which are never more than the values have prefixes.
+end at this character, so it never keeps more prefixes than the values have.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class SpelledValues:
 
     def begun(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield where a value begins of which at least `least` letters end the text. The last letter may be incomplete.
+        Yield the start of each value that the end of the text cuts off after at least `least` letters. The last letter
+        may be incomplete.
         """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):

@@ -115,8 +115,8 @@ def _texts(workdir: Path) -> Iterator[str]:
 
 class Script:
     """
-    The names that the script of a job defines itself, and the names in all Python files of the work folder. For a
-    command the former are empty. Files are read on first use, and once.
+    The names that the script of a job defines itself, and the names in all Python files of the work folder. A command
+    defines no names itself. Each file is read once, when it is first needed.
     """
 
     def __init__(self, spec: RunSpec) -> None:

@@ -50,8 +50,8 @@ _FLAGS = {
 @dataclass(frozen=True)
 class PlacedProblem:
     """
-    A problem, and the place where the user can find it: a line and column of the file, or a flag. `key` is the flag
-    then.
+    A problem, and the place where the user can find it: a line and column of the file, or a flag, which `key` then
+    names.
     """
 
     file: str | None
@@ -236,7 +236,7 @@ class Draft:
         self.document.unreadable -= dropped
 
     def placed(self) -> tuple[PlacedProblem, ...]:
-        """Return the problems in the order of the file, those of flags last."""
+        """Return the problems in the order of the file; problems of flags come last."""
         placed = dict.fromkeys(self.place(at, problem) for at, problem in self.problems)
         return tuple(sorted(placed, key=lambda p: (p.line is None, p.line or 0, p.column or 0)))
 
@@ -484,7 +484,7 @@ def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
 
 
 def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
-    """Replace values of the file with those of the flags. A replaced value is neither used nor checked."""
+    """Replace values of the file with the values of the flags. A replaced value is neither used nor checked."""
     for path, value in overrides.items():
         if value is None:
             continue

@@ -1,8 +1,8 @@
 """
 Refuses secrets in `envs` of a job: all readers of the ledger could read them forever.
 
-A value whose shape is that of a credential counts as a secret, whatever its name. A value with a name like PASSWORD
-counts too, unless it is a short word, a number or a path.
+A value with the shape of a credential counts as a secret, whatever its name. A value with a name like PASSWORD counts
+too, unless it is a short word, a number or a path.
 """
 
 from __future__ import annotations

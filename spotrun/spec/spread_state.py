@@ -92,7 +92,8 @@ def require_whole_state(spec: RunSpec) -> None:
 
 class _Reading:
     """
-    Reads the command of a job, the files of its work folder that the command names, and the files that those import.
+    Reads the command of a job, the files of its work folder that the command names, and the files that these files
+    import.
     """
 
     def __init__(self, workdir: Path) -> None:
@@ -179,7 +180,7 @@ class _Reading:
                 yield from self._files_of(module, self._folders)
 
     def _files_of(self, module: str, folders: Iterable[Path]) -> Iterator[Finding]:
-        """Yield the findings in the files of a module, and in those of the packages that contain it."""
+        """Yield the findings in the files of a module, and in the files of the packages that contain it."""
         parts = [part for part in module.split(".") if part]
         for folder in list(folders):
             for count in range(1, len(parts) + 1):

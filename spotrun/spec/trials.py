@@ -95,7 +95,7 @@ def _at_commas(text: str, listed: str) -> list[str]:
     return parts
 
 
-# -- where a parameter goes ------------------------------------------------------------------------------------------
+# -- the places of parameters ----------------------------------------------------------------------------------------
 
 
 def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
@@ -103,7 +103,7 @@ def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
     Return the job with these parameters.
 
     Raises:
-        SpecInvalid: neither the job nor its script has one of them.
+        SpecInvalid: neither the job nor its script has one of the parameters.
     """
     script = Script(spec)
     for name, value in params.items():
@@ -159,7 +159,7 @@ def _near(name: str, known: Collection[str]) -> list[str]:
     return alike[:1] or get_close_matches(name, sorted(known), 1, ALIKE)
 
 
-# -- what a trial may take -------------------------------------------------------------------------------------------
+# -- the limits of a trial -------------------------------------------------------------------------------------------
 
 
 def trial_spec(

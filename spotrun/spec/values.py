@@ -162,7 +162,7 @@ PRIVATE_FOLDER = ".spotrun"
 STATE_PATH_MAX = 500
 STATE_FILES_MAX = 100_000
 """
-Maximum files in a list of stored files. It repeats a limit of spotrun/folder/stored_files.py, which knows nothing of
+Maximum files in a list of stored files. It repeats a limit of spotrun/folder/stored_files.py, which is independent of
 jobs.
 """
 

@@ -56,7 +56,7 @@ def with_argument(
 
 def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
     """
-    Yield `names`, and those of the job's `key=value` arguments that end with one of them, like Hydra's
+    Yield `names`, and the keys of the job's `key=value` arguments that end with one of these names, like Hydra's
     `data.batch_size`.
     """
     yield from names

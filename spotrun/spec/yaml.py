@@ -256,7 +256,7 @@ class _Constructor:
 
     def merged(self, pairs: list[tuple[_Node, _Node]], key: Key) -> list[tuple[_Node, _Node]]:
         """
-        Return the pairs of a mapping, followed by those that `<<` adds for other keys. The mapping's own pairs take
+        Return the pairs of a mapping, followed by the pairs that `<<` adds for other keys. The mapping's own pairs take
         precedence, then earlier sources.
         """
         found = [(name, item) for name, item in pairs if not name.merges]

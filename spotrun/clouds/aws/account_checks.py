@@ -45,7 +45,8 @@ def caller(region: Region) -> Caller:
 
 def account_number(regions: Sequence[Region]) -> str:
     """
-    Return the number of the caller's account. Every region knows it, so a region that fails or hangs does not matter.
+    Return the number of the caller's account. Every region reports the same number, so a region that fails or hangs
+    does not matter.
 
     Raises:
         CloudError: none of the regions answers.
@@ -58,9 +59,9 @@ def account_number(regions: Sequence[Region]) -> str:
 
 def rehearse_termination(region: Region) -> str | None:
     """
-    Check with a dry run whether EC2 would let the caller end an instance. Return what it would end: the id of an
-    instance of spotrun's runs, or "any instance". None if this account has no such instance, and the check is
-    inconclusive, because a policy that checks tags refuses to end an instance that does not exist.
+    Check with a dry run whether EC2 would let the caller end an instance. Return the id of an instance of spotrun's
+    runs that the caller may end; "any instance" if this account has none, and the caller may end any. None if the check
+    is inconclusive: without such an instance, a policy that checks tags refuses in any case.
 
     Raises:
         CloudError: EC2 would not end an instance of spotrun's runs.

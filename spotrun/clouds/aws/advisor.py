@@ -52,7 +52,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 def bands_known(source: str, regions: Iterable[str], instance_types: Collection[str], clock: Clock) -> dict[str, str]:
     """
-    Return the band of each `REGION/TYPE` that the advisor at `source` knows, for `instance_types`, or for all types if
+    Return the band of each `REGION/TYPE` that the advisor at `source` lists, for `instance_types`, or for all types if
     that is empty.
 
     Raises:

@@ -64,11 +64,11 @@ def default_region() -> str:
 
 def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
     """
-    Check that the SDK knows these regions, because a call to a region that does not exist fails as if the network were
+    Check that the SDK lists these regions, because a call to a region that does not exist fails as if the network were
     down. `key` is the key in the job that names them.
 
     Raises:
-        SpecInvalid: the SDK does not know one of the regions.
+        SpecInvalid: the SDK does not list one of the regions.
     """
     session = _session()
     known = {each for name in session.get_available_partitions() for each in session.get_available_regions("ec2", name)}

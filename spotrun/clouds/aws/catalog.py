@@ -54,7 +54,7 @@ class Catalog:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """Yield a remark for each cached part that cannot be read now and is therefore as last read."""
+        """Yield a remark for each part that cannot be read now, so that the value of the last reading is used."""
         kept = {
             "the list of types": self._types.trouble,
             "where each type is": self._zones.trouble,

@@ -19,7 +19,7 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     The regions to rent in, and the surroundings of an instance.
 
     `instance_types` limits the offerings. If it is empty, every x86_64 type is offered, which takes a dozen pages of
-    EC2's lists. The security group is found by name; the subnets are those of its network. `image_id` takes precedence
+    EC2's lists. The security group is found by name; the subnets of its network are used. `image_id` takes precedence
     over `image_parameter`. `launch_template` is the name of a template that launches also use. `instance_profile` is
     the name of one profile for all runs; without it each run has its own profile.
     """

@@ -102,7 +102,7 @@ class AwsDoctor:
         yield Step("secrets", partial(secret_findings, region, self._secrets))
         yield Step("guard", self._guard)
 
-    # -- who asks, and when --------------------------------------------------------------------------------------
+    # -- the caller, and the time --------------------------------------------------------------------------------
 
     def _identity(self) -> Iterator[Finding]:
         who, skew = self._with_skew(lambda: account_checks.caller(self._region))
@@ -128,7 +128,7 @@ class AwsDoctor:
         """The time on this machine's own clock: the run's clock without the corrections from AWS's answers."""
         return self._clock.now() + self._clock.ahead
 
-    # -- what surrounds an instance ------------------------------------------------------------------------------
+    # -- the surroundings of an instance -------------------------------------------------------------------------
 
     def _image(self) -> Iterator[Finding]:
         image = describe_image(self._region, self._catalog.image)
@@ -161,7 +161,7 @@ class AwsDoctor:
         types = {each.instance_type for each in self._capacity.one_of_each().values()}
         return price_findings(self._region, sorted(types), self._clock.now())
 
-    # -- what the caller may do ----------------------------------------------------------------------------------
+    # -- the rights of the caller --------------------------------------------------------------------------------
 
     def _launches(self, *, rehearse: bool) -> Iterator[Finding]:
         """Rehearse launches like a run's: with a role made for the trial, or with the profile that the job names."""

@@ -32,7 +32,10 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 
 SNAPSHOT_FOR_S = 1.0
-"""Seconds for which one answer about a run in a region serves all callers: an account has few Describe calls (P15)."""
+"""
+Seconds for which one answer about a run in a region serves all callers, because an account may make few Describe calls
+(P15).
+"""
 QUOTA_HELD_FOR = timedelta(minutes=5)
 """Time for which an instance that has ended still counts against the quota (P5)."""
 KEY_READ_FOR_S = 600.0
@@ -47,8 +50,7 @@ class AwsDriver:
     """
     Rents out EC2 instances in the configured regions. CloudDriver describes its five methods.
 
-    It holds no run state: everything that it knows about an instance comes from EC2, where tags name the instance's
-    run.
+    It holds no run state: all facts about an instance come from EC2, where tags name the instance's run.
     """
 
     name = "aws"

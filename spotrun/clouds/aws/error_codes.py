@@ -48,7 +48,7 @@ class TokenReused(CloudError):
 
 
 class NoSuchInstance(CloudError):
-    """EC2 does not know the instance: it is long gone, or too new to be seen everywhere (P7)."""
+    """EC2 does not find the instance: it is long gone, or too new to be seen everywhere (P7)."""
 
 
 class BadLaunchTemplate(CloudError):
@@ -72,8 +72,8 @@ _IDENTITY = "check aws.instance_profile, or leave it out: each run has its own t
 _PROTECTED = "take its termination protection away: aws ec2 modify-instance-attribute --no-disable-api-termination …"
 _INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
 """
-The code and the words with which EC2 reports a profile, or its role, that it does not know yet. EC2 has no separate
-code for that.
+The code and the words with which EC2 reports a profile, or its role, that it cannot find yet. EC2 has no separate code
+for that.
 """
 
 ERRORS_BY_CODE = by_code(
@@ -109,7 +109,7 @@ ERRORS_BY_CODE = by_code(
         "RequestLimitExceeded Throttling ThrottlingException TooManyRequestsException RequestThrottled",
         "RequestThrottledException EC2ThrottledException ThrottledException SlowDown BandwidthLimitExceeded",
         "RequestTimeout RequestTimeoutException PriorRequestNotComplete InternalError InternalFailure Unavailable",
-        "ServiceUnavailable ConcurrentModification ServiceFailure DeleteConflict",  # IAM takes a while to know a change
+        "ServiceUnavailable ConcurrentModification ServiceFailure DeleteConflict",  # IAM applies a change after a while
     ),
     (BadImage, _IMAGE, "InvalidAMIID.NotFound InvalidAMIID.Unavailable InvalidAMIID.Malformed ParameterNotFound"),
     (
@@ -194,7 +194,7 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
 
 def _without_page(words: str) -> str:
     """
-    Return `words` without an HTML page, which a failing proxy sends, but with the page's title, which says as much.
+    Return `words`. If a failing proxy has sent an HTML page, replace the page by its title, which is as informative.
     """
     found = _PAGE.search(words)
     if found is None:

@@ -26,7 +26,8 @@ SERVICES = {
 
 def _calls(name: str) -> bool:
     """
-    Return whether spotrun reads a package's file: every file, except those of AWS services that spotrun does not call.
+    Return whether spotrun reads a package's file: every file, except the files of AWS services that spotrun does not
+    call.
     """
     parts = PurePosixPath(name).parts
     return parts[:2] != ("botocore", "data") or len(parts) == 3 or parts[2] in SERVICES
@@ -48,8 +49,8 @@ Linux 2.
 
 def function_of_this_installation(*, portable: bool = True) -> Function:
     """
-    Make the archive from this installation. If it need not be `portable`, nothing is fetched, and it may run on this
-    machine only.
+    Make the archive from this installation. Unless `portable`, nothing is fetched, and the archive may run only on this
+    machine.
 
     Raises:
         NotInstalled: a package is missing, or has no build for Lambda.

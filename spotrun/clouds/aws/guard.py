@@ -27,7 +27,7 @@ _NOBODYS = "spotrun-doctor"
 _FAR_AHEAD = timedelta(days=365)
 """
 Time until the guard that `doctor` makes would fire. If `doctor` dies before it deletes the guard, the next `doctor`
-deletes it; otherwise it fires, finds nothing to end, and disappears.
+deletes it; otherwise the guard fires, finds nothing to end, and disappears.
 """
 LATER = timedelta(minutes=5)
 """
@@ -59,7 +59,7 @@ def _lacks_group(region: Region) -> bool:
     try:
         _delete(region, _NOBODYS)
     except NotThere as error:
-        return f"group {GROUP}" in error.message.lower()  # only the message says which of the two is missing
+        return f"group {GROUP}" in error.message.lower()  # only the message names the missing one of the two
     return False
 
 

@@ -157,9 +157,15 @@ def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
 
 def _best_first(subnets: list[Subnet]) -> tuple[Subnet, ...]:
     """
-    Return the subnets of a zone that an instance may start in, best first: with free addresses, then with a way out,
-    then with public addresses, then with most addresses left. If the best one has a way out, those without are left
-    out.
+    Return the subnets of a zone that an instance may start in, best first. A *way out* is a route to the internet or to
+    another network. Subnets are ordered by these criteria, the first one first:
+
+    - free addresses
+    - a way out
+    - public addresses for its instances
+    - the number of free addresses
+
+    If the best subnet has a way out, subnets without one are left out.
     """
     best = sorted(subnets, key=_worth, reverse=True)
     if best[0].leads_out:

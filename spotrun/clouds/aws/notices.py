@@ -2,7 +2,7 @@
 The notices of EC2's metadata service (IMDSv2).
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: 404 is the normal answer;
-only a 200 with a known action and a time is a notice. Any other answer counts as none (failures.md N3 to N8).
+only a 200 with a known action and a time is a notice. Any other answer counts as no notice (failures.md N3 to N8).
 """
 
 from __future__ import annotations

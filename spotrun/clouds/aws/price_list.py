@@ -29,7 +29,7 @@ def read_price_list(region: Region, types: Sequence[str], now: datetime) -> Pric
     """
     Return the USD per hour of each type, or of every type if `types` is empty.
 
-    A denied or failed list is no error: prices that are some months old still put the types in order.
+    A denied or failed list is not an error: prices that are some months old still put the types in order.
     """
     shipped = shipped_prices(__package__, region.name)
     try:

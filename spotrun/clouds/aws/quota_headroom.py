@@ -31,7 +31,8 @@ class _User(NamedTuple):
 
 class Headroom:
     """
-    The unused part of each quota. `limits` are the vCPUs that each quota allows; `used` are those that instances use.
+    The unused part of each quota. `limits` has the vCPUs that each quota allows, and `used` the vCPUs that instances
+    use.
     """
 
     def __init__(self, limits: Mapping[Quota, int | None], used: Mapping[Quota | None, int]) -> None:
@@ -48,7 +49,7 @@ class Headroom:
 def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
     """
     Return the headroom for the types in `cpus`. `cpus` has the vCPUs of each type, for instances that EC2 lists without
-    theirs.
+    their vCPUs.
 
     Raises:
         CloudError: see CloudDriver; the call needs servicequotas:GetServiceQuota.

@@ -92,7 +92,7 @@ class RunRoles:
         names = (str(role["RoleName"]) for role in roles)
         return [name.removeprefix(OWN_PROFILE) for name in names if name.startswith(OWN_PROFILE)]
 
-    # -- one thing each, that may be there already -------------------------------------------------------------------
+    # -- single parts, which may exist already -----------------------------------------------------------------------
 
     def _have_role(self, name: str, tags: Mapping[str, str]) -> datetime | None:
         """Make the role. Return None, or the time when it was made if it existed already."""
@@ -135,8 +135,8 @@ class RunRoles:
 
     def _have_what_it_reads(self, role: Any) -> None:
         """
-        Add tags to a role that an earlier spotrun made without secrets or image. If the account's policies are as old,
-        they refuse the tags; but a role then reads its secrets without tags.
+        Add tags to a role that an earlier spotrun made without secrets or image. If the account's policies are as old
+        as the role, they refuse the tags; but under such policies a role reads its secrets without tags.
 
         Raises:
             CloudError: the role names other secrets or another image.
@@ -213,8 +213,8 @@ class RunRoles:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Treat a denial as temporary while the role is new: a caller's rights depend on the role's tags, which not all of
-        IAM knows at once.
+        Treat a denial as temporary while the role is new: a caller's rights depend on the role's tags, which do not
+        reach all of IAM at once.
         """
         try:
             yield
@@ -235,7 +235,7 @@ class RunRoles:
         except NotThere as error:
             if self._policy_arn in error.message:
                 raise CloudError(f"there is no policy {POLICY} in this account", hint=_DEPLOY) from error
-            # not all of IAM knows the name yet, or another runner is removing it
+            # a part of IAM does not recognise the name yet, or another runner is removing it
             raise CloudUnavailable(f"{name} is not all there: {error.message}") from error
 
 

@@ -69,9 +69,7 @@ def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 
 def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Finding]:
-    """
-    Compare the bucket's location with all regions except the first one. The check for any store compares that one.
-    """
+    """Compare the bucket's location with all regions except the first one, which the check for any store compares."""
     location = str(facts.get("location", "")).lower()
     if facts.get("locationType", "region") != "region" or not location:
         return

@@ -90,7 +90,7 @@ class Google(PatientClient):
 
     def project(self, named: str | None) -> str:
         """
-        Return the project that pays: the one in `named`, or else that of the login.
+        Return the project that pays: `named`, or else the login's own project.
 
         Raises:
             CloudError: neither names a project.

@@ -74,8 +74,8 @@ class Catalog:
     @property
     def remarks(self) -> Iterator[str]:
         """
-        Yield a remark for each cached part that cannot be read now and is therefore as last read, and for each zone
-        that did not answer.
+        Yield a remark for each part that cannot be read now, so that the value of the last reading is used, and for
+        each zone that did not answer.
         """
         kept = {
             "the types in each zone": self._placed.trouble,
@@ -103,7 +103,7 @@ class Catalog:
     @property
     def asked_for(self) -> Sequence[str]:
         """
-        The types whose history is read: those that the job names directly or through their GPUs. Each takes one call.
+        The types whose history is read, which the job names directly or through their GPUs. Each type takes one call.
         """
         return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
 

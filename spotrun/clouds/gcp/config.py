@@ -15,9 +15,9 @@ class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     The regions to rent in, and the surroundings of an instance.
 
-    `project` is None if the login determines it. `instance_types` limits the offerings. If it is empty, `accelerators`
-    limits them, which may include names of types; if both are empty, every x86_64 type is offered. `image` is the path
-    of an image or of a family. The subnetwork has the same name in each region. `service_account` is the address of one
+    `project` is None if the login determines it. `instance_types` limits the offerings. If it is empty, `accelerators`,
+    which may also name types, limits them. If both are empty, every x86_64 type is offered. `image` is the path of an
+    image or of a family. The subnetwork has the same name in each region. `service_account` is the address of one
     account for all runs; without it each run has its own account.
     """
 

@@ -82,7 +82,7 @@ def instance_of(record: Record, history: History, seen: Instance | None) -> Inst
     return None if end is None else _ended(record, made, operations, end, history, seen)
 
 
-# -- what is listed ----------------------------------------------------------------------------------------------------
+# -- listed instances --------------------------------------------------------------------------------------------------
 
 
 def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
@@ -134,7 +134,8 @@ def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offer
 
 def odd_labels(row: Mapping[str, Any]) -> str:
     """
-    Describe the labels that a row has lost, and those that were changed to wrong or unreadable values; "" if none.
+    Describe the labels that a row has lost, and the labels whose values were changed to wrong or unreadable ones; "" if
+    none.
     """
     labels = row.get("labels", {})
     odd = [
@@ -160,7 +161,7 @@ def why_not_ended(operations: Sequence[Operation]) -> str:
     return "" if error is None else f": {error.message}"
 
 
-# -- what is remembered ------------------------------------------------------------------------------------------------
+# -- remembered instances ----------------------------------------------------------------------------------------------
 
 
 def _begun(record: Record, made: Operation) -> Instance | None:
@@ -195,8 +196,8 @@ def _never_made(record: Record, made: Operation) -> Instance | None:
 
 def _refused_by(error: CloudError) -> EndedBy:
     """
-    Return who ended a launch that failed. Three faults in a row fail a run (P14), so only errors that another place or
-    another moment cannot help count as faults.
+    Return who ended a launch that failed. Three faults in a row fail a run (P14), so an error counts as a fault only if
+    no other place and no other moment can help.
     """
     if isinstance(error, QuotaExceeded):
         return EndedBy.QUOTA
@@ -244,8 +245,8 @@ def _ended(
 
 def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
     """
-    Return when the machine was switched off, if this driver saw it switched off, or the driver that deleted it did;
-    None if neither did. Google forgets an operation earlier than a disk that is left.
+    Return when the machine was switched off; None unless this driver, or the driver that deleted the instance, saw it
+    switched off. The switch-off operation is not used: Google may forget it while the disk is still there.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)

@@ -72,8 +72,8 @@ class GcpDoctor:
 
     def _steps(self) -> Iterator[Step]:
         """
-        Yield the steps. The step "regions" may drop regions from the configuration, so the later steps use those that
-        remain.
+        Yield the steps. The step "regions" may drop regions from the configuration, so the later steps use the regions
+        that remain.
         """
         google, own = self._google, self._own_accounts
         yield Step("identity", self._identity, is_vital=True)
@@ -100,7 +100,7 @@ class GcpDoctor:
         yield Step(OTHERS, others)
         yield Step("launch", lambda: [unknown("launch", _NEVER_REHEARSED, _DRY)])
 
-    # -- who asks, and when --------------------------------------------------------------------------------------
+    # -- the caller, and the time --------------------------------------------------------------------------------
 
     @cached_property
     def _project(self) -> str:
@@ -127,7 +127,7 @@ class GcpDoctor:
 
     def _unheard(self) -> Iterable[Finding]:
         """
-        Check that the regions exist, and leave out of all further checks those that do not.
+        Check that the regions exist. Leave missing regions out of all further checks.
 
         Raises:
             BadSurroundings: a configured region does not exist.
@@ -140,7 +140,7 @@ class GcpDoctor:
             raise no_such_region(unheard, self._regions)
         return ()
 
-    # -- what surrounds an instance ------------------------------------------------------------------------------
+    # -- the surroundings of an instance -------------------------------------------------------------------------
 
     def _image(self) -> Iterator[Finding]:
         image = find_image(self._google, self._config.image)
@@ -177,7 +177,7 @@ class GcpDoctor:
         else:
             yield ok("ingress", f"no rule lets anything into the network {network}")
 
-    # -- what there is to rent -----------------------------------------------------------------------------------
+    # -- capacity ------------------------------------------------------------------------------------------------
 
     @cached_property
     def _capacity(self) -> Capacity:
@@ -186,8 +186,8 @@ class GcpDoctor:
     @cached_property
     def _catalogs(self) -> dict[str, Catalog]:
         """
-        A catalog of all types for each region. If the region lacks the types that the job wants, the finding names the
-        others.
+        A catalog of all types for each region. If a region lacks the types that the job wants, the finding names the
+        types that it has.
         """
         everything = replace(self._config, instance_types=(), accelerators=())
         return {
@@ -209,7 +209,7 @@ class GcpDoctor:
         wanted = {name: row for name, row in told.items() if name in self._config.regions}
         yield from self._capacity.quota_findings(Limits(self._facts, wanted))
 
-    # -- the store, and who reaches it ---------------------------------------------------------------------------
+    # -- the store, and the accounts that reach it ---------------------------------------------------------------
 
     @property
     def _own_accounts(self) -> bool:

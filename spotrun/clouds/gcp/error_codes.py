@@ -4,7 +4,7 @@ Translates Google's error codes into the errors of the CloudDriver port.
 A refusal comes in one of two places. An HTTP answer has reasons and details
 (https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-requests); an operation that failed has codes
 (https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation). The rows G1 to G14 and P1 to P28 of
-the failure catalogue describe failures that they caused elsewhere.
+the failure catalogue describe failures that these errors caused elsewhere.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from spotrun.errors import (
 
 class StockedOut(InsufficientCapacity):
     """
-    The zone has no capacity left for this type. `elsewhere` are the zones that Google says have some, if it names any.
+    The zone has no capacity left for this type. `elsewhere` are the zones that have capacity according to Google, if it
+    names any.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, elsewhere: tuple[str, ...] = ()) -> None:
@@ -64,11 +65,14 @@ class BillingOff(AccessDenied):
 
 
 class PolicyForbids(CloudError):
-    """A policy of the organization forbids the request. Google sends the status of a race for it."""
+    """
+    A policy of the organization forbids the request. Google reports it with 412, the status of a lost race between two
+    requests.
+    """
 
 
 IDENTITY_DENIED = (IdentityUnknown, AccessDenied)
-"""Errors of a launch that pass once Google knows the service account everywhere: the driver repeats the launch."""
+"""Errors of a launch that pass once all of Google recognises the service account: the driver repeats the launch."""
 _ADDRESSES = "make the subnetwork's range larger: gcloud compute networks subnets expand-ip-range"
 _MORE = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
 _QUOTA = f"{_MORE}, or name another region"
@@ -141,7 +145,7 @@ _VAGUE = (
     *("forbidden", "PERMISSION_DENIED", "insufficientPermissions"),
     *("notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND", "EXTERNAL_RESOURCE_NOT_FOUND"),
 )
-"""Codes for whole classes of faults. If the details or the message say more, those count."""
+"""Codes for whole classes of faults. If the details or the message are more precise, they count instead."""
 _ACCOUNT = re.compile(r"service ?accounts?\b|\.gserviceaccount\.com\b", re.IGNORECASE)
 """Finds a service account in a message, by these words or by its address."""
 _BAD_REQUEST = 400
@@ -175,7 +179,7 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, OTHER_OFFERING)),
         ((404,), r"/machineTypes/", (Unsupported, OTHER_OFFERING)),
         ((400,), r"network|disk ?type", (BadSurroundings, _SURROUNDINGS)),
-        # Google sends the status of throttling, with a delay of a day: https://github.com/kubeflow/pipelines/issues/1052
+        # Google sends 429, the status of throttling, with a delay of a day: https://github.com/kubeflow/pipelines/issues/1052
         ((429,), r"maximum number of service accounts", (QuotaExceeded, _QUOTA)),
     )
 )
@@ -220,7 +224,7 @@ def lacking_identity(error: CloudError) -> CloudError:
     """
     Return the error of a launch: IdentityUnknown if its service account was not found, otherwise `error`.
 
-    For an account that it does not know yet, Compute Engine says `The resource 'ADDRESS' of type 'serviceAccount' was
+    For an account that it cannot find yet, Compute Engine reports `The resource 'ADDRESS' of type 'serviceAccount' was
     not found`. IAM uses similar words for an account that does not exist, for which NotThere is right.
     """
     if isinstance(error, NotThere) and _ACCOUNT.search(error.message):

@@ -35,7 +35,7 @@ class Fault(NamedTuple):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons in the details, which newer services send and which say more than `code`."""
+        """The reasons in the details, which newer services send and which are more precise than `code`."""
         return tuple(str(each["reason"]) for each in self._infos if "reason" in each)
 
     @property

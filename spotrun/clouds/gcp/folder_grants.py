@@ -3,8 +3,8 @@ Edits the policy of a run's folder. The policy lets the run's service account re
 the folder, and change only the objects that instances change.
 
 IAM has no denial for folders, so an instance cannot change an object only if no policy grants that:
-https://cloud.google.com/storage/docs/managed-folders. A condition says which of the folder's objects may be overwritten
-and deleted: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
+https://cloud.google.com/storage/docs/managed-folders. A condition limits the objects of the folder that may be
+overwritten and deleted: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ CREATE, CHANGE = "spotrunCreate", "spotrunChange"
 """Custom roles of the project; infra/gcp makes them."""
 CHANGED = ("checkpoints/", "environments/", "hints/agent-", "outputs/")
 """
-Prefixes of the keys that an agent overwrites or deletes. All other objects, such as those of the ledger, are created
-once.
+Prefixes of the keys that an agent overwrites or deletes. All other objects, such as the entries of the ledger, are
+created once.
 """
 VERSION = 3
 """The version of policies that have conditions: https://cloud.google.com/iam/docs/policies#versions."""

@@ -112,7 +112,7 @@ def _prefix(run_uid: str | None) -> str:
 
 def _plain(run_uid: str) -> str:
     """
-    Return a uid that is safe in an expression. Uids have only letters and digits; any other text is replaced by one
+    Return a uid that is safe in an expression. Uids have only letters and digits; any other text is replaced by a text
     that matches nothing.
     """
     return run_uid if re.fullmatch(r"[a-z0-9]{1,64}", run_uid) else "nobody"

@@ -58,7 +58,7 @@ def name_for(request: LaunchRequest) -> Name:
     Return the name for a request's instance.
 
     Raises:
-        Unsupported: the type's name cannot be that of a Google machine type.
+        Unsupported: no Google machine type can have this type's name.
     """
     pool = request.offering.pool
     name = Name(request.run_uid, request.launch, _crc(request.token), pool.capacity_type, pool.instance_type)

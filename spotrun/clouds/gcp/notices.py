@@ -4,7 +4,7 @@ The notices of Compute Engine's metadata server.
 https://cloud.google.com/compute/docs/instances/spot and
 https://cloud.google.com/compute/docs/metadata/querying-metadata: the server holds its answer back until a value has
 changed. It announces that the instance is taken, but not when, which depends on the notice that the launch requested.
-The fields of a graceful shutdown do not announce a preemption (failures.md N14). Any other answer counts as none.
+The fields of a graceful shutdown do not announce a preemption (failures.md N14). Any other answer counts as no notice.
 """
 
 from __future__ import annotations

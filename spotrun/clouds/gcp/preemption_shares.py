@@ -1,11 +1,11 @@
 """
 Computes how often Google has recently taken back spot instances of a type in a region, in the bands that Amazon uses.
 
-The two clouds' figures differ. Amazon's is the share of instances that were taken in a month. Google's is a share of
-the instances that *ended* on a day: those that Google ended, and not their users. It does not say how long they had
-lived, so a band computed here is not a rate. It only compares Google's types and regions with each other, and a run
-uses it only for that (spotrun.policy.interruption_rates). If users end one type as often as another, the rates at which
-Google takes instances are proportional to the odds r / (1 - r), and so roughly to the shares r if those are small.
+The two clouds' figures differ. Amazon's is the share of instances that were taken in a month. Google's is the share of
+the instances that *ended* on a day and that Google, not their users, ended. It does not show how long they had lived,
+so a band computed here is not a rate. It only compares Google's types and regions with each other, and a run uses it
+only for that (spotrun.policy.interruption_rates). If users end one type as often as another, the rates at which Google
+takes instances are proportional to the odds r / (1 - r), and so roughly to the shares r if the shares are small.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def read_price_list(
     Return the USD per hour of these machines, and of all others in the shipped table. `parts` returns the prices of
     parts, read or cached.
 
-    A failure of `parts` is no error: prices that are some months old still put the types in order.
+    A failure of `parts` is not an error: prices that are some months old still put the types in order.
     """
     shipped = {market: shipped_prices(__package__, region, market) for market in RENTED}
     try:

@@ -47,8 +47,8 @@ def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> s
     Return the id of the request. Google gives a repeated call with the same id the answer of the first call.
 
     The id follows from the token alone, so that another use of the token is detected. A call without a notice has
-    another id. So has a call after `denials` answers that the identity is unknown or not allowed, because Google would
-    repeat those answers.
+    another id. A call also has another id after `denials` answers that the identity is unknown or not allowed, because
+    Google would repeat those answers.
     """
     asked_for = f"{request.run_uid}{'' if notice else ':no-notice'}{f':{denials}' if denials else ''}"
     return str(uuid5(NAMESPACE_URL, f"spotrun:{request.token}:{asked_for}"))

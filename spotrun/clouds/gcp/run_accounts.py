@@ -92,7 +92,7 @@ class RunAccounts:
         self._take_grants(folder, email)
         self._ask("delete a service account", IAM, "DELETE", self._path_of(run_uid))
 
-    # -- one thing each, that may be there already -------------------------------------------------------------------
+    # -- single parts, which may exist already -----------------------------------------------------------------------
 
     def _have_account(self, run_uid: str, folder: str) -> datetime | None:
         """Make the account. Return None, or the time when it was made if it existed already."""
@@ -199,12 +199,12 @@ class RunAccounts:
     def _path_of(self, run_uid: str) -> str:
         return f"{self._accounts}/{quote(account_address(run_uid, self._project), safe='')}"
 
-    # -- what was refused --------------------------------------------------------------------------------------------
+    # -- refusals ----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Treat an unknown account as temporarily unknown while it is new, because buckets do not know it at once:
+        Treat an unknown account as temporarily unknown while it is new, because buckets do not recognise it at once:
         https://cloud.google.com/iam/docs/service-accounts-create.
         """
         try:

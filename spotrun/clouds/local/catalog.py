@@ -1,4 +1,4 @@
-"""Catalog of the local cloud: zones, and types at list prices like those of a real cloud. They are never billed."""
+"""Catalog of the local cloud: zones, and types at list prices like a real cloud's. They are never billed."""
 
 from __future__ import annotations
 

@@ -97,13 +97,13 @@ class LocalDriver:
                 settling.end_by_force(folder, self._log)
 
     def quotes(self, accelerators: Sequence[str], types: Sequence[str], regions: Sequence[str]) -> Quotes:
-        """Return the prices of offerings with any of those accelerators, of any of the types, in any of the regions."""
+        """Return the prices of offerings with one of `accelerators`, of one of the types, in one of the regions."""
         now = self._clock.now()
         wishes = [*wishes_by_flags(regions, types, accelerators)]
         wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]
         return Quotes(at=now, quotes=tuple(self._market.quote(each, now) for each in wanted))
 
-    # -- what only a simulated cloud can do ------------------------------------------------------------------
+    # -- actions of a simulated cloud only -------------------------------------------------------------------
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
         """
@@ -136,8 +136,7 @@ class LocalDriver:
 
     def record(self, instance_id: str) -> Record | None:
         """
-        Return everything that the cloud knows about an instance, including its processes and endpoint. For tests and
-        doctor.
+        Return the cloud's whole record of an instance, including its processes and endpoint. For tests and doctor.
         """
         folder = self._places.record_folder(instance_id)
         return None if folder is None else settling.settled(folder, self._log)

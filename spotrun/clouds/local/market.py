@@ -104,10 +104,10 @@ class Market:
         Return when instances in the pool next get a recommendation to rebalance, after `at` and before their loss; None
         if they get none.
 
-        AWS says that a recommendation can arrive before the notice, or together with it
-        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). It says neither how many come nor
-        how early. So three things are assumptions: the share `recommended`, the lead times, and that no loss follows
-        half of the recommendations.
+        According to AWS, a recommendation can arrive before the notice, or together with it
+        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS publishes neither how many
+        come nor how early. So three things are assumptions: the share `recommended`, the lead times, and that no loss
+        follows half of the recommendations.
         """
         loss = self.next_loss(pool, at)
         if loss is None:

@@ -1,7 +1,7 @@
 """
 This machine as a place that the user owns: one offering, at the price of using the machine, for one run at a time.
 
-Its instances are those of the local cloud: process trees with a supervisor that enforces their time-to-live. Each
+Its instances are instances of the local cloud: process trees with a supervisor that enforces their time-to-live. Each
 record has a lock that a dead process cannot hold, so an instance without a live supervisor has ended.
 """
 
@@ -87,7 +87,7 @@ class OwnMachine:
         return self._local.launch(request)
 
     def has(self, instance_id: str) -> bool:
-        """Return whether `instance_id` is or was an instance at home. No other cloud knows such instances."""
+        """Return whether `instance_id` is or was an instance at home. No other cloud lists such instances."""
         found = self._local.describe(instance_id) if self.is_here else None
         return found is not None and found.offering.capacity_type is CapacityType.OWN
 

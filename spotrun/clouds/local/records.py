@@ -49,7 +49,7 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Everything that the cloud knows about one instance, and that the instance's supervisor needs.
+    The cloud's whole record of one instance, with all values that the instance's supervisor needs.
 
     `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian` are
     None until they have started; a record without them is a launch that was cut short. `count` is the number of members

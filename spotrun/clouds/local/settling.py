@@ -118,7 +118,7 @@ def bury(
     _remove_container(folder.disk / CONTAINER)
     if record.instance.ended_at is None:
         record = record.end(at, by, init_exit_code)
-        folder.write(record)  # before the log, so that a repetition by another process logs the same
+        folder.write(record)  # before the log, so that another process that repeats this logs the same
     log.ended(record.instance)
     record = record.with_instance(state=InstanceState.TERMINATED)
     folder.write(record)

@@ -142,7 +142,7 @@ class Supervisor:
     def _until(self, at: datetime) -> timedelta:
         return at - self._clock.now()
 
-    # -- why it ends -----------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------------------
 
     def _why_end(self) -> EndedBy | None:
         now = self._clock.now()
@@ -325,7 +325,8 @@ class Supervisor:
 
 def guard(supervisor_pid: int, places: Places, folder: RecordFolder, give_up_at: float) -> None:
     """
-    Wait for the supervisor. Kill it if it outlives the time-to-live, and end the instance if the supervisor has not.
+    Wait for the supervisor. Kill it if it outlives the time-to-live, and end the instance if the supervisor has not
+    ended it.
     """
     overdue = not _wait_for_exit(supervisor_pid, give_up_at)
     if overdue:
@@ -350,7 +351,7 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
-    """Describe the instance as other processes see it: they know of a loss without notice only when it has come."""
+    """Describe the instance as other processes see it: they see a loss without notice only when it has come."""
     return Observer(
         instance_id=instance.instance_id,
         capacity_type=instance.offering.capacity_type,

@@ -72,8 +72,8 @@ class Programs:
 
 def require_submitting(commands: Commands) -> None:
     """
-    Check that this machine has the programs that submit, list and end jobs. Some machines have only those that show a
-    cluster.
+    Check that this machine has the programs that submit, list and end jobs. Some machines have only the programs that
+    show a cluster.
 
     Raises:
         CloudNotInstalled: a program is missing.

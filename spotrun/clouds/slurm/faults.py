@@ -62,7 +62,7 @@ def require_answer(answer: Answer, what: str) -> str:
     Return the output of a program that only reads.
 
     Raises:
-        CloudUnavailable: the program failed. Whatever its message, the failure says nothing about jobs or nodes.
+        CloudUnavailable: the program failed. Whatever its message, the failure is not evidence about jobs or nodes.
         AccessDenied: this user may not run it.
     """
     found = fault(answer, what)

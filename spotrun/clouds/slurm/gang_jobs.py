@@ -2,9 +2,9 @@
 The members of a gang, which Slurm runs as one job.
 
 When a member has ended, its node stays with the job, and Slurm accounts for the node until the job is over. `scontrol
-update` cannot take the first node from a job, and without accounting Slurm allows that only once for other nodes. So
-the member that ends last is billed for the nodes that the others have left in the job. A lost node leaves its job by
-itself.
+update` cannot take the first node from a job, and without accounting it can take other nodes only once. So the member
+that ends last is billed for the nodes that the other members have left in the job. A lost node needs no command to
+leave its job.
 """
 
 from __future__ import annotations

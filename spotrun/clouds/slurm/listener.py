@@ -29,7 +29,8 @@ _FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime|NodeList)=(\S+)")
 
 class JobStatus(NamedTuple):
     """
-    The controller's report about a job: whether it runs, its nodes, and when Slurm will end it (None: no preemption).
+    The controller's report about a job: whether it runs, its nodes, and when Slurm will end it (None if it is not
+    preempted).
     """
 
     runs: bool

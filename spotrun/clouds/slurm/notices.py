@@ -26,7 +26,8 @@ DEAF_AFTER_S = 12 * BEAT_S
 
 class HeardByStep:
     """
-    The notices that the listener writes: see NoticeSource. A file that was not touched for DEAF_AFTER_S is no answer.
+    The notices that the listener writes: see NoticeSource. If the file was not touched for DEAF_AFTER_S, the source
+    counts as not answering.
     """
 
     def __init__(self, file: Path, clock: Clock) -> None:

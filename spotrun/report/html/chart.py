@@ -88,7 +88,8 @@ def _there(launch: Launch, end: datetime) -> Stretch | None:
 
 def _bars(scale: Scale, stretches: Iterable[tuple[datetime, datetime, str]]) -> Markup:
     """
-    Draw the bars. Of bars too narrow to see, one for each thousandth and kind is drawn, so that the file stays small.
+    Draw the bars. If bars are too narrow to see, draw only one for each kind in each thousandth of the width, so that
+    the file stays small.
     """
     drawn: list[Markup] = []
     seen: set[tuple[float, str]] = set()

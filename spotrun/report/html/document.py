@@ -1,7 +1,7 @@
 """
 A whole page: one file that contains its style and script, and loads nothing.
 
-Its policy allows these two and nothing else.
+Its content security policy allows this style and this script, and nothing else.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ def _is_own(launch: Launch) -> bool:
 
 def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[Markup]:
     """
-    Yield the bars, the highest first, so that a higher bar never hides the bar of a cheaper instance. Of bars too
-    narrow to see, only one in each place is drawn.
+    Yield the bars, the highest first, so that a higher bar never hides the bar of a cheaper instance. If several bars
+    in one place are too narrow to see, only one is drawn.
     """
     drawn = sorted(
         ((charge, str(launch.intent.offering.capacity_type)) for launch, charged in shown for charge in charged),

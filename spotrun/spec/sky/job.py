@@ -52,7 +52,7 @@ def _take_envs(found: Translation) -> None:
             if key in found.unreadable and values[name] in NULLS:
                 found.cleared.append(key)
                 values[name] = ""
-                if section == "envs" and name != PASSWORD:  # the model says where a password belongs
+                if section == "envs" and name != PASSWORD:  # the model reports where a password belongs
                     found.refuse(key, "has no value", _value_for(name))
 
 
