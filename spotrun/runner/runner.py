@@ -130,8 +130,7 @@ class Runner:
     def ticks(self) -> Iterator[Tick]:
         """
         Yield ticks without a pause until a tick writes no entry, at most TICKS_MAX. So a launch is requested at once
-        after its intention is written, and the next offering at once after a refusal. During a notice, every pause is
-        downtime.
+        after its intention is written, and the next offering at once after a refusal. A pause would be downtime.
         """
         for _ in range(TICKS_MAX):
             tick = self.tick()
@@ -250,9 +249,7 @@ class Runner:
         return entry is not None
 
     def _arm_missing_guards(self, instances: Iterable[Instance]) -> None:
-        """
-        Arm the missing guards of instances that the cloud lists as this run's. A guard ends the instance that it names.
-        """
+        """Arm the missing guards of listed instances. A guard ends the instance that it names."""
         shown = {(each.launch, each.instance_id) for each in instances}
         for found in self._ledger.state.unguarded:
             if (found.launch, found.instance_id) in shown and self._driver.arm_at_last(*self._guarded(found)):

@@ -42,7 +42,7 @@ ROWS = (
 ROW_OF = {name: number for number, names in enumerate(ROWS) for name in names.split()}
 LANDMARKS_MAX = 12
 """Files directly below spotrun/."""
-EDGES_MAX = 200
+EDGES_MAX = 198
 """Maximum number of pairs of packages and landmarks, features left out, of which the first imports the second."""
 COMMAND_LINES_MAX = 60
 SHARED_BY_VERBS = {"__init__", "app", "options", "plain_help"}
@@ -82,6 +82,7 @@ AGENT_TAKES_ONLY = {
     "spotrun.clouds": {"spotrun.clouds.registry", "spotrun.clouds.notices"},
 }
 """An agent must install and start fast. It has nothing to create, and of its cloud it needs what announces the end."""
+STORY_LINES_MAX = 300
 AGENT_FILES_MAX = 45
 """Files directly in agent/, its groups left out."""
 BLOCKING = {
@@ -247,6 +248,11 @@ def test_there_are_few_landmarks_and_few_ties_between_rooms() -> None:
     core = [path for path in FILES if part_of(path) not in FEATURES]
     edges = {(part_of(path), part) for path in core for _, part in parts_imported_by(path) if part not in FEATURES}
     assert len(edges) <= EDGES_MAX, f"{len(edges)} edges"
+
+
+def test_the_file_that_tells_the_story_stays_short() -> None:
+    """The README links it."""
+    assert len((ROOT / "runner" / "runner.py").read_text().splitlines()) <= STORY_LINES_MAX
 
 
 def test_each_package_says_what_it_holds() -> None:
