@@ -41,7 +41,7 @@ class Activity(StrEnum):
     STALL = "stall"
     """Training stands still for a checkpoint."""
     PAUSED = "paused"
-    """Between a stop or failure and the request to resume. Belongs to no account: the run's clock stands still."""
+    """Between a stop or failure and the request to resume. Counts in no sum: the run's clock stands still."""
 
 
 DOWNTIME = tuple(kind for kind in Activity if kind not in (Activity.PRODUCTIVE, Activity.PAUSED))

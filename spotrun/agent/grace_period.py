@@ -23,7 +23,10 @@ from spotrun.run.state import RunState
 NOTICE_MARGIN_S = 0.3
 """System seconds that a busy machine may lose to scheduling."""
 LAST_WORD_S = 1.0
-"""Run seconds before the deadline at which the agent writes that the final snapshot will not be durable in time."""
+"""
+How long before the deadline, in run seconds, the agent gives up on a final snapshot that is not durable yet, and
+records that.
+"""
 LAST_WORD_MIN_S = 0.3
 """The same in system time: on a busy machine the write itself may have to wait for the processor."""
 DRAIN_WITHIN_S = 120.0

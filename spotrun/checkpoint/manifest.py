@@ -1,7 +1,7 @@
 """
 The manifest of a checkpoint: the objects that hold its image, and the bytes that each of them holds.
 
-    PREFIX/part-0000 … part-NNNN     the image in pieces; if the commit borrows, only the bytes changed since
+    PREFIX/part-0000 … part-NNNN     the image in pieces, without the bytes that the commit borrows
     PREFIX/manifest.json             sizes and BLAKE3 digests of the parts; its own digest goes into the ledger
 
 BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) is as trustworthy as SHA-256, and reads 4 to 5 GB/s per core

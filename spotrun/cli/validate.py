@@ -29,7 +29,9 @@ def validate(
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the translated job next to the file."),
+        typer.Option(
+            "--write", metavar="JOB.yaml", help="With --from: write the translated job here, next to SkyPilot's file."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

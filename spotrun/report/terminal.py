@@ -202,7 +202,7 @@ def _without_price(total: Account) -> str:
 
 
 def at_home(summary: RunSummary) -> str:
-    """Return the wear and power of the user's own machine, on their own line because they are not on any bill."""
+    """Return a line with the cost of the user's own machine (wear and power). It is separate: no bill has it."""
     total = summary.total
     hours = f"{total.own_paid / timedelta(hours=1):.2f} h"
     share = percent(float(total.own_paid / total.paid))

@@ -420,7 +420,8 @@ class Fit:
 
     def finish(self) -> None:
         """
-        Take the final snapshot, once. It exists already if training resumed from it and had nothing left to do.
+        Take the final snapshot and report the end, once. Take none if training resumed from the final one and had
+        nothing left to do.
         """
         if self._finished:
             return

@@ -1,8 +1,9 @@
 """
 Sends SIGTERM to a command, and decides whether the command then ended by itself, with its files complete.
 
-A shell that runs a program dies of SIGTERM at once, or runs its next line when the program has ended. So the shell is
-stopped, and the program that it runs gets the signal. If the program catches SIGTERM, its workers do not get it.
+A shell that is running a program dies at once if it gets SIGTERM. If only the program gets it, the shell goes on to its
+next line when the program has ended. So shells are paused with SIGSTOP, and only the program gets SIGTERM. Its children
+do not, unless the program is a shell that catches the signal.
 `targets_of` decides which processes get which signal, without side effects; `Termination` acts.
 """
 

@@ -194,7 +194,7 @@ class RunRoles:
             self._ask(what, operation, **parameters)
         except NotThere as error:
             if look and self._is_there(look, **parameters):
-                raise CloudUnavailable(f"IAM shows what it says is not there: {error.message}") from error
+                raise CloudUnavailable(f"IAM still shows what it calls missing: {error.message}") from error
 
     def _is_there(self, look: str, **parameters: Any) -> bool:
         try:

@@ -92,7 +92,7 @@ def level(part: float) -> float:
 
 
 def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
-    """Draw a line in a plot. A point is a percent of the width, and a part of the height (see `level`)."""
+    """Draw a line in a plot. A point is x in percent of the width, and its height from 0 to 1 (see `level`)."""
     placed = " ".join(f"{x:.2f},{level(part):.1f}" for x, part in points)
     line = element("polyline", points=Markup(placed), class_=class_)  # markup: too long for `literal`
     box = {"viewBox": f"0 0 100 {HEIGHT}", "preserveAspectRatio": "none"}

@@ -50,7 +50,10 @@ def _part_like(made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str |
 
 
 def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
-    """Return whether every attribute that images do not hold is the same object in both."""
+    """
+    Return True if the tensors of both have the same names and shapes, and every other attribute of `made` that is not a
+    scalar is the same object in `part`.
+    """
     if {n: t.shape for n, t in _tensors(made).items()} != {n: t.shape for n, t in _tensors(part).items()}:
         return False
     for one, other in zip(made.modules(), part.modules(), strict=True):
