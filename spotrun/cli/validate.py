@@ -29,9 +29,7 @@ def validate(
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option(
-            "--write", metavar="JOB.yaml", help="With --from: write the translated job here, next to SkyPilot's file."
-        ),
+        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the job next to SkyPilot's file."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
