@@ -142,7 +142,7 @@ def make_environment(container: Container, folder: Path) -> None:
     Raises:
         ImageUnusable: the image's Python cannot make an environment.
     """
-    done = _run(container, [python_in(container), "-I", str(PACKAGE / "agent" / "layer.py"), str(folder)])
+    done = _run(container, [python_in(container), "-I", str(PACKAGE / "agent" / "machine" / "layer.py"), str(folder)])
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise ImageUnusable(

@@ -106,7 +106,7 @@ def test_doctor_checks_nothing_else_without_a_login(
     log_out(monkeypatch, tmp_path)
     found = examined(clock)
     assert list(found) == ["identity"]
-    assert "nobody is logged in" in found["identity"].detail
+    assert "no login to Google Cloud" in found["identity"].detail
     assert "gcloud auth application-default login" in found["identity"].hint
     assert found["identity"].exit_code == CloudError.exit_code
     assert account.asked == []

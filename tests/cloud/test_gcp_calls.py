@@ -193,7 +193,7 @@ def test_call_without_a_login_sends_nothing(
     log_out(monkeypatch, tmp_path)
     found = refusal(Google(ManualClock(), PATIENT))
     assert isinstance(found, CredentialsRefused)
-    assert "nobody is logged in" in found.message
+    assert "no login to Google Cloud" in found.message
     assert "gcloud auth application-default login" in (found.hint or "")
     assert server.asked == []
 

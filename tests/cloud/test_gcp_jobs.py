@@ -145,5 +145,5 @@ def test_a_dry_run_says_what_it_could_not_look_at_and_does_not_try(
     said = spotrun("launch", job(gcp=f"{{service_account: {SHARED}}}"), "--dry-run")
     assert said.code == 0, said.err
     told = " ".join(said.err.split()) + " ".join(said.out.split())
-    assert "note: not looked at: Google refused to read the service account" in told
+    assert "note: not checked: Google refused to read the service account" in told
     assert "note: rights, quotas and secrets are not checked here: `spotrun doctor gcp JOB.yaml` does" in told

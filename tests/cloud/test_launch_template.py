@@ -106,7 +106,7 @@ def test_missing_launch_template_is_reported_by_its_name(account: GuardedAccount
         ({"InstanceMarketOptions": {"MarketType": "spot"}}, "on demand"),
         ({"NetworkInterfaces": [{"DeviceIndex": 0, "AssociatePublicIpAddress": True}]}, "NetworkInterfaces"),
         ({"KeyName": "mine"}, "key pair"),
-        ({"DisableApiTermination": True}, "nobody could end"),
+        ({"DisableApiTermination": True}, "could not be ended"),
         ({"HibernationOptions": {"Configured": True}}, "hibernates"),
         ({"Placement": {"Tenancy": "dedicated"}}, "dedicated"),
         ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdb", "Ebs": {"Encrypted": True}}]}, "/dev/sdb"),

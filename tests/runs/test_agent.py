@@ -183,7 +183,7 @@ def test_a_hung_trainer_is_ended_with_its_stacks_in_the_log(
     assert exited.cause is Cause.HANG
     node.powers_off()
     run.wait_for(ev.RunCompleted)
-    assert "in go_wrong" in run.log(node)
+    assert "in act" in run.log(node)
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ def test_from_the_first_typo_to_the_first_report(sandbox: Sandbox, project: Path
     assert "try: add -y" in spotrun("launch", "job.yaml").err
     assert "start one with `spotrun launch" in spotrun("status").out
     with Terminal([*SPOTRUN, "launch", "job.yaml"], columns=60) as terminal:
-        terminal.until("Nobody is billed")
+        terminal.until("There is no bill")
         terminal.until("Launch? [Y/n]: ")
         terminal.press_ctrl_c()
         assert "nothing was launched" in terminal.ended(130)

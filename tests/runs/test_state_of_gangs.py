@@ -54,7 +54,7 @@ def test_two_ranks_of_torchrun_end_like_two_bare_processes_although_member_1_was
         "resources: {cloud: local, accelerators: 'V100:1'}\nlocal: {time_scale: 10, boot: 20s}\n"
     )
     launch = sandbox.start("launch", job, "-y")
-    eventually(lambda: sandbox.store.exists() and list(sandbox.store.glob("pair-*/ledger/*")), WITHIN_S)
+    eventually(lambda: sandbox.store.exists() and list(sandbox.store.glob("pair-*/ledger/*0.json")), WITHIN_S)
     eventually(lambda: sandbox.state("pair").latest_commit(), WITHIN_S)
     sandbox.call("chaos", "pair", "--member", "1.1", "--no-notice")
     eventually(lambda: len(sandbox.state("pair").attempts) == 2, WITHIN_S)

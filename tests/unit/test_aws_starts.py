@@ -163,7 +163,7 @@ def test_p33_the_console_of_an_instance_interrupted_at_boot_is_not_read(run: Pla
     _, living = rents(run)
     run.aws.interrupt(living)
     run.goes_on(2, 2)
-    assert "get_console_output" not in run.aws.asked
+    assert "get_console_output" not in run.aws.counts
 
 
 def test_p33_the_boot_log_of_a_silent_instance_is_reported_when_it_is_given_up(run: PlainAwsRun) -> None:

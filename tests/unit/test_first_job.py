@@ -137,7 +137,7 @@ def test_init_replaces_nothing_unless_forced_and_takes_any_name(folder: Path) ->
     assert (folder / "train.yaml").read_text() == "mine"
     assert call("init", "train.py", "--force").exit_code == 0
     assert call("init", "train.py", "--out", "other.yaml").exit_code == 0
-    assert "not beside" in str(call("init", "train.py", "--out", "/tmp/other.yaml").exception)
+    assert "not next to" in str(call("init", "train.py", "--out", "/tmp/other.yaml").exception)
     for name in ("a b.py", "null.py", "1.py", "#x: y.py", "ünter 'q' \"d\".py"):
         (folder / name).touch()
         assert call("init", name).exit_code == 0, name

@@ -75,7 +75,7 @@ def test_down_ends_a_run_from_elsewhere_and_runs_none_of_its_commands(runs: Path
     planted(runs)
     said = spotrun("down", "demo", "--yes")
     assert said.code == 0
-    assert "nobody is notified" in said.err
+    assert "no notifications" in said.err
     assert not (runs.parent / CANARY).exists()
 
 
