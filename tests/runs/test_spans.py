@@ -21,6 +21,7 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import fold
 from tests.support.called_spotrun import Spotrun
+from tests.support.called_spotrun import runs as runs
 from tests.support.decisions import spec
 from tests.support.histories import START, History, histories
 from tests.support.http_server import HttpServer, Reply, Request

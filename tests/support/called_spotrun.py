@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -54,3 +55,13 @@ class Spotrun:
 def spotrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
     """Calls a command in this process. Rooms whose tests do so import it."""
     return Spotrun(monkeypatch, capsys)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store that is there and empty; the folder of the test is the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
+    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path / "runs"))
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"

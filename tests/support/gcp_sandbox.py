@@ -87,7 +87,7 @@ class Gcp(Sandbox):
             "secrets: [WORD]\nresources: {cloud: gcp}\n"
             "setup: date +%s%N > $VIRTUAL_ENV/made-at\n"
             f"gcp: {{regions: [{REGION}], instance_types: [{TYPE}]}}\n"
-            "policy: {on_demand_after: 90s, return_to_spot: true, return_cooldown: 60s}\n"
+            "policy: {on_demand_after: 150s, return_to_spot: true, return_cooldown: 60s}\n"
         )
         return self.job_file(name, rest + extra, arguments, program)
 

@@ -23,8 +23,8 @@ from spotrun.agent.files.content_store import SECRET, SECRET_NAME, Pieces
 from spotrun.agent.files.outputs import _Storing
 from spotrun.agent.files.restore import FilesOfCommit
 from spotrun.agent.logs.output_redaction import OutputRedaction
-from spotrun.agent.snapshots.frozen import Descriptors
 from spotrun.agent.snapshots import frozen as agent_frozen
+from spotrun.agent.snapshots.frozen import Descriptors
 from spotrun.checkpoint import pruning
 from spotrun.checkpoint.chosen_files import all_but
 from spotrun.checkpoint.outputs import garbage, kept, read_listing, verify_files
