@@ -91,5 +91,5 @@ def test_peer_that_closes_at_once_or_sends_no_welcome_is_no_agent(
     for name, answer in answers.items():
         with listening(tmp_path / name, answer) as address:
             monkeypatch.setenv(AGENT, address)
-            with pytest.raises(LinkLost, match=r"has gone|no agent"):
+            with pytest.raises(LinkLost, match=r"has gone|is not an agent"):
                 trainer_link.from_environment()
