@@ -1,7 +1,7 @@
 # make demo    train examples/resnet50.yaml, fitted to this machine, through interruptions on the local cloud (nothing is rented)
 # make help    this list
 # make quick   what needs no server, no training and no kill: run it after each edit (210 s on 2 idle cores, 363 s of processor time)
-# make test    everything that has to hold: run it before each push (half an hour on 2 idle cores)
+# make test    everything that has to hold: run it before each push (40 minutes on 2 cores)
 # make torture what the tests do to object stores, at full length
 # make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (an hour and a half)
 # make attacks 10,000 simulated runs whose node writes what it likes: is anything spent, ended or undone? (ten minutes)
