@@ -122,10 +122,6 @@ class World(NamedTuple):
         in_gang = self.run.current is not None and name in self.run.current.names
         return not self.run.is_wanted(name) or (self.run.has_to_leave(name) and not in_gang)
 
-    def is_ready(self, at: int) -> bool:
-        word = self.run.member(self.members[at].name).ready
-        return word is not None and word.after == self.run.last_end
-
     def group(self, place: int) -> list[Member]:
         """The members whose trainers of the newest incarnation of an attempt have met."""
         newest = len(self.attempt(place).trainers) - 1

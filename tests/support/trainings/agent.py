@@ -20,7 +20,6 @@ from spotrun.trainer_link import (
     ArenasWanted,
     Arrived,
     DrainWanted,
-    EpochEnded,
     Finished,
     FitBegins,
     Hello,
@@ -28,7 +27,6 @@ from spotrun.trainer_link import (
     Refused,
     Resume,
     SnapshotTaken,
-    SnapshotWanted,
     Welcome,
 )
 from spotrun.wire import unix_path
@@ -231,14 +229,8 @@ class Agent:
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if self.job.get("ranks") else os.kill)(self.pid, signal.SIGKILL)
 
-    def want_snapshot(self) -> None:
-        self.link.send(SnapshotWanted(why="interval"))
-
     def drain(self) -> None:
         self.link.send(DrainWanted(reason="a test"))
 
     def told(self, kind: type) -> list:
         return [message for message in self.messages if isinstance(message, kind)]
-
-    def epochs_told(self) -> list[int]:
-        return [message.epoch for message in self.told(EpochEnded)]
