@@ -9,6 +9,7 @@ import contextlib
 import copy
 import difflib
 import os
+import shlex
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ class SpecFileInvalid(SpecInvalid):
     def _hint(self, path: Path, problems: tuple[PlacedProblem, ...]) -> str:
         if all(problem.file is None for problem in problems):
             return "correct the flag; --help shows all flags"
-        return f"correct the file, then run `spotrun validate {shown(path, 200)}`"
+        return f"correct the file, then run `spotrun validate {shlex.quote(shown(path, 200))}`"
 
 
 def load_spec(

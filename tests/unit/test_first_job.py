@@ -178,3 +178,11 @@ def test_a_pattern_that_leads_elsewhere_is_a_problem_with_its_line(folder: Path)
     assert "outputs[2]: x/../y leads out" in str(caught.value)
     (folder / "job.yaml").write_text("train: {script: train.py}\noutputs: {files: [a.txt], max_gb: 0.5}\n")
     assert load_spec(folder / "job.yaml").outputs.max_gb == 0.5
+
+
+def test_advice_on_a_job_file_with_a_blank_in_its_name_can_be_pasted(tmp_path: Path) -> None:
+    job = tmp_path / "my job.yaml"
+    job.write_text("name: a b\ntrain: {script: train.py}\n")
+    with pytest.raises(SpecInvalid) as refused:
+        load_spec(job, {}, "")
+    assert f"`spotrun validate '{job}'`" in str(refused.value.hint)
