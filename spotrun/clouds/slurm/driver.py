@@ -12,7 +12,7 @@ from spotrun.clouds.slurm.faults import fault, require_answer
 from spotrun.clouds.slurm.gang_jobs import GangJob
 from spotrun.clouds.slurm.ids import job_of, step_name
 from spotrun.clouds.slurm.member_files import MemberEnd, MemberFiles, Seat, read_seats
-from spotrun.clouds.slurm.queue import LIST, RUNNING, STEPS, Job, Step, instance_of, of_token, read_queue, read_steps
+from spotrun.clouds.slurm.queue import LIST, STEPS, Job, Step, has_nodes, instance_of, of_token, read_queue, read_steps
 from spotrun.clouds.slurm.submission import BOOTSTRAP, files_of, logs, submission
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
@@ -166,7 +166,7 @@ class SlurmDriver:
         if job.tags.count is None:
             return [instance_of(job)]
         files = files_of(job.token)
-        if job.state == RUNNING and job.nodes:
+        if has_nodes(job.state) and job.nodes:
             self._look_at_members(job, files)
         gang = GangJob(job, files.seats(), [files.ended(member) for member in range(job.tags.count)])
         if gang.is_deserted:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from spotrun.clouds.slurm.commands import Commands, Programs
 from spotrun.clouds.slurm.notices import BEAT_S, write
+from spotrun.clouds.slurm.queue import has_nodes
 from spotrun.errors import CloudError
 
 TRIES = 3
@@ -91,7 +92,7 @@ def read_job(told: str) -> JobStatus:
     """Read scontrol's output about a job. If the job runs and has a PreemptTime, its EndTime is the deadline."""
     facts = dict(_FACT.findall(told))
     ends, preempted = facts.get("EndTime", ""), facts.get("PreemptTime", "")
-    runs = facts.get("JobState") == "RUNNING"
+    runs = has_nodes(facts.get("JobState", ""))
     taken = runs and preempted.isdecimal() and ends.isdecimal()
     return JobStatus(runs, datetime.fromtimestamp(int(ends), UTC) if taken else None, facts.get("NodeList", ""))
 
