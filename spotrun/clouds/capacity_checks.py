@@ -96,7 +96,7 @@ def accelerators_of(kinds: Iterable[InstanceType]) -> str:
 
 
 def quota_findings(markets: Sequence[Sequence[Allowance]]) -> Iterator[Finding]:
-    """Judge each quota of each market. A quota that is too small is only a warning while another market has room."""
+    """Judge each quota of each market. A quota that is too small is only a warning if another market has room."""
     nothing_fits = bool(markets) and all(any(each.is_too_small for each in market) for market in markets)
     first: dict[str, Allowance] = {}
     for allowance in (each for market in markets for each in market):

@@ -80,8 +80,8 @@ class RentalFlags(NamedTuple):
 
 class Shell(NamedTuple):
     """
-    A command that opens a shell, and the folder to call it in. `needs` maps each program that it uses to where to get
-    that program; `advice` is shown if the connection fails.
+    A command that opens a shell, and the folder to call it in. `needs` maps each program that the command uses to where
+    to get the program; `advice` is shown if the connection fails.
     """
 
     command: tuple[str, ...]
@@ -146,7 +146,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
         Return the clock of a run that begins now.
 
-        On a rented machine a second lasts a second, unless a rehearsal has passed on the clock of its simulated cloud.
+        The clock runs at real speed, unless a rehearsal on a simulated cloud has passed its faster clock down in the
+        environment.
         """
         handed_down = clock_from_environment()
         return handed_down if handed_down.scale != 1 else ScaledClock(datetime.now(UTC), 1.0)
@@ -227,7 +228,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         Raises:
             CloudError: this cloud has no way to forward ports.
         """
-        raise CloudError(f"spotrun leads no port to an instance on {self.name}", hint="leave out -L")
+        raise CloudError(f"spotrun cannot forward a port to an instance on {self.name}", hint="leave out -L")
 
     def console(self, instance: Instance) -> str | None:
         """
@@ -245,7 +246,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         Raises:
             CloudError: the instance does not exist, or only the cloud itself can take it.
         """
-        raise CloudError(f"{instance_id} is on {self.name}, which takes instances back by itself")
+        raise CloudError(f"{instance_id} is on {self.name}, where only the cloud interrupts instances")
 
     def forget(self, run_uid: str) -> None:
         """Delete what this machine keeps of a run's ended instances, such as their disks."""

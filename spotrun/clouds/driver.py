@@ -19,11 +19,11 @@ class CloudDriver(Protocol):
     the cloud leaves a driver as a SpotrunError:
 
         InsufficientCapacity   this offering has no capacity   -> try another offering
-        QuotaExceeded          a quota of the account is full  -> tell the user, try another; repeat ever later
+        QuotaExceeded          a quota of the account is full  -> tell the user, try another; retry ever more slowly
         CloudError itself      the cloud rejects the request   -> the same
         CloudUnavailable       throttled, 5xx, network         -> try again later
         AccessDenied           credentials or permissions      -> the user has to fix them: report it
-        IdentityUnknown        the instance's identity is not known -> wait, if it is new
+        IdentityUnknown        the cloud does not find the instance's identity -> wait, if the identity is new
         LaunchTokenSpent       the token's instance is gone    -> that launch is over; use a new token
     """
 
@@ -53,9 +53,9 @@ class CloudDriver(Protocol):
         instance is stopping.
 
         With a `count`, start this many members and return the first; `instances` lists all of them, each with its index
-        and, once it runs, its address. Either all start or none: room for fewer counts as no capacity, and a caller
-        that dies midway leaves none or all. A driver that cannot start members refuses the request (`require_one`) and
-        starts nothing.
+        and, once it runs, its address. Either all start or none, even if the caller dies midway; capacity for only some
+        of them counts as no capacity. A driver that cannot start members refuses the request (`require_one`) and starts
+        nothing.
 
         Raises:
             LaunchTokenSpent: the token's instance, or all of its members, existed and are terminated.
@@ -103,13 +103,13 @@ def require_one(request: LaunchRequest, cloud: str) -> None:
     """
     if request.count is not None:
         raise CloudError(
-            f"{cloud}: this driver starts instances one by one, and no {count_of(request.count, 'member')} of a gang",
+            f"{cloud}: this driver starts single instances, not {count_of(request.count, 'member')} of a gang",
             hint="remove num_nodes from resources, or train on another cloud",
         )
 
 
 class WrappedDriver:
-    """A driver that passes every call to another one. Subclasses add behaviour to a driver."""
+    """Passes every call to another driver. A subclass adds behaviour."""
 
     def __init__(self, driver: CloudDriver) -> None:
         self.name = driver.name

@@ -45,7 +45,7 @@ class BadSurroundings(CloudError):
 
 
 class CredentialsExpired(LoginNeeded):
-    """The credentials have expired. The user can renew them while the run goes on (P26)."""
+    """The credentials have expired. The user can renew them while the run continues (P26)."""
 
 
 class CredentialsRefused(AccessDenied):
@@ -57,11 +57,11 @@ class ClockWrong(CloudUnavailable):
 
 
 class Unexplained(CloudUnavailable):
-    """The cloud's SDK failed in a way that spotrun has no name for. The fault is assumed to pass, and is counted."""
+    """The cloud's SDK failed with an error that spotrun does not list. The fault is assumed to pass, and is counted."""
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether the fault ends soon by itself. An expired login and a wrong clock wait for the user."""
+    """Return whether the fault passes without the user. An expired login and a wrong clock need the user."""
     return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
 
 

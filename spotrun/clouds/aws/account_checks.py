@@ -39,7 +39,7 @@ def caller(region: Region) -> Caller:
     Raises:
         CloudError: there are no credentials, or AWS does not accept them.
     """
-    answer = region.ask("say whose credentials these are", region.sts.get_caller_identity)
+    answer = region.ask("identify the caller", region.sts.get_caller_identity)
     return Caller(answer["Arn"], answer["Account"], answered_at(answer))
 
 
@@ -61,7 +61,7 @@ def rehearse_termination(region: Region) -> str | None:
     """
     Check with a dry run whether EC2 would let the caller end an instance. Return the id of an instance of spotrun's
     runs that the caller may end; "any instance" if this account has none, and the caller may end any. None if the check
-    is inconclusive: without such an instance, a policy that checks tags refuses in any case.
+    is inconclusive: if there is no such instance, a policy that checks tags refuses every dry run.
 
     Raises:
         CloudError: EC2 would not end an instance of spotrun's runs.

@@ -42,7 +42,7 @@ def config_for(patience: Patience) -> Config:
 
 
 def _session() -> Session:
-    """Return a session with the settings and credentials of this moment."""
+    """Return a session with the current settings and credentials."""
     session = Session()
     session.register_component("data_loader", _MODELS)
     return session
@@ -82,7 +82,8 @@ def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
 
 def _like(name: str, known: Iterable[str]) -> str | None:
     """
-    Return the region that was probably meant: one with two letters swapped, or else the nearest name, if one is near.
+    Return the region that was probably meant: a name with the same letters, or else the nearest name; None if no name
+    is near.
     """
     near = get_close_matches(name, sorted(known), 3)
     return next((each for each in near if sorted(each) == sorted(name)), near[0] if near else None)
@@ -92,7 +93,7 @@ def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **
     """Refuse a page of a captive portal, which has status 200 but none of the fields of AWS's answer."""
     shape = model.output_shape
     if http_response.status_code < 300 and shape is not None and shape.members and not parsed.keys() & shape.members:
-        raise NoAnswer(f"the answer to {model.name} has nothing of what AWS tells")
+        raise NoAnswer(f"the answer to {model.name} has none of AWS's fields")
 
 
 def _client_of(service: str) -> property:

@@ -34,8 +34,6 @@ MIB_PER_GIB = 1024
 
 
 class Catalog:
-    """Types, zones, prices, image and network of one region."""
-
     def __init__(self, region: Region, config: AwsConfig, clock: Clock) -> None:
         self._region = region
         self._config = config
@@ -54,17 +52,21 @@ class Catalog:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """Yield a remark for each part that cannot be read now, so that the value of the last reading is used."""
+        """Yield a remark for each part that cannot be read now; its last value stays in use."""
         kept = {
             "the list of types": self._types.trouble,
-            "where each type is": self._zones.trouble,
+            "the zones of each type": self._zones.trouble,
             "the spot prices": self._spot.trouble,
-            "what spot has cost": self._history_trouble,
+            "the spot price history": self._history_trouble,
             "the image": self._image.trouble,
             "the network": self._network.trouble,
             "the launch template": self._launch_template.trouble,
         }
-        yield from (f"{what} of {self._region.name}: as known before, since {why}" for what, why in kept.items() if why)
+        yield from (
+            f"{what} of {self._region.name}: the last known value is used, because {why}"
+            for what, why in kept.items()
+            if why
+        )
         if self._unrouted:
             yield f"which subnets of {self._region.name} lead to the internet is not known: {self._unrouted}"
 
@@ -91,11 +93,10 @@ class Catalog:
         self._image.forget()
 
     def forget_launch_template(self) -> None:
-        """Forget the launch template, so that the next use reads it again."""
         self._launch_template.forget()
 
     def forget_network(self) -> None:
-        """Forget the subnets and the security group, so that the next use reads them again."""
+        """Forget the subnets and the security group."""
         self._network.forget()
 
     @property

@@ -16,7 +16,7 @@ OWN_PROFILE = "spotrun-run-"
 
 class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The regions to rent in, and the surroundings of an instance.
+    The regions to rent in, and the image, disk, network and role of an instance.
 
     `instance_types` limits the offerings. If it is empty, every x86_64 type is offered, which takes a dozen pages of
     EC2's lists. The security group is found by name; the subnets of its network are used. `image_id` takes precedence

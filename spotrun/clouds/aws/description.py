@@ -37,16 +37,16 @@ other reason is a fault.
 """
 CANNOT_START = re.compile(r"(Server|Client)\.InternalError|Client\.Invalid[A-Z]\w*(\.\w+)*")
 """
-Reasons why EC2 could not start an instance after it accepted the launch: its own fault, a snapshot, or a disk's key.
+Reasons why EC2 could not start an instance after it accepted the launch: an error inside EC2, a bad snapshot, or the
+disk's key.
 """
 NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")
-"""The other reasons for an end during the launch. The meter never ran."""
+"""Other reasons for an end during the launch. EC2 bills nothing for such a launch."""
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?")
 """
-The form of amounts that spotrun writes into tags. A user may have written anything else, and an endless number is
-neither a price nor a time.
+The form of the amounts in spotrun's tags. A user may have changed a tag to any text, even to an endless number.
 """
 _FORMS = {tag.PRICE: _AMOUNT, **dict.fromkeys((tag.LAUNCH, tag.TIME_TO_LIVE, tag.CPUS, tag.MEMORY), _NUMBER)}
 TAG_SHOWN_MAX = 20
@@ -63,10 +63,10 @@ def instance_of(
     """
     Convert a row of DescribeInstances to an Instance.
 
-    `prices` is the price history of its pool, oldest first; if that is empty, the price in its tag counts. If the row
-    has no time of its end, the end was at `gone_by`. EC2 bills only running instances, and does not report when one
-    began to run. So the meter runs from `pending_at` on, when the instance was last seen pending, or else from its
-    launch. `key` is EBS's default key if EC2 could not start the instance; "" if the caller may not read the key.
+    `prices` is the price history of the instance's pool, oldest first; if it is empty, the price in the instance's tag
+    counts. `gone_by` is the end if the row has no time for it. EC2 bills only running instances, and does not report
+    when an instance began to run. So billing starts at `pending_at`, when the instance was last seen pending, or else
+    at the launch. `key` is EBS's default key if EC2 could not start the instance; "" if the caller may not read it.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]
@@ -152,7 +152,7 @@ def end_told(found: dict[str, Any]) -> datetime | None:
 
 
 def odd_tags(found: dict[str, Any]) -> str:
-    """Describe the tags that a user has changed so that they are unreadable; "" if there are none."""
+    """Describe the tags that a user has made unreadable; "" if there are none."""
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     odd = [
         f"{key}={tags[key][:TAG_SHOWN_MAX]!r}"

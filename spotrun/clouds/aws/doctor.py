@@ -2,8 +2,8 @@
 The checks of an AWS account, made with the caller's own credentials before any instance is billed.
 
 They read and rehearse: RunInstances and TerminateInstances are dry runs, which launch and end nothing. They make a role
-and a guard, for a run and an instance that do not exist, and remove both. EC2's own role for spot stays if they make
-it.
+and a guard, for a run and an instance that do not exist, and remove both. If they make EC2's own role for spot, it
+stays.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
 _DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name what you use instead"
 _LAUNCH_REFUSED = Refusal(advice=_DEPLOY, error=CloudError, verdict=Verdict.FAILED)
 _UNDATED = Refusal(
-    "where EC2 does not say when it took an instance, it counts from when a runner saw it",
+    "if EC2 does not report when it took an instance, the time when a runner first saw the end counts",
     ATTACH,
     verdict=Verdict.WARNED,
 )
@@ -179,7 +179,7 @@ class AwsDoctor:
         yield ok("role", "a run can have a role of its own; the trial role is removed again")
 
     def _unrehearsed(self) -> Iterator[Finding]:
-        yield unknown("launches", "are not rehearsed without what failed above", "mend that, then look again")
+        yield unknown("launches", "are not rehearsed without what failed above", "fix that, then run the doctor again")
         yield from self._launches(rehearse=False)
 
     def _permissions(self, uid: str, patience: timedelta) -> Iterator[Finding]:

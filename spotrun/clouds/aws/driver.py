@@ -48,9 +48,8 @@ Filter = dict[str, Any]
 
 class AwsDriver:
     """
-    Rents out EC2 instances in the configured regions. CloudDriver describes its five methods.
-
-    It holds no run state: all facts about an instance come from EC2, where tags name the instance's run.
+    Rents out EC2 instances in the configured regions. All facts about an instance come from EC2, where tags name the
+    instance's run.
     """
 
     name = "aws"
@@ -229,8 +228,8 @@ class AwsDriver:
 
     def _offered_in(self, name: str) -> list[Offering]:
         """
-        Return the offerings of a region; none while its lists fail, because the fate of an instance there would be
-        unknown.
+        Return the offerings of a region; none while the region's instances cannot be listed, because the fate of an
+        instance there would be unknown.
         """
         return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 
@@ -254,8 +253,8 @@ class AwsDriver:
 
     def _look(self, region: Region, filters: Iterable[Filter]) -> list[Instance]:
         """
-        Return the instances that match the filters. This takes one call, and another one for spot prices if some are
-        spot.
+        Return the instances that match the filters. This takes one call, and another one for spot prices if there are
+        spot instances.
         """
         reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=[*filters])
         rows = [row for reservation in reservations for row in reservation["Instances"]]

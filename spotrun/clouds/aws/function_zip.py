@@ -48,13 +48,7 @@ Linux 2.
 
 
 def function_of_this_installation(*, portable: bool = True) -> Function:
-    """
-    Make the archive from this installation. Unless `portable`, nothing is fetched, and the archive may run only on this
-    machine.
-
-    Raises:
-        NotInstalled: a package is missing, or has no build for Lambda.
-    """
+    """Make Lambda's archive from this installation: see `archive_for`."""
     return archive_for(LAMBDA, portable=portable)
 
 

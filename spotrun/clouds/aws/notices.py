@@ -43,7 +43,7 @@ def parse_rebalance(body: bytes) -> datetime | None:
 
 def remaining_s(deadline: datetime, date_header: str | None, now: datetime) -> float:
     """
-    Return the seconds until `deadline` on the service's own clock, if its answer has a date; our clock may be wrong
+    Return the seconds until `deadline`, by the service's clock if its answer has a date, because our clock may be wrong
     (failures.md N15).
     """
     try:
@@ -118,9 +118,7 @@ class Ec2Notices:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], clock: Clock) -> Ec2Notices:
-        """
-        Return a source for the endpoint that the environment names in AWS's own variable, or for the default endpoint.
-        """
+        """Return a source for the endpoint in AWS's own environment variable, or else for the default endpoint."""
         return cls(environment.get(ENDPOINT_VARIABLE, ENDPOINT), clock)
 
     def notices(self) -> Iterator[Notice]:

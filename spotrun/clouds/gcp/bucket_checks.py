@@ -1,4 +1,4 @@
-"""Checks the settings that only Google's buckets have. Checks for any store are elsewhere."""
+"""Checks the settings that only Google's buckets have."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Find
         return
     far = [region for region in regions[1:] if region != location]
     if far:
-        hint = f"leave out the regions other than {location}, or weigh what each checkpoint costs that crosses over"
+        hint = f"leave out the regions other than {location}, or consider the cost of each checkpoint that crosses over"
         yield warned("bucket location", f"the bucket is in {location}, and instances may be in {', '.join(far)}", hint)

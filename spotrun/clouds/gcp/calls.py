@@ -209,7 +209,7 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
             return _nobody(action)
         case auth.RefreshError() if "timeframe" in str(error):
             return ClockWrong(
-                f"Google refuses to {action}: it takes no signature by this machine's clock", hint=SET_CLOCK
+                f"Google refuses to {action}: it accepts no signature dated by this machine's clock", hint=SET_CLOCK
             )
         case auth.RefreshError() if "<html" in str(error).lower():
             return answered_by_another(action, str(error))

@@ -22,7 +22,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import ResourcesSpec
 
 _QUOTAS = "https://console.cloud.google.com/iam-admin/quotas"
-_UNTOLD = "Compute Engine does not tell this quota, so a launch will: it is not known to be 0"
+_UNTOLD = "Compute Engine does not report this quota: only a launch shows whether it is large enough"
 
 
 class Capacity:

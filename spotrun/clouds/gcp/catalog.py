@@ -74,8 +74,8 @@ class Catalog:
     @property
     def remarks(self) -> Iterator[str]:
         """
-        Yield a remark for each part that cannot be read now, so that the value of the last reading is used, and for
-        each zone that did not answer.
+        Yield a remark for each part that cannot be read now, whose last value stays in use, and for each zone that did
+        not answer.
         """
         kept = {
             "the types in each zone": self._placed.trouble,
@@ -83,7 +83,11 @@ class Catalog:
             "the image": self._image.trouble,
             "the subnetwork": self._subnetwork.trouble,
         }
-        yield from (f"{what} of {self._region}: as known before, since {why}" for what, why in kept.items() if why)
+        yield from (
+            f"{what} of {self._region}: the last known value is used, because {why}"
+            for what, why in kept.items()
+            if why
+        )
         yield from (f"{zone} is left out: {why}" for zone, why in self._silent.items())
 
     @property
@@ -103,7 +107,8 @@ class Catalog:
     @property
     def asked_for(self) -> Sequence[str]:
         """
-        The types whose history is read, which the job names directly or through their GPUs. Each type takes one call.
+        The types whose history is read: only types that the job names, directly or by their GPUs, because each type
+        takes one call.
         """
         return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
 
@@ -124,11 +129,10 @@ class Catalog:
         return self._spot.get()
 
     def forget_image(self) -> None:
-        """Drop the cached image. It is looked up again at the next use."""
+        """Forget the image, so that the next use reads it again."""
         self._image.forget()
 
     def forget_surroundings(self) -> None:
-        """Drop the cached subnetwork. It is looked up again at the next use."""
         self._subnetwork.forget()
 
     def offerings(self) -> Iterator[Offering]:

@@ -13,7 +13,7 @@ OWN_ACCOUNT = "spotrun-"
 
 class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The regions to rent in, and the surroundings of an instance.
+    The regions to rent in, and the image, disk, network and account of an instance.
 
     `project` is None if the login determines it. `instance_types` limits the offerings. If it is empty, `accelerators`,
     which may also name types, limits them. If both are empty, every x86_64 type is offered. `image` is the path of an

@@ -41,7 +41,7 @@ from spotrun.spec.model import ResourcesSpec
 PRICED_MAX = 3
 """Maximum types whose prices the doctor reads in each region: Google answers for one type at a time."""
 ACCOUNT = "service account"
-_NEVER_REHEARSED = "Google rehearses none: only a launch tells whether one succeeds"
+_NEVER_REHEARSED = "Google has no dry run: only a launch shows whether one succeeds"
 _DRY = "`spotrun launch JOB.yaml --dry-run` shows what would be rented"
 
 
@@ -161,7 +161,7 @@ class GcpDoctor:
         if network in self._looked_at:
             return
         self._looked_at.add(network)
-        yield from findings_of("ingress", partial(self._ingress, network), Refusal("what is let in is not told"))
+        yield from findings_of("ingress", partial(self._ingress, network), Refusal("the firewall's rules are unknown"))
 
     def _ingress(self, network: str) -> Iterator[Finding]:
         rules = account_checks.ingress_rules(self._google, self._project, network)
@@ -238,7 +238,7 @@ class GcpDoctor:
             for patience in (DENIED_WITHIN, SETTLES_WITHIN):
                 settling = Settling("Google to know the new service account", self._clock, patience)
                 yield from settling.findings(ACCOUNT, make, self._clock.now() + patience)
-        yield ok(ACCOUNT, "a run can have one of its own, limited to its folder; the trial's is removed again")
+        yield ok(ACCOUNT, "a run can have one of its own, limited to its folder; the trial account is removed again")
 
     def _shared_account(self, email: str) -> Iterator[Finding]:
         account_checks.require_account(self._google, email)

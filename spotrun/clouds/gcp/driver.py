@@ -50,11 +50,10 @@ class _Ending(NamedTuple):
 
 class GcpDriver:
     """
-    Rents out Compute Engine's VMs in the configured regions. CloudDriver describes its five methods.
+    Rents out Compute Engine's VMs in the configured regions. An instance's name identifies its run.
 
-    It holds no run state: an instance's name identifies its run. It remembers instances that it has seen for two
-    reasons only: a deleted instance's bill is more exact with the start of its meter, and lists that are late need
-    fewer calls.
+    The driver remembers instances that it has seen for two reasons only: the bill of a deleted instance is more exact
+    if the start of its meter is known, and lists that are late need fewer calls.
     """
 
     name = "gcp"
@@ -96,7 +95,7 @@ class GcpDriver:
         except AlreadyThere as error:
             found = self._of_token(request, self._records_of(request))
             if found is None:
-                raise CloudUnavailable(f"{error.message}; what it is cannot be seen yet") from error
+                raise CloudUnavailable(f"{error.message}; Google does not list it yet") from error
             return found
         except CloudError as error:
             self._learn(catalog, request.offering, error)

@@ -81,10 +81,10 @@ _ROLE = "grant the roles of infra/gcp/README.md to who runs spotrun, in this pro
 _ENABLE = "turn it on: gcloud services enable compute.googleapis.com iam.googleapis.com storage.googleapis.com"
 _BILLING = "link a billing account to the project: https://console.cloud.google.com/billing/projects"
 _PROJECT = "name the project by gcp.project, or by `gcloud config set project PROJECT`"
-LOG_IN_ANEW = "log in again by `gcloud auth application-default login`; instances and agents go on meanwhile"
+LOG_IN_ANEW = "log in again by `gcloud auth application-default login`; instances and agents continue meanwhile"
 LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _IMAGE = "name another by gcp.image, one that exists and that this project may use: gcloud compute images list"
-_IDENTITY = "check gcp.service_account, or leave it out: each run has its own then (infra/gcp/README.md)"
+_IDENTITY = "check gcp.service_account, or leave it out: then each run has its own (infra/gcp/README.md)"
 _SCOPES = (
     "log in with the scope cloud-platform: gcloud auth application-default login "
     "--scopes=openid,https://www.googleapis.com/auth/userinfo.email,https://www.googleapis.com/auth/cloud-platform"
@@ -92,7 +92,7 @@ _SCOPES = (
 _VOLUME = "set gcp.volume_gb to at least the size of the image"
 _SURROUNDINGS = "check gcp.subnetwork and gcp.regions (infra/gcp makes a subnetwork in each region)"
 _ON_THE_WAY = "check HTTPS_PROXY, and what else is between this machine and Google"
-_POLICY = "ask who administers the organization for an exception, or name another project"
+_POLICY = "ask the administrator of the organization for an exception, or name another project"
 
 _THERE_ALREADY = ("alreadyExists", "duplicate", "RESOURCE_ALREADY_EXISTS")
 ERRORS_BY_CODE = by_code(
