@@ -1,6 +1,6 @@
 """
-The port to guards, which end an instance from outside if nothing else does (protocol 11); and a driver that arms one
-for each instance.
+The port to guards, which end an instance from outside if nothing else does (protocol 11); and a driver that arms a
+guard for each instance.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Guards(Protocol):
         runner armed its guard.
 
         Raises:
-            CloudError: the guard could not be made; the message says why. The instance goes on.
+            CloudError: the guard could not be made; the message says why. The instance keeps running.
         """
 
     def disarm(self, token: str, region: str) -> None:
@@ -65,7 +65,7 @@ class Guards(Protocol):
 
 
 class NoGuards:
-    """No guards, for clouds that end each instance in time by themselves, as the local cloud's supervisors do."""
+    """No guards, for clouds that enforce the time-to-live themselves, as the local cloud's supervisors do."""
 
     def arm(self, guard: Guard) -> None:
         pass
@@ -115,5 +115,5 @@ class GuardedDriver(WrappedDriver):
     def disarm(self, request: LaunchRequest, member: int = 0) -> None:
         if request.offering.capacity_type is CapacityType.OWN:
             return
-        with contextlib.suppress(CloudError):  # the guard disappears by itself when its time comes
+        with contextlib.suppress(CloudError):  # a guard that is left fires without effect, and disappears
             self._guards.disarm(guard_token(request.token, member), request.offering.region)

@@ -1,5 +1,5 @@
 """
-Finds the last output of an instance that ended before its agent took over: in the log of its start, or on its console.
+Finds the last output of an instance that ended before its agent took over, in the log of its start or on its console.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LastWords:
         if not console:
             return ""
         own = "\n".join(_OWN_LINE.findall(console))
-        return f"its console says: {reason_in(own)}" if own else "its console has no word of spotrun"
+        return f"its console says: {reason_in(own)}" if own else "its console has no line of spotrun"
 
     def _log(self, launch: int) -> str:
         try:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class HomeDriver(WrappedDriver):
-    """The driver of a cloud combined with a machine that the user owns. CloudDriver describes its methods."""
+    """The driver of a cloud combined with a machine that the user owns."""
 
     def __init__(self, rented: CloudDriver, home: OwnMachine) -> None:
         super().__init__(rented)

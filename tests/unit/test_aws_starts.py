@@ -151,7 +151,7 @@ def test_p33_without_a_log_the_console_is_read_and_of_it_what_spotrun_has_said(r
 
 def test_p33_a_console_without_a_line_of_spotrun_is_reported_as_such(run: PlainAwsRun) -> None:
     run.aws.consoles = {f"i-{number:017x}": "Kernel panic - not syncing" for number in range(3)}
-    assert ended(run).endswith("; its console has no word of spotrun")
+    assert ended(run).endswith("; its console has no line of spotrun")
 
 
 def test_p33_an_unreadable_console_is_reported_and_delays_nothing(run: PlainAwsRun) -> None:

@@ -35,9 +35,7 @@ FOLDER = "spotrun:folder"
 """The tag that locates the run's folder: its value is the prefix of the names of the folder's objects."""
 _DEPLOY = "deploy the current infra/aws/account.yaml, or name a profile for all runs by aws.instance_profile"
 _ATTACH = "attach the current policy spotrun-runner (infra/aws), or name a profile for all runs by aws.instance_profile"
-_REAP = (
-    "`spotrun reap --cloud aws` removes the roles of runs that are over; an account may have 1,000, or ask for more"
-)
+_REAP = "`spotrun reap --cloud aws` removes the roles of runs that are over; an account may have 1,000, or ask for more"
 
 
 class RunRoles:

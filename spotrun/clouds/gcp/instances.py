@@ -1,8 +1,8 @@
 """
-The instances of a project as Google lists and remembers them, read in two calls for all zones at once.
+Lists the instances of a project, as Google lists and remembers them, with two calls for all zones.
 
-Both calls search by name, which never changes: a policy or a user may take a label from an instance that runs and is
-billed. The run's label also finds instances that a user launches "like this", with our labels and another name.
+Both calls search by name, which never changes: a policy or a user may remove a label from an instance that runs and is
+billed. A search by label also finds an instance that a user launches as a copy, with our labels and another name.
 """
 
 from __future__ import annotations

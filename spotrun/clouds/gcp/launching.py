@@ -1,4 +1,4 @@
-"""One launch: an insert, which Google answers at once, and its operation, which shows the result (G2)."""
+"""Sends a launch: an insert, which Google answers immediately, and its operation, which shows the result (G2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spotrun.errors import CloudError
 from spotrun.instance import LaunchRequest
 
 ACCEPTED_WITHIN_S = 45.0
-"""Maximum seconds to wait for an operation. An operation that is still open goes on, and a later list shows its end."""
+"""Maximum seconds to wait for an operation. An operation that is still open continues; a later list shows its end."""
 LOOKED_EVERY_S = 1.0
 _HAS_CAPACITY = ("STAGING", "RUNNING")
 """
@@ -45,7 +45,7 @@ class Launching:
 
     def launch(self, request: LaunchRequest, denials: int = 0) -> None:
         """
-        Request an instance, and return when it has capacity, or when that is still unknown after a while.
+        Request an instance. Return when it has capacity, or after ACCEPTED_WITHIN_S if that is still unknown.
 
         `denials` counts the operations of this launch that failed because of its identity, as far as Google lists them.
 
@@ -68,7 +68,7 @@ class Launching:
                 if not isinstance(error, IDENTITY_DENIED) or self._has_made_it(request, name, operation):
                     self._end(request, name)
             except CloudError as unended:
-                error.message = f"{error.message}; what may be left of it was not ended: {unended.message}"
+                error.message = f"{error.message}; an instance that it may have left was not ended: {unended.message}"
             raise error
 
     def _asked(self, request: LaunchRequest) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Launching:
     def _has_made_it(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> bool:
         """
         Return whether this operation made the instance that has the name now. After a denial, another runner may have
-        repeated the launch, and that instance is wanted.
+        repeated the launch, and the instance of that launch must stay.
         """
         return self._row(request, name).get("id") == operation.get("targetId")
 

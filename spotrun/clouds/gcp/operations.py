@@ -1,7 +1,7 @@
 """
 Reads the operations that Google has performed on an instance, and who requested them.
 
-Only its operations are left of an instance that is gone. Their types:
+Google keeps only the operations of an instance that is gone. Their types:
 https://cloud.google.com/compute/docs/instances/viewing-and-managing-operations and
 https://cloud.google.com/compute/docs/logging/activity-logs
 """
@@ -85,8 +85,7 @@ def _told(row: Mapping[str, Any]) -> str:
 
 def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
     """
-    Return the operations of the last instance of a name. A deleted name may be used again, though spotrun never does
-    so.
+    Return the operations of the last instance of a name. A deleted name may be used again, though not by spotrun.
     """
     numbers = [each.of for each in operations if each.of]
     return [each for each in operations if not each.of or each.of == numbers[-1]] if numbers else [*operations]

@@ -90,7 +90,7 @@ def insert_body(
 
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:
-    """Return the labels from which any driver object learns the instance's run."""
+    """Return the labels that identify the instance's run to any driver object."""
     offering = request.offering
     labels = {
         RUN: request.run_uid,

@@ -13,7 +13,7 @@ _NAME_IMAGE = "name another image by gcp.image: gcloud compute images list"
 
 
 class Image(NamedTuple):
-    """An image, with its path; its family may have a newer one tomorrow. `made_on` is a day; "" if unknown."""
+    """An image, by its exact path: its family may have a newer image tomorrow. `made_on` is a day; "" if unknown."""
 
     path: str
     volume_gib: int

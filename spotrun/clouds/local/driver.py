@@ -34,10 +34,8 @@ def default_root() -> Path:
 
 class LocalDriver:
     """
-    Rents out process trees on this machine. CloudDriver describes its five methods.
-
-    All its data is below `root`: every LocalDriver with the same root sees the same instances and can terminate them.
-    `market` and `init` apply to the instances that this object launches.
+    Rents out process trees on this machine. All its data is below `root`: every LocalDriver with the same root sees the
+    same instances and can terminate them. `market` and `init` apply to the instances that this object launches.
     """
 
     name = "local"
@@ -107,7 +105,7 @@ class LocalDriver:
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
         """
-        Take a spot instance back as the cloud would. `notice` is run time; None means at once.
+        Take a spot instance back as the cloud would. `notice` is run time; None means no notice.
 
         Raises:
             CloudError: no such instance is running, or it is on-demand, which the cloud may not take.
@@ -144,8 +142,8 @@ class LocalDriver:
     def forget(self, run_uid: str) -> None:
         """
         Delete the records of a run's terminated instances, but keep the log. Their tokens can then be used again. While
-        one member of a launch lives, the records of the others stay, because the outcome of the launch is stored next
-        to the first member's record.
+        one member of a launch runs, all records of the launch stay, because the outcome of the launch is stored next to
+        the first member's record.
         """
         with _as_unavailable():
             known = [(folder, settling.settled(folder, self._log)) for folder in self._places.record_folders()]

@@ -96,7 +96,7 @@ class Launcher:
         return as_seen(folders[0], first)
 
     def _free_net(self, request: LaunchRequest) -> int:
-        """Return a third number for the members' addresses that no other launch with running members uses."""
+        """Return a third number for the members' addresses, which no other launch with running members uses."""
         taken = {record.instance.address.split(".")[2] for record in self._living() if record.instance.address}
         nets = ((request.launch + away) % 256 for away in range(256))
         net = next((net for net in nets if str(net) not in taken), None)

@@ -1,5 +1,5 @@
 """
-The metadata service of an instance, modelled on EC2's version 2: it answers nothing without a session token.
+The metadata service of an instance, modelled on EC2's version 2: each request needs a session token.
 
 Paths, headers and codes follow https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/, pages
 configuring-instance-metadata-service.html and spot-instance-termination-notices.html. Clients find the service through

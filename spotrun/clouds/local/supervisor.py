@@ -1,7 +1,7 @@
 """
 The process next to each local instance that starts and ends it as a cloud would, even after its launcher is gone.
 
-    launcher ── starts ──> (first process: ends at once, so that the launcher has no child)
+    launcher ── starts ──> (first process: exits immediately, so that the launcher has no child)
                              └── guardian         arms the time-to-live; ends the instance if its supervisor dies
                                    └── supervisor     boots, serves metadata, follows the market, gives notice
                                          └── init         and all its descendants
@@ -203,7 +203,8 @@ class Supervisor:
 
     def _cut_off(self) -> None:
         """
-        Move the instance to a new address, so that the others reach nothing at the old one. The store has no addresses.
+        Move the instance to a new address, so that the other members reach nothing at the old address. The instance
+        still reaches the store, which is a folder.
         """
         address = self._record.instance.address.replace(f"{MEMBERS_NET}.", f"{CUT_OFF_NET}.", 1)
         self._metadata.move_to(address)
@@ -225,8 +226,8 @@ class Supervisor:
 
     def _give_notice(self, at: datetime, notice: timedelta | None) -> None:
         """
-        Schedule the end of the instance at `notice` after `at`, unless an earlier end is scheduled. None: no
-        announcement.
+        Schedule the end of the instance at `notice` after `at`, unless an earlier end is scheduled. With None, the end
+        is at `at`, and nothing is announced.
         """
         taken_at = at + (notice or timedelta())
         if self._taken_at is not None and self._taken_at <= taken_at:
@@ -351,7 +352,7 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
-    """Describe the instance as other processes see it: they see a loss without notice only when it has come."""
+    """Describe the instance as other processes see it: they see a loss without notice only when it happens."""
     return Observer(
         instance_id=instance.instance_id,
         capacity_type=instance.offering.capacity_type,
@@ -383,7 +384,7 @@ def main(root: str, instance_id: str, ready: int) -> None:
         processes.become_subreaper()
         supervisor = Supervisor(places, folder, record)
         supervisor.start()
-        with contextlib.suppress(BrokenPipeError):  # the launcher has died; the instance lives on
+        with contextlib.suppress(BrokenPipeError):  # the launcher has died; the instance continues
             os.write(ready, b"1")
         os.close(ready)
         supervisor.run()

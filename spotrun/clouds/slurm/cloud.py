@@ -122,7 +122,8 @@ class Slurm(Cloud):
         flags = " ".join(f"-L {one.here}:NODE:{one.there}" for one in forwards)
         named = f"`squeue --jobs={job_of(instance.instance_id)}` names NODE"
         raise CloudError(
-            "a step of Slurm leads no port to its node", hint=f"on your own machine: ssh {flags} LOGIN-NODE; {named}"
+            "a step of Slurm cannot forward a port to its node",
+            hint=f"on your own machine: ssh {flags} LOGIN-NODE; {named}",
         )
 
     def console(self, instance: Instance) -> str | None:
@@ -133,8 +134,8 @@ class Slurm(Cloud):
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
-            f"{instance_id} is on slurm, which takes nodes back by itself",
-            hint="scancel takes it without a notice; with one, a job of a partition of a higher PriorityTier does",
+            f"{instance_id} is on slurm, where only Slurm takes nodes back",
+            hint="without a notice: scancel; with a notice: a job in a partition of a higher PriorityTier",
         )
 
     def forget(self, run_uid: str) -> None:
@@ -154,7 +155,7 @@ class Slurm(Cloud):
 
     def offers(self, wish: RentalFlags) -> Quotes:
         raise SpecInvalid(
-            "what a node of a cluster costs is in a job, under slurm.partitions",
+            "the price of a cluster's node is in a job, under slurm.partitions",
             hint="spotrun launch JOB.yaml --dry-run, or `spotrun doctor slurm` for the partitions that there are",
         )
 

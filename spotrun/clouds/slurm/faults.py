@@ -44,7 +44,7 @@ def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
         return CloudUnavailable(message, hint="see `scontrol ping`, or wait for the controller")
     if _RENAMED in said:
         return CloudError(
-            message, hint=f"`sinfo` shows the partitions; mend slurm.partitions where it names {partition}"
+            message, hint=f"`sinfo` shows the partitions; correct slurm.partitions where it names {partition}"
         )
     if _has(said, _DENIED):
         return AccessDenied(message, hint="name your account in slurm.account, or a partition that you may use")

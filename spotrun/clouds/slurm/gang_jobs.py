@@ -81,7 +81,7 @@ class GangJob(NamedTuple):
     def _billed_until(self, index: int) -> datetime:
         """
         Return until when a member is billed, rounded down to a whole second. Slurm counts whole seconds, and the job
-        may be over in the second in which the member ends. If the job goes on, the last member pays for that second.
+        may be over in the second in which the member ends. If the job continues, the last member pays for that second.
         """
         return self._ended_at(index).replace(microsecond=0)
 
