@@ -22,8 +22,8 @@ class Spell(NamedTuple):
 
 class PriceRange(NamedTuple):
     """
-    USD per hour over a period. `mean` is weighted by time: a price that held for a day counts 24 times as much as one
-    that held for an hour, however often EC2 lists either.
+    USD per hour over a period. `mean` is weighted by time: a price that held for a day counts 24 times as much as a
+    price that held for an hour, however often EC2 lists either price.
     """
 
     mean: Decimal

@@ -20,7 +20,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     """
     One offering with its prices, oldest first.
 
-    `on_demand_usd_per_hour` is the on-demand price of the same type there, None if unknown. `room` is how many more
+    `on_demand_usd_per_hour` is the on-demand price of the type in its region, None if unknown. `room` is how many more
     such instances the account's quota allows, None if it could not be read. `interruption_band` is the share of such
     spot instances that the cloud took in the month before, according to the cloud; None if it does not publish one.
     """

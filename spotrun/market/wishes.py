@@ -1,4 +1,4 @@
-"""Matches offerings with the requirements of a job; finds the requirement that leaves none, and names alternatives."""
+"""Matches offerings with a job's requirements; finds a requirement that no offering meets; names alternatives."""
 
 from __future__ import annotations
 

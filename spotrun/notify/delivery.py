@@ -1,8 +1,8 @@
 """
-One sink's thread: it follows the ledger and delivers the news that the sink wants.
+Delivers news to one sink, in a thread that receives the ledger's entries.
 
 Each piece of news is delivered at least once. The worker writes to the run's folder only after a delivery. So if it is
-killed in between, the next runner delivers the news again, under the same id, and a receiver can drop the second one.
+killed in between, the next runner delivers the news again, under the same id, and a receiver can drop the repetition.
 If the worker wrote first, news could be lost unnoticed. Everything is bounded: the time of a try, the number of tries,
 and how long the end of a run waits.
 """
@@ -126,7 +126,7 @@ class Delivery:
             self._store.put_status(_key(self._number, news), msgspec.json.encode(status))
         except StoreError as error:
             self.failures.append(
-                f"the store did not keep that {news.kind!r} was delivered ({error.message}): it may come twice"
+                f"the store did not record that {news.kind!r} was delivered ({error.message}): it may come twice"
             )
 
 
@@ -148,7 +148,7 @@ class DeliveryWorker(threading.Thread):
         return self._delivery.failures
 
     def tell(self, item: Entry | News) -> None:
-        """Take the next entry of the ledger, or news that is not in the ledger. Never blocks."""
+        """Queue the next entry of the ledger, or news that is not in the ledger. Never blocks."""
         self._inbox.put(item)
 
     def finish(self) -> None:

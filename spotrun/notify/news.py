@@ -66,7 +66,7 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 
 
 def may_be_news(entry: Entry) -> bool:
-    """Return whether the entry may be news. Most entries cannot be, wherever they stand."""
+    """Return whether an entry of this kind may be news. Most entries cannot be."""
     return isinstance(entry.event, _MAY_BE_NEWS)
 
 
@@ -84,7 +84,7 @@ def late_night(name: str, due: str, at: datetime, why: str) -> News:
     """
     Return the news that a night should have begun on the date `due` but is not under way.
 
-    No run's ledger has it. It is sent once for each date, and the date replaces the number of the entry.
+    No ledger has it. It is sent once for each date, and the date replaces the number of the entry.
     """
     sentence = f"the night of {due} is not under way, and is tried again each quarter of this hour: {why}"
     return News(int(due.replace("-", "")), "night", at, name, sentence)
@@ -154,7 +154,7 @@ def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
     if state.launch_of(trained[-1]).intent.offering.capacity_type is intent.offering.capacity_type:
         return None
     if intent.offering.capacity_type is CapacityType.ON_DEMAND:
-        return "fallback", f"{what} goes on on demand, {where}: {intent.reason}"
+        return "fallback", f"{what} continues on demand, on {where}: {intent.reason}"
     return "returned", f"{what} is back on {where}: {intent.reason}"
 
 

@@ -98,7 +98,7 @@ def _cut(connection: http.client.HTTPConnection) -> None:
 
 
 class _Unusable(Exception):
-    """Describes what an address is instead of a usable one, without showing it."""
+    """Describes an unusable address without showing it."""
 
 
 _NO_HTTPS = "no https:// address"
@@ -122,7 +122,7 @@ def _parts_of(address: str) -> SplitResult:
     if not host or not safe or any(not 32 < ord(character) < 127 for character in address.strip()):
         raise _Unusable(_NO_HTTPS)
     if parts.username is not None:
-        raise _Unusable("an address with a user before its host, whom spotrun would not send")
+        raise _Unusable("an address with a user before its host, which spotrun would not send")
     return parts
 
 
@@ -226,7 +226,7 @@ def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = 
 
 def require_https(variable: str, address: str, place: str, hint: str) -> None:
     """
-    Check an address for a runner that does not run on a machine of the user's.
+    Check an address for a runner that does not run on the user's machine.
 
     Raises:
         SpecInvalid: the address is not a usable https:// address. The message does not contain it.

@@ -122,7 +122,7 @@ def _reaching(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CloudUnavailable(f"{path}: {error.strerror}", hint=f"who may read and write {path.parent}?") from error
+        raise CloudUnavailable(f"{path}: {error.strerror}", hint=f"check who may use {path.parent}") from error
     except msgspec.DecodeError as error:
         raise CloudUnavailable(f"{path} is no record of a member: {error}", hint="restore it, or remove it") from error
 

@@ -130,7 +130,7 @@ def _unlike_spot(known: ClusterPartition, cluster: Cluster, at: tuple[str | int,
     elif not known.grace:
         yield Unreadable(
             f"{known.name} has GraceTime=0: its jobs are ended without a notice",
-            f"ask who runs the cluster for: PartitionName={known.name} GraceTime=120",
+            f"ask the cluster's administrators for: PartitionName={known.name} GraceTime=120",
             at=(*at, "name"),
         )
 
