@@ -176,7 +176,7 @@ def _runs_there(found: Distribution, glibc: Glibc) -> bool:
 
 def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes:
     """
-    Fetch the wheel of the same version for a Linux as old as the place's.
+    Fetch the wheel of the same version for a Linux as old as the service's.
 
     Raises:
         NotInstalled: pip is missing or finds no such wheel, or the lock does not list the wheel.

@@ -81,7 +81,6 @@ def smallest_first(offerings: Iterable[Offering]) -> list[Offering]:
 
 
 def zone_findings(offerings: Sequence[Offering]) -> Iterator[Finding]:
-    """Report the instance types that each zone offers."""
     for zone in sorted({each.zone for each in offerings}):
         yield ok(f"zone {zone}", types_of(each for each in offerings if each.zone == zone))
 

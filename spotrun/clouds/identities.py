@@ -97,7 +97,7 @@ class NoIdentities:
 
 
 class IdentifiedDriver(WrappedDriver):
-    """The driver of one run. It has the run's identity made before the first launch."""
+    """The driver of one run, which makes the run's identity before the first launch."""
 
     def __init__(self, driver: CloudDriver, identities: Identities, clock: Clock) -> None:
         super().__init__(driver)
@@ -132,7 +132,7 @@ class IdentifiedDriver(WrappedDriver):
             raise IdentityPending(error.message, hint=error.hint) from error
 
     def _make(self, request: LaunchRequest) -> None:
-        """Have the identity made, once for this driver. Another runner's driver makes it again, which is harmless."""
+        """Make the identity, once for this driver. Another runner's driver makes it again, which is harmless."""
         if self._is_made:
             return
         try:

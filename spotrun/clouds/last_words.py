@@ -18,8 +18,6 @@ _OWN_LINE = re.compile(r"\bspotrun: .*")
 
 
 class LastWords:
-    """The last output of one run's instances."""
-
     def __init__(self, cloud: Cloud, store: Store) -> None:
         self._cloud = cloud
         self._store = store

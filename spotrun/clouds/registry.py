@@ -43,7 +43,6 @@ def cloud_of(spec: RunSpec) -> Cloud:
 
 
 def clock_of(spec: RunSpec) -> ScaledClock:
-    """Return the clock of a run that begins now."""
     return cloud_of(spec).clock(spec)
 
 

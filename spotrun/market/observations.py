@@ -84,7 +84,6 @@ def _had_none(launch: Launch) -> bool:
 
 
 def _recorded(launch: Launch) -> list[MemberName]:
-    """Return the names of the launch's instances that were recorded."""
     return [MemberName(launch.number, at) for at, member in enumerate(launch.members) if member.recorded is not None]
 
 

@@ -32,10 +32,7 @@ class PriceRange(NamedTuple):
 
 
 def price_range(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> PriceRange | None:
-    """
-    Return the price range from `since` to `until`, as far as it is known (`segments`, oldest first); None if nothing is
-    known.
-    """
+    """Return the price range of `segments`, oldest first, from `since` to `until`; None if no price is known there."""
     known = list(spells(segments, since, until))
     if not known:
         return None

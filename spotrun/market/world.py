@@ -70,7 +70,7 @@ def _by_price(offering: Offering) -> tuple[Decimal, str, str]:
 
 
 def suits(offering: Offering, wanted: ResourcesSpec) -> bool:
-    """Return whether one offering meets the requirements in `wanted`, apart from max_price."""
+    """Return whether one offering meets the requirements in `wanted`, apart from capacity type and price."""
     return offering.cloud == wanted.cloud and all(wish.fits(offering) for wish in wishes_of(wanted))
 
 

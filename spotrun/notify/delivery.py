@@ -144,7 +144,6 @@ class DeliveryWorker(threading.Thread):
 
     @property
     def failures(self) -> list[str]:
-        """The failed deliveries, in sentences without secrets."""
         return self._delivery.failures
 
     def tell(self, item: Entry | News) -> None:

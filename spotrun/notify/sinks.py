@@ -127,7 +127,7 @@ def _parts_of(address: str) -> SplitResult:
 
 
 class InTime:
-    """A sink whose tries end in time for the caller, even if the system hangs on a name or a connection."""
+    """Limits each try of a sink to `within_s`, even if the system hangs in a name lookup or a connection."""
 
     def __init__(self, inner: Sink, within_s: float) -> None:
         self.name = inner.name

@@ -89,7 +89,6 @@ class Catalog:
         return self._launch_template.get()
 
     def forget_image(self) -> None:
-        """Forget the image, so that the next use reads it again."""
         self._image.forget()
 
     def forget_launch_template(self) -> None:

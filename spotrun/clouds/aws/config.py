@@ -34,7 +34,6 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     volume_gib: int = VOLUME_GIB
 
     def profile_of(self, run_uid: str) -> str:
-        """Return the name of the instance profile that gives a run's instances their role."""
         return self.instance_profile or f"{OWN_PROFILE}{run_uid}"
 
 

@@ -139,7 +139,6 @@ def _never_ran(found: dict[str, Any]) -> bool:
 
 
 def cannot_start(found: dict[str, Any]) -> bool:
-    """Return whether EC2 accepted the launch but could not start the instance."""
     return CANNOT_START.fullmatch(_reason(found)) is not None
 
 

@@ -54,7 +54,7 @@ _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch
 
 class AwsDoctor:
     """
-    Checks one region of an account, for a job if there is one. `wanted` may be empty; `secrets` are the job's secrets,
+    Checks one region of an account, for a job if one is given. `wanted` may be empty; `secrets` are the job's secrets,
     by the names of their variables, and `repository` is the ECR repository of its image.
     """
 
@@ -152,7 +152,6 @@ class AwsDoctor:
             yield ok("ingress", "no rule lets anything in")
 
     def _launch_template(self) -> Iterator[Finding]:
-        """Report the launch template, if the job names one."""
         if self._config.launch_template is not None:
             by = f"{self._catalog.launch_template}, the default version of {self._config.launch_template}"
             yield ok("launch template", by)
@@ -230,9 +229,7 @@ class AwsDoctor:
 
 
 def _ways_out(network: Network, region: str) -> Iterator[Finding]:
-    """
-    Warn about each zone in which no subnet leads to the internet, so that an instance could not install its packages.
-    """
+    """Warn about each zone in which no subnet leads to the internet: an instance there cannot install its packages."""
     if network.unrouted:
         hint = "allow ec2:DescribeRouteTables: deploy infra/aws/account.yaml again"
         yield unknown("way out", f"which subnets lead to the internet: {network.unrouted}", hint)

@@ -223,7 +223,6 @@ class RunRoles:
 
     @contextlib.contextmanager
     def _with_advice(self, name: str) -> Iterator[None]:
-        """Add advice to each refusal of IAM."""
         try:
             yield
         except AccessDenied as error:

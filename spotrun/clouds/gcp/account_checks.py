@@ -109,7 +109,6 @@ def network_of(google: Google, subnetwork: str) -> str:
 
 
 def ingress_rules(google: Google, project: str, network: str) -> list[Rule]:
-    """Return the rules that let traffic into a network."""
     rows = google.items("list rules of firewalls", Call(COMPUTE, "GET", f"projects/{project}/global/firewalls"))
     return [
         Rule(row["name"], _is_of_iap(row)) for row in rows if _lets_in(row) and last_part(row["network"]) == network

@@ -140,7 +140,6 @@ class Google(PatientClient):
         return self._patiently(once)
 
     def pages(self, action: str, call: Call) -> Iterator[dict[str, Any]]:
-        """Yield each page of a list."""
         token = ""
         while True:
             query = {**call.query, **({"pageToken": token} if token else {})}

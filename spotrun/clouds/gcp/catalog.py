@@ -129,7 +129,6 @@ class Catalog:
         return self._spot.get()
 
     def forget_image(self) -> None:
-        """Forget the image, so that the next use reads it again."""
         self._image.forget()
 
     def forget_surroundings(self) -> None:

@@ -36,7 +36,6 @@ class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
         return not names.isdisjoint({accelerators.casefold(), instance_type.casefold()})
 
     def account_of(self, run_uid: str, project: str) -> str:
-        """Return the address of the service account of a run's instances."""
         return self.service_account or account_address(run_uid, project)
 
 

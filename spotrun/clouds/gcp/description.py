@@ -214,8 +214,8 @@ def _ended(
 ) -> Instance | None:
     """
     Return the ended instance of a record. Its machine ran until `end`, and its disk existed until the last operation
-    that ended anything. If the instance was never seen running, it ran from the end of its successful launch operation
-    on.
+    that ended the machine or the disk. If the instance was never seen running, it ran from the end of its successful
+    launch operation on.
     """
     off_since = _off_since(seen, operations)
     asked_at = made.asked_at if made is not None else min(end.asked_at, off_since or end.asked_at)

@@ -47,7 +47,7 @@ _DRY = "`spotrun launch JOB.yaml --dry-run` shows what would be rented"
 
 class GcpDoctor:
     """
-    Checks a project, for a job if there is one. `wanted` may be empty. `store_uri` is where runs would live; None if
+    Checks a project, for a job if one is given. `wanted` may be empty. `store_uri` is where runs would live; None if
     unknown. `secrets` are the job's secrets, by the names of their variables.
     """
 

@@ -53,7 +53,7 @@ class GcpDriver:
     Rents out Compute Engine's VMs in the configured regions. An instance's name identifies its run.
 
     The driver remembers instances that it has seen for two reasons only: the bill of a deleted instance is more exact
-    if the start of its meter is known, and lists that are late need fewer calls.
+    if the start of its meter is known, and a launch that Google's lists do not show yet is not requested again.
     """
 
     name = "gcp"

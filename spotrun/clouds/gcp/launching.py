@@ -92,10 +92,7 @@ class Launching:
             raise lacking_identity(error) from error
 
     def _settled(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> CloudError | None:
-        """
-        Return why the launch failed. None if it has not failed, is still under way, or cannot be read, because Google
-        has accepted it.
-        """
+        """Return why the launch failed; None if it has not failed, or if that is unknown after Google accepted it."""
         until_s = self._clock.monotonic() + ACCEPTED_WITHIN_S
         while operation.get("status") != "DONE":
             try:

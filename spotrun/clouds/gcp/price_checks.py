@@ -24,7 +24,6 @@ def price_findings(google: Google, project: str, region: str, types: Sequence[st
 
 
 def price_list_findings(google: Google, regions: Collection[str]) -> Iterator[Finding]:
-    """Check on-demand prices."""
     try:
         read_part_prices(google, regions)
     except CloudError as error:

@@ -28,7 +28,6 @@ BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
 
 
 def default_root() -> Path:
-    """Return the root folder of the user's local cloud."""
     return Path(os.environ.get(ROOT_VARIABLE) or "~/.spotrun/local").expanduser()
 
 

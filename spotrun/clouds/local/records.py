@@ -166,7 +166,6 @@ class RecordFolder:
         return clock.now() - timedelta(seconds=age_s) * clock.scale
 
     def order(self, name: str, body: dict[str, object]) -> None:
-        """Write an order for the supervisor."""
         with contextlib.suppress(FileNotFoundError):  # the record was deleted meanwhile
             write_atomically(self._orders / name, json.dumps(body).encode())
 

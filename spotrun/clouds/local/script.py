@@ -55,7 +55,7 @@ class Observer(msgspec.Struct, frozen=True):
     """
     The instance that checks the script: its capacity type and the progress of its training.
 
-    An instance under notice counts as gone: only the training that follows it advances the script.
+    An instance under notice counts as gone: only the next attempt's training advances the script.
     """
 
     instance_id: str
@@ -81,7 +81,6 @@ class Script:
         self._happened: list[Happened] = []
 
     def happened(self) -> list[tuple[ScriptStep, Happened]]:
-        """Return the steps that have happened so far."""
         self._refresh()
         return list(zip(self._steps, self._happened, strict=False))
 

@@ -51,7 +51,7 @@ Maximum seconds of system time by which a supervisor may miss the time-to-live b
 
 
 class SteadyClock:
-    """Run time that agrees with `clock` now and then passes evenly, even if a user sets the wall clock."""
+    """Run time that starts at the time of `clock` and passes evenly, even if a user sets the wall clock."""
 
     def __init__(self, clock: ScaledClock, not_before: datetime) -> None:
         self.scale = clock.scale
@@ -106,7 +106,6 @@ class Supervisor:
         self._folder.write(self._record)
 
     def run(self) -> None:
-        """Run until the instance has ended."""
         while (by := self._turn_if_room()) is None:
             time.sleep(self._pause_s())
         self._end(by)

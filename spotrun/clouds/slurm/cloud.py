@@ -76,10 +76,7 @@ class Slurm(Cloud):
         return _driver(config_of(spec.slurm, spec.num_nodes), clock)
 
     def require_known(self, spec: RunSpec) -> None:
-        """
-        Check the job's partitions with the cluster's controller. This machine must belong to the cluster to submit jobs
-        anyway.
-        """
+        """Check the job's partitions with the cluster's controller, which this machine needs to submit jobs anyway."""
         from spotrun.clouds.slurm.commands import Programs, require_submitting
         from spotrun.clouds.slurm.config import config_of
         from spotrun.clouds.slurm.partitions import misfits, read_cluster
@@ -106,7 +103,7 @@ class Slurm(Cloud):
         return slurm_notices(environment, clock)
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """Open a shell as a step of the job, next to the training. It ends with the job."""
+        """Open a shell as a step of the job, next to the training. The shell ends with the job."""
         from spotrun.clouds.slurm.submission import files_of
 
         job = job_of(instance.instance_id)

@@ -105,7 +105,7 @@ def _refused(known: ClusterPartition, error: CloudError) -> Finding:
 
 
 def _to_write(cluster: Cluster) -> Iterator[Finding]:
-    """List the partitions for a user who has no job yet. Each usable one is shown as a line for a job."""
+    """List the partitions for a user who has no job yet. Each usable partition is shown as a line for a job."""
     for known in cluster.partitions.values():
         kind = CapacityType.SPOT if cluster.takes_from(known) else CapacityType.ON_DEMAND
         if wrong := _wrong_as(kind, known, cluster):

@@ -28,7 +28,7 @@ _FACT = re.compile(r"(?:^| )(NodeName|NodeAddr)=(\S+)")
 
 
 class Seat(NamedTuple):
-    """The node of a member, and the address at which the others reach it, both as Slurm names them."""
+    """The node of a member, and the address at which the other members reach it, both as Slurm names them."""
 
     node: str
     address: str
@@ -54,7 +54,6 @@ class MemberFiles:
         self.start = start
 
     def log(self, member: int) -> Path:
-        """Return the path of the member's log."""
         return Path(f"{self.start}.{member}.log")
 
     def seats(self) -> tuple[Seat, ...]:

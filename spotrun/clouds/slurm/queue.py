@@ -109,7 +109,6 @@ class Step(NamedTuple):
 
 
 def read_steps(text: str, job: int) -> list[Step]:
-    """Return the running steps of a job."""
     rows = (line.strip().split("|") for line in text.splitlines())
     return [Step(row[0], row[1]) for row in rows if len(row) == 3 and row[0].startswith(f"{job}.")]
 
