@@ -64,10 +64,7 @@ class FunctionRuntime(NamedTuple):
     @property
     def glibc(self) -> Glibc:
         """
-        The glibc of the service's Linux for the Python version that runs here.
-
-        Raises:
-            NotInstalled: the service does not have this Python.
+        The glibc of the service's Linux for our version of Python; NotInstalled is raised if it lacks that version.
         """
         known = self.glibc_of.get(sys.version_info[:2])
         if known is None:

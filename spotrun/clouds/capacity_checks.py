@@ -40,7 +40,6 @@ class WantedCapacity(NamedTuple):
         return " ".join(str(each) for each in named if each) or "an instance with one GPU"
 
     def offered(self, kind: InstanceType, region: str, zone: str) -> Iterator[Offering]:
-        """Yield the offerings of type `kind` in a zone that suit the job."""
         for capacity_type in _CAPACITY_TYPES[self.resources.spot_policy]:
             offering = kind.offered(
                 cloud=self.resources.cloud,

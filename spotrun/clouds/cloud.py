@@ -306,12 +306,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         return tuple(region for region in named if region is not None)
 
     def reachable(self, address: str) -> str:
-        """
-        Return an address of the store that instances can reach.
-
-        Raises:
-            StoreError: instances cannot reach the store.
-        """
+        """Return an address of the store that instances can reach; raise StoreError if there is none."""
         return address
 
 
@@ -360,11 +355,6 @@ def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
 
 
 def refuse_regions(cloud: Cloud, regions: Sequence[str]) -> None:
-    """
-    Refuse regions for a cloud that has none.
-
-    Raises:
-        SpecInvalid: `regions` is not empty.
-    """
+    """Raise SpecInvalid if `regions` is not empty, for a cloud that has no regions."""
     if regions:
         raise SpecInvalid(f"the {cloud.name} cloud has no regions", hint="leave out --region")

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 
 class HomeDriver(WrappedDriver):
-    """The driver of a cloud combined with a machine that the user owns."""
-
     def __init__(self, rented: CloudDriver, home: OwnMachine) -> None:
         super().__init__(rented)
         self._home = home

@@ -22,12 +22,7 @@ from spotrun.spec.model import RunSpec
 
 
 def cloud_named(name: str) -> Cloud:
-    """
-    Return the cloud of this name.
-
-    Raises:
-        SpecInvalid: no cloud has this name.
-    """
+    """Return the cloud of this name; raise SpecInvalid if there is none."""
     found: Cloud = find_cloud(name)
     return found
 

@@ -31,12 +31,7 @@ class TtlCache(Generic[T]):
         self.trouble = ""
 
     def get(self) -> T:
-        """
-        Return the value, after reading it again if it is due.
-
-        Raises:
-            CloudError: the value cannot be read now, and was never read before.
-        """
+        """Return the value, read again if it is due; raise CloudError if it cannot be read now and never was."""
         if self._known is None or self._due(self._known):
             self._known = self._read_or(self._known)
         return self._known[1]

@@ -43,9 +43,7 @@ def price_range(segments: Sequence[PriceSegment], since: datetime, until: dateti
 def price_series(
     segments: Sequence[PriceSegment], since: datetime, until: datetime, points: int
 ) -> list[Decimal | None]:
-    """
-    Return the mean price in each of `points` equal parts of the time from `since` to `until`; None for an unknown part.
-    """
+    """Return the mean price in each of `points` equal parts from `since` to `until`; None for an unknown part."""
     step = (until - since) / points
     parts = [list(spells(segments, since + step * n, since + step * (n + 1))) for n in range(points)]
     return [_mean(part) if part else None for part in parts]

@@ -131,7 +131,7 @@ class Delivery:
 
 
 class DeliveryWorker(threading.Thread):
-    """Delivers news of the given kinds to one sink. `number` is the sink's index in the job's `notify`."""
+    """Delivers news of the given kinds to one sink: see `Delivery`."""
 
     def __init__(
         self, sink: Sink, number: int, kinds: Sequence[str], store: Store, redactor: Redactor, pause_s: float = PAUSE_S

@@ -36,10 +36,8 @@ _MAY_BE_NEWS = (
 
 class News(msgspec.Struct, frozen=True):
     """
-    One piece of news.
-
-    `entry` is the ledger entry that caused it. Entry and `kind` identify the news, so another reading of the ledger
-    gives the same news. `at` is the wall-clock time of the entry.
+    `entry` is the ledger entry that caused the news. Entry and `kind` identify the news, so another reading of the
+    ledger gives the same news. `at` is the wall-clock time of the entry.
     """
 
     entry: int

@@ -209,12 +209,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = os.environ) -> Sink:
-    """
-    Return the sink that `wanted` names.
-
-    Raises:
-        SpecInvalid: the variable for the address is not set here, or does not hold an address.
-    """
+    """Return the sink that `wanted` names; raise SpecInvalid if its variable is not set here, or holds no address."""
     if wanted.command is not None:
         return Command(wanted.command, number)
     variable = wanted.variable
@@ -239,11 +234,6 @@ def require_https(variable: str, address: str, place: str, hint: str) -> None:
 
 
 def require_sinks(spec: RunSpec) -> None:
-    """
-    Before a run is created, check that each receiver under `notify` can be used from here.
-
-    Raises:
-        SpecInvalid: a receiver cannot be used.
-    """
+    """Raise SpecInvalid if a receiver under `notify` cannot be used from here. Called before a run is created."""
     for number, wanted in enumerate(spec.notify):
         open_sink(wanted, number)

@@ -33,12 +33,7 @@ class Caller(NamedTuple):
 
 
 def caller(region: Region) -> Caller:
-    """
-    Return the owner of the credentials.
-
-    Raises:
-        CloudError: there are no credentials, or AWS does not accept them.
-    """
+    """Return the owner of the credentials; raise CloudError if there are none, or AWS does not accept them."""
     answer = region.ask("identify the caller", region.sts.get_caller_identity)
     return Caller(answer["Arn"], answer["Account"], answered_at(answer))
 
@@ -81,12 +76,7 @@ def rehearse_termination(region: Region) -> str | None:
 
 
 def rehearse(region: Region, action: str, call: Callable[[], Any]) -> None:
-    """
-    Check with a dry run whether EC2 would do `action`.
-
-    Raises:
-        CloudError: EC2 would refuse.
-    """
+    """Raise CloudError if EC2 would refuse `action`, according to the dry run that `call` makes."""
 
     def once() -> None:
         try:
@@ -120,12 +110,7 @@ def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
 
 
 def require_profile(region: Region, name: str) -> None:
-    """
-    Check that an instance profile exists.
-
-    Raises:
-        IdentityUnknown: no instance profile has this name.
-    """
+    """Raise IdentityUnknown if no instance profile has this name."""
     look = partial(region.iam.get_instance_profile, InstanceProfileName=name)
     try:
         region.ask("read an instance profile", look)

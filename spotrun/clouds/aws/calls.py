@@ -49,12 +49,7 @@ def _session() -> Session:
 
 
 def default_region() -> str:
-    """
-    Return the region that the environment or the AWS profile names.
-
-    Raises:
-        CloudError: neither names a region.
-    """
+    """Return the region that the environment or the AWS profile names; raise CloudError if neither names one."""
     with translated("find a region"):
         name = _session().get_config_variable("region")
     if not name:

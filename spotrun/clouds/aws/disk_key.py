@@ -34,12 +34,7 @@ KEY_UNREAD = "allow ec2:GetEbsDefaultKmsKeyId: deploy infra/aws/account.yaml aga
 
 
 def default_key(region: Region) -> str:
-    """
-    Return the ARN of EBS's default key, or `OF_AWS`.
-
-    Raises:
-        AccessDenied: the caller may not read which key it is.
-    """
+    """Return the ARN of EBS's default key, or `OF_AWS`; raise AccessDenied if the caller may not read it."""
     answer = region.ask("read the default key of EBS", region.ec2.get_ebs_default_kms_key_id)
     return str(answer["KmsKeyId"])
 
@@ -60,12 +55,7 @@ def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
 
 
 def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
-    """
-    Check whether EBS's default key lets EC2 start instances.
-
-    Raises:
-        AccessDenied: the caller may not read which key it is.
-    """
+    """Check whether EBS's default key lets EC2 start instances; raise AccessDenied if it may not be read."""
     key = default_key(region)
     if key == OF_AWS:
         yield ok("disk key", f"EBS encrypts by default with AWS's own key, {OF_AWS}")

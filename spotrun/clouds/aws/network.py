@@ -63,12 +63,7 @@ def find_image(region: Region, config: AwsConfig) -> str:
 
 
 def describe_image(region: Region, image_id: str) -> Ami:
-    """
-    Return the facts about an image.
-
-    Raises:
-        BadImage: the image does not exist, or is no longer available.
-    """
+    """Return the facts about an image; raise BadImage if the image is not available."""
     answer = region.ask(f"describe {image_id}", lambda: region.ec2.describe_images(ImageIds=[image_id]))
     if not answer["Images"] or answer["Images"][0].get("State", "available") != "available":
         raise BadImage(f"image {image_id} is not available in {region.name}", hint="name another image")
@@ -90,10 +85,8 @@ def _newest(region: Region, parameter: str) -> str:
 
 def find_network(region: Region, config: AwsConfig) -> Network:
     """
-    Find the configured security group, and in each zone of its network the subnets that instances may start in.
-
-    Raises:
-        CloudError: no group has this name, or several have it.
+    Find the configured security group, and in each zone of its network the subnets that instances may start in. Raise
+    CloudError unless exactly one group has the configured name.
     """
     named = [{"Name": "group-name", "Values": [config.security_group]}]
     groups = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", Filters=named)

@@ -79,12 +79,7 @@ class Metadata:
         self._token: str | None = None
 
     def get(self, path: str) -> Answer | None:
-        """
-        Return the answer if its status is 200, or None if it is 404.
-
-        Raises:
-            Blind: the service gives any other status, or no answer.
-        """
+        """Return the answer if its status is 200, None if it is 404; raise Blind for any other status, or no answer."""
         answer = self._ask(path)
         if answer.status == 401:
             self._token = None

@@ -81,12 +81,7 @@ def granted_on(google: Google, project: str, instance: Mapping[str, Any], permis
 
 
 def granted_in_bucket(google: Google, bucket: str, permissions: Collection[str]) -> set[str]:
-    """
-    Return the subset of `permissions` that the caller has in a bucket.
-
-    Raises:
-        CloudError: Cloud Storage does not answer, or the bucket does not exist.
-    """
+    """Return the subset of `permissions` that the caller has in a bucket; raise CloudError if it does not exist."""
     query = {"permissions": sorted(permissions)}
     call = Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}/iam/testPermissions", query)
     return set(google.ask(f"say what you may do in gs://{bucket}", call).get("permissions", ()))
@@ -124,12 +119,7 @@ def other_accounts(google: Google, project: str) -> list[str]:
 
 
 def require_account(google: Google, email: str) -> None:
-    """
-    Check that a service account exists.
-
-    Raises:
-        IdentityUnknown: no service account has this address, or the caller may not see it.
-    """
+    """Raise IdentityUnknown if no service account has this address, or the caller may not see it."""
     call = Call(IAM, "GET", f"v1/projects/-/serviceAccounts/{quote(email)}")
     try:
         google.ask(f"read the service account {email}", call)

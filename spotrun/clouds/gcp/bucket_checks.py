@@ -17,12 +17,7 @@ _MAKE = "name one that exists by --store (infra/gcp/README.md makes one)"
 
 
 def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_accounts: bool) -> Iterator[Finding]:
-    """
-    Check a bucket's settings.
-
-    Raises:
-        CloudError: the bucket does not exist, or the caller may not read its settings.
-    """
+    """Check a bucket; raise CloudError if it does not exist, or the caller may not read its settings."""
     try:
         facts = account_checks.bucket_facts(google, bucket)
     except NotThere as error:

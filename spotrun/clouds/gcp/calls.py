@@ -89,12 +89,7 @@ class Google(PatientClient):
         return Google(self._clock, ASIDE)
 
     def project(self, named: str | None) -> str:
-        """
-        Return the project that pays: `named`, or else the login's own project.
-
-        Raises:
-            CloudError: neither names a project.
-        """
+        """Return the project that pays: `named`, or else the login's own; raise CloudError if neither names one."""
         if named is None:
             with translated(_meaning_of, "find out who is logged in"):
                 self._open()

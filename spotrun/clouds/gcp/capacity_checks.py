@@ -38,12 +38,7 @@ class Capacity:
         return list(dict.fromkeys(each.instance_type for each in self._smallest_first if each.region == region))
 
     def zone_findings(self) -> Iterator[Finding]:
-        """
-        Report the suitable instance types that each zone offers.
-
-        Raises:
-            InsufficientCapacity: no zone offers a suitable type.
-        """
+        """Report the suitable types that each zone offers; raise InsufficientCapacity if no zone offers any."""
         if not self._smallest_first:
             kinds = (kind for each in self._catalogs.values() for kind in each.types.values())
             hint = f"they have {accelerators_of(kinds)}; or name another region"

@@ -49,12 +49,7 @@ def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
 
 
 def require_seen(seen: InstanceListing, must_see: Collection[str]) -> None:
-    """
-    Check that Google has listed all zones in `must_see`, and all zones of the regions in `must_see`.
-
-    Raises:
-        CloudUnavailable: Google cannot list one of these zones now.
-    """
+    """Raise CloudUnavailable if Google has not listed a zone in `must_see`, or a zone of a region in `must_see`."""
     missing = sorted(zone for zone in seen.unreachable if zone in must_see or region_of(zone) in must_see)
     if missing:
         raise CloudUnavailable(f"Google does not answer for {', '.join(missing)}")

@@ -54,12 +54,7 @@ class Name(NamedTuple):
 
 
 def name_for(request: LaunchRequest) -> Name:
-    """
-    Return the name for a request's instance.
-
-    Raises:
-        Unsupported: no Google machine type can have this type's name.
-    """
+    """Return the name for a request's instance; raise Unsupported if no machine type can have this type's name."""
     pool = request.offering.pool
     name = Name(request.run_uid, request.launch, _crc(request.token), pool.capacity_type, pool.instance_type)
     if read_name(str(name)) != name or len(str(name)) > NAME_MAX:

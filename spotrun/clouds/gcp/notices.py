@@ -67,12 +67,7 @@ class Value:
         self._etag: str | None = None
 
     def get(self) -> str:
-        """
-        Return the value.
-
-        Raises:
-            Blind: the server does not answer, or its answer has no value.
-        """
+        """Return the value; raise Blind if the server does not answer, or its answer has no value."""
         etag, self._etag = self._etag, None
         try:
             return self._ask(etag)

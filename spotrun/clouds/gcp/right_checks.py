@@ -93,12 +93,7 @@ def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator
 
 
 def bucket_right_findings(google: Google, bucket: str, own_accounts: bool) -> Iterator[Finding]:
-    """
-    Check the rights in a bucket.
-
-    Raises:
-        CloudError: the bucket does not exist, or Cloud Storage does not answer.
-    """
+    """Check the rights in a bucket; raise CloudError if it does not exist, or Cloud Storage does not answer."""
     needed = {*IN_BUCKET, *(FOR_FOLDERS if own_accounts else ())}
     granted = account_checks.granted_in_bucket(google, bucket, needed)
     yield _of(BUCKET, needed, granted, f"of gs://{bucket}")

@@ -118,12 +118,7 @@ class LocalDriver:
         folder.order("interrupt", {"notice_s": None if notice is None else notice.total_seconds()})
 
     def rebalance(self, instance_id: str) -> None:
-        """
-        Recommend to the instance, through its metadata, to move its work elsewhere.
-
-        Raises:
-            CloudError: no such instance is running.
-        """
+        """Recommend to the instance, through its metadata, to move its work; raise CloudError if it is not running."""
         folder, _ = self._alive(instance_id)
         folder.order("rebalance", {})
 

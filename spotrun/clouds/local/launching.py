@@ -39,8 +39,6 @@ _OF_ONE_INSTANCE = (
 
 
 class Launcher:
-    """Launches instances for a driver, with the driver's clock, market and init process."""
-
     def __init__(
         self, places: Places, clock: ScaledClock, config: MarketConfig, init: Sequence[str], log: CloudLog
     ) -> None:

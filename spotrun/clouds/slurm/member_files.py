@@ -112,12 +112,7 @@ class MemberFiles:
 
 @contextlib.contextmanager
 def _reaching(path: Path) -> Iterator[None]:
-    """
-    Translate the errors of reading or writing `path`.
-
-    Raises:
-        CloudUnavailable: the file cannot be reached, or is not a record.
-    """
+    """Raise CloudUnavailable if, in the block, `path` cannot be read or written, or is not a record."""
     try:
         yield
     except OSError as error:
