@@ -63,9 +63,7 @@ class FunctionRuntime(NamedTuple):
 
     @property
     def glibc(self) -> Glibc:
-        """
-        The glibc of the service's Linux for our version of Python; NotInstalled is raised if it lacks that version.
-        """
+        """The glibc of the service's Linux for our version of Python; raises NotInstalled if it lacks that version."""
         known = self.glibc_of.get(sys.version_info[:2])
         if known is None:
             names = " or ".join("{}.{}".format(*each) for each in self.glibc_of)

@@ -127,12 +127,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def driver(self, spec: RunSpec, clock: ScaledClock) -> CloudDriver:
-        """
-        Return the driver that rents for a run of `spec`.
-
-        Raises:
-            CloudError: an SDK is not installed.
-        """
+        """Return the driver that rents for a run of `spec`; raise CloudError if an SDK is not installed."""
 
     def guards(self, spec: RunSpec, clock: Clock) -> Guards:
         """Return the guards, which end an instance from outside if neither the instance nor any runner does."""
@@ -153,16 +148,11 @@ class Cloud(CloudRules[RunSpec], Protocol):
         return handed_down if handed_down.scale != 1 else ScaledClock(datetime.now(UTC), 1.0)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """
-        Set the clock of a run that begins now to the cloud's own time; leave it unchanged if the cloud does not report
-        its time.
-        """
+        """Set the clock of a run that begins now to the cloud's own time, if the cloud reports its time."""
         return
 
     def furnish(self, store: Store) -> None:
-        """
-        Put the files into a new run's folder that its instances need before they have an agent: see `spotrun.boot`.
-        """
+        """Put the files into a new run's folder that its instances need before they have an agent (`spotrun.boot`)."""
 
     def require_known(self, spec: RunSpec) -> None:
         """
@@ -212,22 +202,14 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
-        """
-        Return the sources that warn an agent that its instance will be taken. `environment` is the instance's
-        environment.
-        """
+        """Return the sources that warn an agent of the loss of its instance, which has this `environment`."""
 
     @abstractmethod
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
         """Return the shell for a user on an instance of a run of `spec`."""
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
-        """
-        Return a command that forwards ports to an instance, with a shell or without.
-
-        Raises:
-            CloudError: this cloud has no way to forward ports.
-        """
+        """Return a command that forwards ports to an instance; raise CloudError if this cloud cannot forward ports."""
         raise CloudError(f"spotrun cannot forward a port to an instance on {self.name}", hint="leave out -L")
 
     def console(self, instance: Instance) -> str | None:
@@ -264,12 +246,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
 
     def require_regions(self, regions: Sequence[str]) -> None:
-        """
-        Check, without the network, that the regions given by the user exist.
-
-        Raises:
-            SpecInvalid: a region does not exist.
-        """
+        """Raise SpecInvalid if a region given by the user does not exist. The network is not used."""
         return
 
     @abstractmethod

@@ -72,10 +72,7 @@ def by_code(*rows: tuple[type[CloudError], str | None, *tuple[str, ...]]) -> dic
 
 @contextmanager
 def translated(meaning_of: Callable[[str, Exception], CloudError], action: str) -> Iterator[None]:
-    """
-    Translate an SDK's errors inside the block into errors of the CloudDriver port. Their messages name the failed
-    `action`.
-    """
+    """Translate an SDK's errors in the block into CloudDriver's errors, whose messages name the failed `action`."""
     try:
         yield
     except SpotrunError:

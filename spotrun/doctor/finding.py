@@ -25,9 +25,7 @@ class Verdict(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One result of a check. `hint` continues "try: …". `exit_code` is the failure's exit code, or 0 if nothing failed.
-    """
+    """One result of a check. `hint` continues "try: …". `exit_code` is the failure's, or 0 if nothing failed."""
 
     name: str
     verdict: Verdict

@@ -36,9 +36,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saved(self) -> float | None:
-        """
-        The share of the on-demand price that is saved, 0 or less if spot is not cheaper; None if that price is unknown.
-        """
+        """The share of the on-demand price that is saved, 0 or less if none is; None if that price is unknown."""
         if not self.on_demand_usd_per_hour:
             return None
         return float(1 - self.offering.price_usd_per_hour / self.on_demand_usd_per_hour)

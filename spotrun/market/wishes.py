@@ -22,9 +22,7 @@ SEVERAL = 2
 
 
 class Requirement(NamedTuple):
-    """
-    One requirement: its key, its words, a test for an offering, and a function that returns the offering's own value.
-    """
+    """One requirement: its key, its words, a test for an offering, and a function for the offering's own value."""
 
     key: tuple[str | int, ...]
     words: str

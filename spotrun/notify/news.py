@@ -140,9 +140,7 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
 
 
 def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
-    """
-    Return news if this is the run's first attempt that trains, or if the previous one had another capacity type.
-    """
+    """Return news if the run trains for the first time, or on another capacity type than before."""
     intent = state.launch_of(attempt).intent
     where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
     what = "the command" if is_plain(state) else "training"
@@ -166,10 +164,7 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
-    """
-    Return news when enough standbys have failed in a row that the next one has to wait; None for each failure after
-    that.
-    """
+    """Return news when so many standbys in a row have failed that the next one waits; None for later failures."""
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)
 

@@ -40,12 +40,7 @@ class Sink(Protocol):
     """The sink's name in messages; contains no secret."""
 
     def deliver(self, body: bytes, id: str) -> None:
-        """
-        Deliver one JSON object.
-
-        Raises:
-            Undelivered, Refused: see the module's docstring.
-        """
+        """Deliver one JSON object, or raise Undelivered or Refused: see the module's docstring."""
 
     def abandon(self) -> None:
         """Stop a try that is in progress, and leave none of its processes running."""

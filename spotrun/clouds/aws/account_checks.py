@@ -40,11 +40,8 @@ def caller(region: Region) -> Caller:
 
 def account_number(regions: Sequence[Region]) -> str:
     """
-    Return the number of the caller's account. Every region reports the same number, so a region that fails or hangs
-    does not matter.
-
-    Raises:
-        CloudError: none of the regions answers.
+    Return the number of the caller's account. All regions report the same number, so one that answers is enough. Raise
+    CloudError if none answers.
     """
     for region in regions[:-1]:
         with contextlib.suppress(CloudError):
@@ -100,9 +97,7 @@ def _one_of_ours(region: Region) -> str | None:
 def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
     """
     Return the type (`String`, `StringList` or `SecureString`) of each SSM parameter that exists. No value is read.
-
-    Raises:
-        CloudError: the caller may not list parameters.
+    Raise CloudError if the caller may not list parameters.
     """
     filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
     found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)
@@ -127,12 +122,7 @@ def ingress_rules(region: Region, group: str) -> int:
 
 
 def quota(region: Region, code: str) -> int | None:
-    """
-    Return the value of a quota in this region; None if the region has no such quota.
-
-    Raises:
-        CloudError: the caller may not read quotas.
-    """
+    """Return the value of a quota, None if this region has no such quota; raise CloudError if it may not be read."""
 
     def once() -> int | None:
         try:

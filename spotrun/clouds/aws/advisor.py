@@ -53,9 +53,7 @@ class Advice(msgspec.Struct, frozen=True):
 def bands_known(source: str, regions: Iterable[str], instance_types: Collection[str], clock: Clock) -> dict[str, str]:
     """
     Return the band of each `REGION/TYPE` that the advisor at `source` lists. Empty `instance_types` mean all types.
-
-    Raises:
-        CloudError: see `read_advice`.
+    Errors are as in `read_advice`.
     """
     advice = read_advice(source, clock)
     found = {

@@ -77,8 +77,7 @@ def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
 
 def _like(name: str, known: Iterable[str]) -> str | None:
     """
-    Return the region that was probably meant: a name with the same letters, or else the nearest name; None if no name
-    is near.
+    Return the region that was probably meant: an anagram of `name`, or else the nearest name; None if none is near.
     """
     near = get_close_matches(name, sorted(known), 3)
     return next((each for each in near if sorted(each) == sorted(name)), near[0] if near else None)
@@ -120,8 +119,7 @@ class Region(PatientClient):
     @cached_property
     def aside(self) -> Region:
         """
-        The same region for calls that a run can do without for a while. A call takes some seconds at most, and the
-        caller tries again later.
+        The same region for calls that a run can skip: a call takes some seconds at most, and is tried again later.
         """
         return Region(self.name, self._clock, ASIDE)
 
@@ -146,12 +144,7 @@ class Region(PatientClient):
         return client
 
     def ask(self, action: str, call: Callable[[], T]) -> T:
-        """
-        Return the result of `call`. The call may be repeated, so repeating it must be harmless.
-
-        Raises:
-            CloudError: see CloudDriver.
-        """
+        """Return the result of `call`, which may be repeated and must be harmless then. Errors: see CloudDriver."""
 
         def once() -> T:
             with translated(action):

@@ -109,10 +109,7 @@ class Catalog:
         return self._price_list.get()
 
     def offerings(self) -> Iterator[Offering]:
-        """
-        Yield every type in every zone that offers it and has one of our subnets, without pools that lack a price or are
-        left out.
-        """
+        """Yield every type in every zone with one of our subnets, but no pool that lacks a price or is left out."""
         for offering in self.rented_out():
             if offering.zone in self.network.subnets and not self._left_out.has(offering.pool):
                 yield self.surrounded(offering)
@@ -122,10 +119,7 @@ class Catalog:
         self._left_out.add(pool)
 
     def surrounded(self, offering: Offering) -> Offering:
-        """
-        Return the offering with the image and subnets that an instance would start with now. Its zone must have a
-        subnet.
-        """
+        """Return the offering with the image and subnets for a launch now. Its zone must have a subnet."""
         first, *others = self.network.subnets[offering.zone]
         return replace(
             offering,
@@ -214,10 +208,7 @@ def _price_list_lasts_s(found: PriceList) -> float:
 
 
 def _shares_a_gpu(row: dict[str, Any]) -> bool:
-    """
-    Return whether the type has only a part of a GPU (g6f, gr6f). EC2 reports a GPU count of 0, which no job can
-    request.
-    """
+    """Return whether the type has only a part of a GPU (g6f, gr6f). EC2 reports 0 GPUs, which no job can request."""
     return any(gpu["Count"] == 0 for gpu in row.get("GpuInfo", {}).get("Gpus", []))
 
 

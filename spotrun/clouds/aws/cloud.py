@@ -176,9 +176,7 @@ class Aws(Cloud):
         )
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
-        """
-        Forward ports without a shell. A session of Session Manager forwards one port; several sessions end together.
-        """
+        """Forward ports without a shell. A Session Manager session forwards one port; several sessions end together."""
         shell = self.shell(spec, instance)
         sessions = [(*shell.command, *_leading(one)) for one in forwards]
         if len(sessions) == 1:

@@ -125,9 +125,7 @@ def _reason(found: dict[str, Any]) -> str:
 
 
 def _told_reason(found: dict[str, Any], region: str, key: str | None) -> str:
-    """
-    Return the reason, such as `Client.VolumeLimitExceeded: Volume limit exceeded`. Most messages begin with the code.
-    """
+    """Return the reason, such as `Client.VolumeLimitExceeded: Volume limit exceeded`. Most messages repeat the code."""
     code, message = _reason(found), str(found.get("StateReason", {}).get("Message", ""))
     told = message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")
     why = "" if key is None else why_not_started(told, key, region, is_spot=found.get("InstanceLifecycle") == "spot")
@@ -143,9 +141,7 @@ def cannot_start(found: dict[str, Any]) -> bool:
 
 
 def end_told(found: dict[str, Any]) -> datetime | None:
-    """
-    Return the end that a row reports, as in `User initiated (2026-11-21 10:00:00 GMT)`; None if EC2 reports no time.
-    """
+    """Return the end that a row reports, as in `User initiated (2026-11-21 10:00:00 GMT)`; None if it reports none."""
     told = _WHEN.search(found.get("StateTransitionReason", ""))
     return None if told is None else datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
 
@@ -162,10 +158,7 @@ def odd_tags(found: dict[str, Any]) -> str:
 
 
 def _launch(tags: Mapping[str, str]) -> int:
-    """
-    Return the launch's number from its own tag, or from the end of the token. If both were changed, 0: no ledger has
-    such a launch.
-    """
+    """Return the launch's number from its tag, or else from the token; 0, which no launch has, if both were changed."""
     return _number(tags.get(tag.LAUNCH)) or _number(tags.get(tag.TOKEN, "").rpartition("-")[2])
 
 

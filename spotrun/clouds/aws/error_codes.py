@@ -179,9 +179,7 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
 
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
-    """
-    Return the error for one answer of AWS. It includes AWS's code and message, which may name zones that have capacity.
-    """
+    """Return the error for an answer of AWS, with AWS's code and message, which may name zones with capacity."""
     told = error.response.get("Error", {})
     code, words = str(told.get("Code", "unknown")), str(told.get("Message", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -193,9 +191,7 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
 
 
 def _without_page(words: str) -> str:
-    """
-    Return `words`. If a failing proxy has sent an HTML page, replace the page by its title, which is as informative.
-    """
+    """Return `words`. If a failing proxy has sent an HTML page, its title replaces it, which says as much."""
     found = _PAGE.search(words)
     if found is None:
         return words

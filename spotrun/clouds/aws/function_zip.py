@@ -25,10 +25,7 @@ SERVICES = {
 
 
 def _calls(name: str) -> bool:
-    """
-    Return whether spotrun reads a package's file: every file, except the files of AWS services that spotrun does not
-    call.
-    """
+    """Return whether spotrun reads a package's file: all but the files of AWS services that spotrun does not call."""
     parts = PurePosixPath(name).parts
     return parts[:2] != ("botocore", "data") or len(parts) == 3 or parts[2] in SERVICES
 

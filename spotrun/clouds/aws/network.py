@@ -110,10 +110,7 @@ def find_network(region: Region, config: AwsConfig) -> Network:
 
 
 def _route_tables(region: Region, inside: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
-    """
-    Return the route tables, and "". If the caller may not read them, as with an earlier policy for runners, return None
-    and the reason.
-    """
+    """Return the route tables and ""; or None and the reason, if the caller may not read them (earlier policies)."""
     try:
         return region.pages(region.ec2, "describe_route_tables", "RouteTables", Filters=inside), ""
     except AccessDenied as error:

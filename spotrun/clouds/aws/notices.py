@@ -27,10 +27,7 @@ _ACTIONS = ("terminate", "stop", "hibernate")
 
 
 def parse_action(body: bytes) -> datetime | None:
-    """
-    Return when the instance will be taken, from the body of `spot/instance-action`; None if the body gives no known
-    action or time.
-    """
+    """Return when the instance will be taken, from the body of `spot/instance-action`; None if it is not readable."""
     facts = _json_object(body)
     if facts.get("action") not in _ACTIONS:
         return None

@@ -119,12 +119,7 @@ class RunRoles:
         return made_at.astimezone(UTC)
 
     def _known_role(self, name: str, tags: Mapping[str, str]) -> Any:
-        """
-        Return the role of this run.
-
-        Raises:
-            CloudError: spotrun did not make the role for this run, and it may have any rights.
-        """
+        """Return this run's role; raise CloudError if spotrun did not make it, because it may have any rights."""
         role = self._ask("read a role", "get_role", RoleName=name)["Role"]
         boundary = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
         if boundary != self._policy_arn or not tags.items() <= _tags_of(role).items():

@@ -71,10 +71,7 @@ def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
 
 
 def granted_on(google: Google, project: str, instance: Mapping[str, Any], permissions: Collection[str]) -> set[str]:
-    """
-    Return the subset of `permissions` that the caller has on an instance. Google evaluates conditions for the
-    instance's name.
-    """
+    """Return the subset of `permissions` that the caller has on an instance, with conditions on its name evaluated."""
     place = f"projects/{project}/zones/{last_part(instance['zone'])}/instances/{instance['name']}"
     call = Call(COMPUTE, "POST", f"{place}/testIamPermissions", body={"permissions": sorted(permissions)})
     return set(google.ask(f"say what you may do with {instance['name']}", call).get("permissions", ()))

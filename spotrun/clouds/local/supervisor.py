@@ -70,10 +70,7 @@ class SteadyClock:
 
 
 class Supervisor:
-    """
-    Runs one instance from boot to end. Each turn of the loop checks everything that may happen, with one method for
-    each.
-    """
+    """Runs one instance from boot to end. Each turn of the loop checks everything that may happen."""
 
     def __init__(self, places: Places, folder: RecordFolder, record: Record) -> None:
         self._places = places
@@ -111,9 +108,7 @@ class Supervisor:
         self._end(by)
 
     def _turn_if_room(self) -> EndedBy | None:
-        """
-        Do one turn. A full disk does not end the instance: records that could not be written are left to a later turn.
-        """
+        """Do one turn. A full disk does not end the instance: a later turn writes the records."""
         by: EndedBy | None = None
         with unless_no_room():
             by = self._turn()
@@ -324,10 +319,7 @@ class Supervisor:
 
 
 def guard(supervisor_pid: int, places: Places, folder: RecordFolder, give_up_at: float) -> None:
-    """
-    Wait for the supervisor. Kill it if it outlives the time-to-live, and end the instance if the supervisor has not
-    ended it.
-    """
+    """Wait for the supervisor; kill it if it outlives the time-to-live. End the instance unless the supervisor did."""
     overdue = not _wait_for_exit(supervisor_pid, give_up_at)
     if overdue:
         os.kill(supervisor_pid, signal.SIGKILL)  # it is our child and not reaped, so the id is still its own

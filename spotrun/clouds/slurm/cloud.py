@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 
 class Slurm(Cloud):
-    """
-    Nodes of a cluster, requested through its queue. A job's section `slurm` names the partitions and their prices.
-    """
+    """Nodes of a cluster, requested through its queue. The section `slurm` names the partitions and their prices."""
 
     name = "slurm"
     here = False
@@ -50,15 +48,12 @@ class Slurm(Cloud):
         return refusals(spec)
 
     def secret(self, name: str) -> Reference:
-        """
-        Return a reference to a variable of this machine, the place that a user may mean. On Slurm no secret is read:
-        see `refusals`.
-        """
+        """Return a reference to a variable of this machine. No secret is read on Slurm: see `refusals`."""
         return Reference(ENVIRONMENT, name)
 
     def boot(self, spec: RunSpec) -> timedelta:
         """
-        Return the time from a free node to a running agent: a cycle of the controller, and imports from shared folders.
+        Return the time from a free node to a running agent: a cycle of the controller, and imports over a network.
         """
         return timedelta(seconds=30)
 
@@ -90,9 +85,7 @@ class Slurm(Cloud):
             raise SpecInvalid(problem.message, hint=problem.suggestion, key=problem.at)
 
     def furnish(self, store: Store) -> None:
-        """
-        Do nothing: nodes run the packages that are installed on this machine, from a folder that they share with it.
-        """
+        """Do nothing: nodes run the packages that are installed on this machine, from a shared folder."""
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return SLURM_RULE

@@ -84,10 +84,7 @@ def step(
 
 
 def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
-    """
-    Return the seats of the job's nodes. Retry while the controller is busy, because the job cannot continue without
-    them.
-    """
+    """Return the seats of the job's nodes. Retry while the controller is busy: the job needs them."""
     for _ in range(TRIES - 1):
         try:
             return read_seats(commands, nodes)

@@ -60,19 +60,14 @@ class GangJob(NamedTuple):
 
     @property
     def _last(self) -> int | None:
-        """
-        The index of the member that ends last; if several end together, the first of them. None while a member lives.
-        """
+        """The index of the member that ends last, or of the first such member; None while a member lives."""
         if not self.job.has_ended and not self.is_deserted:
             return None
         ends = [(self._ended_at(index), -index) for index in range(len(self.ended))]
         return -max(ends)[1]
 
     def _ended_at(self, index: int) -> datetime:
-        """
-        Return when a member ended, limited to the job's time, because its node's clock may put the end after the job's
-        end.
-        """
+        """Return when a member ended, limited to the job's time, because its node's clock may be wrong."""
         job, ended = self.job, self.ended[index]
         began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None
         at = (over_at or began_at) if ended is None else ended.at
@@ -86,9 +81,7 @@ class GangJob(NamedTuple):
         return self._ended_at(index).replace(microsecond=0)
 
     def _prices_of_last(self, last: int) -> tuple[PriceSegment, ...]:
-        """
-        Return the price of all nodes that the last member pays for, with a segment for each change of their number.
-        """
+        """Return the price of all nodes that the last member pays for, a segment for each number of nodes."""
         began = instance_of(self.job).prices
         if not began:
             return ()

@@ -67,10 +67,7 @@ class MemberFiles:
         return self._read(f"{member}.ended", MemberEnd)
 
     def end(self, member: int, ended: MemberEnd) -> MemberEnd:
-        """
-        Record the end of a member, and return the first end recorded. If a driver requested that end, the user ended
-        the member.
-        """
+        """Record a member's end, and return the first end recorded. A driver's request counts as the user's."""
         said = ended._replace(by=EndedBy.USER) if self.is_to_end(member) else ended
         return self._agree(f"{member}.ended", said, MemberEnd)
 
@@ -94,10 +91,7 @@ class MemberFiles:
         return None
 
     def _agree(self, name: str, value: T, kind: type[T]) -> T:
-        """
-        Write `value` unless the file exists, and return the file's value. Making a link is atomic on shared file
-        systems.
-        """
+        """Write `value` unless the file exists; return the file's value. Links are atomic on shared file systems."""
         unnamed = self._path(f"{uuid.uuid4().hex}.tmp")
         with _reaching(self._path(name)):
             unnamed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

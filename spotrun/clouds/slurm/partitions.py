@@ -24,9 +24,7 @@ https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
 
 
 class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One partition as the cluster reports it. `max_time` and `nodes_max`, the limits of a job, are None without a limit.
-    """
+    """One partition as the cluster reports it. `max_time` and `nodes_max` limit a job; None means no limit."""
 
     name: str
     preempt_mode: str
@@ -40,8 +38,7 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A cluster and its partitions. `preempt_type` names the reason for which jobs lose nodes: a partition, a QOS, or
-    nothing.
+    A cluster and its partitions. `preempt_type` is the reason why jobs lose nodes: a partition, a QOS, or nothing.
     """
 
     name: str
@@ -59,10 +56,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_cluster(commands: Commands) -> Cluster:
     """
-    Read the cluster's configuration from the controller.
-
-    Raises:
-        CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm did not answer.
+    Read the cluster's configuration from the controller. Errors are as in `require_answer`, and CloudNotInstalled.
     """
     listed = require_answer(commands.run(["scontrol", "--oneliner", "--all", "show", "partition"]), "show partitions")
     settings = _settings(require_answer(commands.run(["scontrol", "show", "config"]), "show its configuration"))

@@ -81,10 +81,7 @@ class Job(NamedTuple):
         return self.ends_at - self.submitted_at >= self.tags.wait
 
     def is_overdue(self, now: datetime) -> bool:
-        """
-        Return whether the job still waits although its wait is over: Slurm was late to take it from the queue, or never
-        tried.
-        """
+        """Return whether the job still waits although its wait is over, because Slurm was late or never tried."""
         return self.state == "PENDING" and now - self.submitted_at >= self.tags.wait + LEFT_TO_SLURM
 
 

@@ -73,10 +73,7 @@ class Assignment(NamedTuple):
         return self.scratch / f"{FOLDER_PREFIX}{os.getuid()}-{number}"
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        """
-        Return an agent's environment, without variables in SLURMS_OWN. Variables for the node's GPUs have other names
-        and stay.
-        """
+        """Return an agent's environment, without SLURMS_OWN. Variables for the node's GPUs stay."""
         kept = {name: text for name, text in own.items() if not name.startswith(SLURMS_OWN)}
         return (
             kept
@@ -142,9 +139,7 @@ def prepared(assignment: Assignment) -> int:
 
 
 def sweep(scratch: Path) -> None:
-    """
-    Remove the folders of this user's instances that were killed on this node. A live instance holds its folder's lock.
-    """
+    """Remove folders of this user's dead instances on this node. A live instance holds its folder's lock."""
     for folder in scratch.glob(f"{FOLDER_PREFIX}{os.getuid()}-*"):
         with contextlib.suppress(OSError):
             lock = _locked(folder)
