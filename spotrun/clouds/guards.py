@@ -22,10 +22,7 @@ AGAIN_AFTER = timedelta(minutes=10)
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A guard for one instance, which has to end by `ends_at`. `token` identifies the launch and the member
-    (`guard_token`).
-    """
+    """A guard for one instance, which has to end by `ends_at`. `token` names launch and member (`guard_token`)."""
 
     token: str
     region: str

@@ -79,10 +79,7 @@ class Identities(Protocol):
 
 
 class NoIdentities:
-    """
-    No identities, for clouds where instances act with the launching user's rights, and for runs that share one
-    identity.
-    """
+    """No identities: instances act with the launching user's rights, or all runs share one identity."""
 
     noun = "identity"
 

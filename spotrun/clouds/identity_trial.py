@@ -35,10 +35,7 @@ def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
 
 
 class Settling(NamedTuple):
-    """
-    Waits until all of a cloud recognises a new identity. `what` follows "for" in the message: `AWS to know the new
-    role`.
-    """
+    """Waits until all of a cloud recognises a new identity. `what` follows "for": `AWS to know the new role`."""
 
     what: str
     clock: Clock

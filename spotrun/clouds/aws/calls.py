@@ -76,9 +76,7 @@ def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
 
 
 def _like(name: str, known: Iterable[str]) -> str | None:
-    """
-    Return the region that was probably meant: an anagram of `name`, or else the nearest name; None if none is near.
-    """
+    """Return the region probably meant: an anagram of `name`, or else the nearest name; None if none is near."""
     near = get_close_matches(name, sorted(known), 3)
     return next((each for each in near if sorted(each) == sorted(name)), near[0] if near else None)
 
@@ -118,9 +116,7 @@ class Region(PatientClient):
 
     @cached_property
     def aside(self) -> Region:
-        """
-        The same region for calls that a run can skip: a call takes some seconds at most, and is tried again later.
-        """
+        """The same region, for calls that a run can skip: they take some seconds at most, and are tried again."""
         return Region(self.name, self._clock, ASIDE)
 
     @cached_property

@@ -125,7 +125,7 @@ def _reason(found: dict[str, Any]) -> str:
 
 
 def _told_reason(found: dict[str, Any], region: str, key: str | None) -> str:
-    """Return the reason, such as `Client.VolumeLimitExceeded: Volume limit exceeded`. Most messages repeat the code."""
+    """Return the reason, `Client.VolumeLimitExceeded: Volume limit exceeded`. Most messages begin with the code."""
     code, message = _reason(found), str(found.get("StateReason", {}).get("Message", ""))
     told = message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")
     why = "" if key is None else why_not_started(told, key, region, is_spot=found.get("InstanceLifecycle") == "spot")

@@ -213,7 +213,7 @@ class AwsDriver:
             self._snapshots.clear()
 
     def _offered_in(self, name: str) -> list[Offering]:
-        """Return the offerings of a region; none while its instances cannot be listed, so their fate is unknown."""
+        """Return a region's offerings; none while its instances cannot be listed: their fate would be unknown."""
         return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 
     # -- looking ---------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ _ACTIONS = ("terminate", "stop", "hibernate")
 
 
 def parse_action(body: bytes) -> datetime | None:
-    """Return when the instance will be taken, from the body of `spot/instance-action`; None if it is not readable."""
+    """Return when the instance will be taken, from `spot/instance-action`; None without a known action and time."""
     facts = _json_object(body)
     if facts.get("action") not in _ACTIONS:
         return None

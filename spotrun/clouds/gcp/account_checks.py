@@ -128,10 +128,8 @@ def require_account(google: Google, email: str) -> None:
 
 def roles_of_accounts(google: Google, project: str) -> dict[str, set[str]]:
     """
-    Return the roles that the project's policy grants to service accounts, by the accounts' addresses.
-
-    Raises:
-        CloudError: the caller may not read the policy.
+    Return the roles that the project's policy grants to service accounts, by the accounts' addresses. Raise CloudError
+    if the caller may not read the policy.
     """
     path = f"v3/projects/{quote(project, safe=':')}:getIamPolicy"
     policy = google.ask("read the policy of the project", Call(RESOURCES, "POST", path, body=_WITH_CONDITIONS))

@@ -82,10 +82,7 @@ class Google(PatientClient):
 
     @cached_property
     def aside(self) -> Google:
-        """
-        The same client for calls that a run can do without for a while. A call takes some seconds at most, and the
-        caller tries again later.
-        """
+        """The same client, for calls that a run can skip: they take some seconds at most, and are tried again."""
         return Google(self._clock, ASIDE)
 
     def project(self, named: str | None) -> str:

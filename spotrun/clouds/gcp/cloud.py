@@ -161,10 +161,7 @@ class Gcp(Cloud):
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:
-        """
-        Return the ports for the project's instances. Google lists all regions at once; the named regions have to
-        answer.
-        """
+        """Return the ports for the project's instances. Google lists all regions; the named ones have to answer."""
         config, clock = GcpConfig(regions=tuple(map(str.lower, regions)) or GcpSpec().regions), system_clock()
         with _sdk():
             from spotrun.clouds.gcp.calls import Google

@@ -21,9 +21,7 @@ _LATEST_MS = 1 << 48
 
 
 def delete_id(off_since: datetime | None = None) -> str:
-    """
-    Return a new id for one call, which all tries of the call share. `off_since` is when the machine was switched off.
-    """
+    """Return a new id for one call and all its tries. `off_since` is when the machine was switched off."""
     if off_since is None:
         return str(uuid4())
     milliseconds = ((off_since - _EPOCH) // _MILLISECOND) % _LATEST_MS

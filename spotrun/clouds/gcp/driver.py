@@ -187,9 +187,7 @@ class GcpDriver:
         return None
 
     def _launched(self, request: LaunchRequest) -> Instance:
-        """
-        Return the instance that was launched just now. If Google's list lacks it for a while, it counts as pending.
-        """
+        """Return the instance that was launched just now. While Google's list lacks it, it counts as pending."""
         found = self._of_token(request, self._records_of(request))
         if found is not None:
             return found
@@ -206,10 +204,7 @@ class GcpDriver:
         return pending
 
     def _not_listed_yet(self, request: LaunchRequest) -> Instance | None:
-        """
-        Return the instance that Google accepted recently and has not listed since; it needs no new request. None if
-        there is none.
-        """
+        """Return an instance that Google accepted recently and does not list yet: it needs no new request."""
         accepted_s, pending = self._accepted.get(request.token, (-inf, None))
         if self._clock.monotonic() - accepted_s < LISTED_WITHIN_S * self._clock.scale:
             return pending if pending is not None and pending.offering.pool == request.offering.pool else None
@@ -217,10 +212,7 @@ class GcpDriver:
         return None
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
-        """
-        Learn from a refusal: leave out for a while the pools that it rules out, or forget the image or surroundings
-        that it rejects.
-        """
+        """Leave out, for a while, the pools that a refusal rules out; or forget the rejected surroundings."""
         match error:
             case Unsupported():
                 catalog.leave_out(offering.pool)
@@ -234,10 +226,7 @@ class GcpDriver:
                 catalog.forget_surroundings()
 
     def _quota_error(self, offering: Offering, error: QuotaExceeded) -> CloudError:
-        """
-        Return the error to raise. Waiting helps only if an instance of ours that just ended may still count against the
-        quota.
-        """
+        """Return the error to raise. Waiting helps only if an instance of ours that just ended may still count."""
         since = self._clock.now() - QUOTA_HELD_FOR
         records = look(self._google, self._project, None).records.values()
         held = [each for each in map(self._instance, records) if each is not None]
@@ -265,10 +254,7 @@ class GcpDriver:
             yield from catalog.remarks
 
     def _still_there(self) -> Iterator[str]:
-        """
-        Describe each instance that is still there although Google accepted the request to end it (G12). A runner
-        requests the end again.
-        """
+        """Describe each instance that is still there long after Google accepted the request to end it (G12)."""
         for name, end in sorted(self._ending.items()):
             waited_s = self._clock.monotonic() - end.since_s
             if waited_s > ENDS_WITHIN_S * self._clock.scale:

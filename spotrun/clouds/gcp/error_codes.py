@@ -38,10 +38,7 @@ from spotrun.errors import (
 
 
 class StockedOut(InsufficientCapacity):
-    """
-    The zone has no capacity left for this type. `elsewhere` are the zones that have capacity according to Google, if it
-    names any.
-    """
+    """The zone has no capacity left for this type. `elsewhere`: the zones with capacity, if Google names any."""
 
     def __init__(self, message: str, *, hint: str | None = None, elsewhere: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint=hint)
@@ -65,10 +62,7 @@ class BillingOff(AccessDenied):
 
 
 class PolicyForbids(CloudError):
-    """
-    A policy of the organization forbids the request. Google reports it with 412, the status of a lost race between two
-    requests.
-    """
+    """The organization forbids the request. Google reports that with 412, the status of a lost race of two requests."""
 
 
 IDENTITY_DENIED = (IdentityUnknown, AccessDenied)
@@ -190,10 +184,7 @@ match counts.
 
 
 def refused(action: str, status: int, body: object, text: str = "") -> CloudError:
-    """
-    Return the error for an HTTP answer without success. `text` is its body. If the body is not JSON, the answer is not
-    Google's.
-    """
+    """Return the error for an HTTP answer without success. An answer whose body, `text`, is no JSON is not Google's."""
     is_page = body is None and bool(words_of(text)) and status != _UNAUTHENTICATED
     if status < _BAD_REQUEST or is_page:
         return answered_by_another(action, f"HTTP {status} {text}")

@@ -23,10 +23,7 @@ _PAGE = {"maxResults": "500", "returnPartialSuccess": "true"}
 
 
 class InstanceListing(NamedTuple):
-    """
-    The `records` of instances, by name. `unreachable` are zones that Google cannot list now; they are unknown, not
-    empty.
-    """
+    """The `records` of instances, by name. `unreachable` zones cannot be listed: they are unknown, not empty."""
 
     records: dict[str, Record]
     unreachable: frozenset[str]

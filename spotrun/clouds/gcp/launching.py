@@ -79,10 +79,7 @@ class Launching:
             return self._insert(request, self._notice)
 
     def _insert(self, request: LaunchRequest, notice: timedelta) -> dict[str, Any]:
-        """
-        Send the insert. Repeating it is harmless: it includes the request's id, and everything else follows from the
-        request.
-        """
+        """Send the insert. A repetition is harmless: it has the request's id, and the rest follows from the request."""
         body = insert_body(request, self._config, self._project, notice)
         query = {"requestId": request_id(request, notice, self._denials[request.token])}
         call = self._call(request, "POST", "instances", query, body)
@@ -123,10 +120,7 @@ class Launching:
         return self._row(request, name).get("id") == operation.get("targetId")
 
     def _end(self, request: LaunchRequest, name: str) -> None:
-        """
-        End the instance of a failed launch. An operation may report an error although its instance exists and is billed
-        (G1).
-        """
+        """End the instance of a failed launch: despite an error, the instance may exist and be billed (G1)."""
         call = self._call(request, "DELETE", f"instances/{name}", {"requestId": delete_id()})
         try:
             self._google.ask(f"end {name}, whose launch has failed", call)

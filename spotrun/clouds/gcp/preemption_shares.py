@@ -33,9 +33,7 @@ _HIGHEST = ">20%"
 
 
 class PreemptionShares(NamedTuple):
-    """
-    The daily shares that Google reports, by type, oldest first. `troubles` has the reason for each type without shares.
-    """
+    """The daily shares that Google reports, by type, oldest first. `troubles`: the reason for each type without any."""
 
     shares: Mapping[str, tuple[float, ...]]
     troubles: Mapping[str, str]

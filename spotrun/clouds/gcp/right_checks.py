@@ -78,10 +78,8 @@ FOR_FOLDERS = (
 
 def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator[Finding]:
     """
-    Check the rights in the project. `own_accounts`: each run has its own service account.
-
-    Raises:
-        CloudError: Resource Manager does not answer.
+    Check the rights in the project; raise CloudError if Resource Manager does not answer. `own_accounts`: each run has
+    its own service account.
     """
     needed = {*NEEDED, *(FOR_ACCOUNTS if own_accounts else ())}
     granted = account_checks.granted(google, project, {*needed, *ASIDE, *UNDER_CONDITION})

@@ -127,9 +127,7 @@ class LocalDriver:
         return self._places.disk(instance_id)
 
     def record(self, instance_id: str) -> Record | None:
-        """
-        Return the cloud's whole record of an instance, including its processes and endpoint. For tests and doctor.
-        """
+        """Return the cloud's whole record of an instance, with its processes and endpoint. For tests and doctor."""
         folder = self._places.record_folder(instance_id)
         return None if folder is None else settling.settled(folder, self._log)
 

@@ -41,9 +41,7 @@ WARM_UP = timedelta(days=2)
 
 
 class Loss(NamedTuple):
-    """
-    A pool's loss of capacity. `notice` is the time from the cloud's notice to the loss; None if the cloud gives none.
-    """
+    """A pool's loss of capacity. `notice` is the time from the notice to the loss; None if there is no notice."""
 
     at: datetime
     notice: timedelta | None

@@ -150,10 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _token_ttl(text: str | None) -> int | None:
-    """
-    Return the token's time-to-live in seconds; None if the header is missing, or the real service would refuse its
-    value.
-    """
+    """Return the token's time-to-live in seconds; None if the real service would refuse the header or its absence."""
     if text is None or not (text.isascii() and text.isdigit()):
         return None
     return int(text) if len(text) < 9 and 1 <= int(text) <= TOKEN_TTL_MAX_S else None

@@ -95,12 +95,7 @@ class OwnMachine:
         return self._local.describe(instance_id) if self.has(instance_id) else None
 
     def instances(self, run_uid: str | None, must_see: Collection[str] | None) -> list[Instance]:
-        """
-        Return the instances at home.
-
-        Raises:
-            CloudUnavailable: `must_see` names the home, but this is another machine.
-        """
+        """Return the instances at home. On another machine, raise CloudUnavailable if `must_see` names the home."""
         if not self.is_here:
             if must_see is not None and HOME in must_see:
                 raise CloudUnavailable(

@@ -144,10 +144,7 @@ class Script:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """
-        Try to take the lock, and yield whether it was taken. We never wait for the lock, because its holder may be
-        stopped.
-        """
+        """Try to take the lock, and yield whether it was taken. Its holder may be stopped, so we never wait for it."""
         descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             yield try_flock(descriptor)

@@ -196,10 +196,7 @@ class Supervisor:
         ]
 
     def _cut_off(self) -> None:
-        """
-        Move the instance to a new address, so that the other members reach nothing at the old address. The instance
-        still reaches the store, which is a folder.
-        """
+        """Move the instance to a new address, so that the other members cannot reach it. It still reaches the store."""
         address = self._record.instance.address.replace(f"{MEMBERS_NET}.", f"{CUT_OFF_NET}.", 1)
         self._metadata.move_to(address)
         self._change(address=address)

@@ -52,9 +52,7 @@ class Slurm(Cloud):
         return Reference(ENVIRONMENT, name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """
-        Return the time from a free node to a running agent: a cycle of the controller, and imports over a network.
-        """
+        """Return the time from a free node to a running agent: a controller's cycle, and imports over a network."""
         return timedelta(seconds=30)
 
     def interrupts(self, spec: RunSpec) -> bool:

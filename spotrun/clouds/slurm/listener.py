@@ -55,9 +55,7 @@ def main(file: Path, job: str, commands: Commands) -> None:
 
 
 def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Commands) -> None:
-    """
-    Wait until the job is over. The controller may signal again before the deadline; training may go on until then.
-    """
+    """Wait until the job is over. The controller may signal again earlier; the training may use the time left."""
     over = False
     while not over:
         signal.sigwait({signal.SIGTERM})

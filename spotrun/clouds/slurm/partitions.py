@@ -37,9 +37,7 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A cluster and its partitions. `preempt_type` is the reason why jobs lose nodes: a partition, a QOS, or nothing.
-    """
+    """A cluster and its partitions. `preempt_type`: jobs lose nodes to a partition, to a QOS, or not at all."""
 
     name: str
     version: str
@@ -55,9 +53,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_cluster(commands: Commands) -> Cluster:
-    """
-    Read the cluster's configuration from the controller. Errors are as in `require_answer`, and CloudNotInstalled.
-    """
+    """Read the cluster's configuration from the controller. Errors: see `require_answer` and `Commands.run`."""
     listed = require_answer(commands.run(["scontrol", "--oneliner", "--all", "show", "partition"]), "show partitions")
     settings = _settings(require_answer(commands.run(["scontrol", "show", "config"]), "show its configuration"))
     found = (_known(line) for line in listed.splitlines() if line.startswith("PartitionName="))
