@@ -164,7 +164,7 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
-    """Return news when so many standbys in a row have failed that the next one waits; None for later failures."""
+    """Return news once enough standbys in a row have failed that the next one waits; None for later failures."""
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)
 
