@@ -28,7 +28,7 @@ def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
     try:
         yield uid
     except BaseException:
-        with contextlib.suppress(CloudError):  # the first reason is the one to report
+        with contextlib.suppress(CloudError):  # the first error is reported
             identities.remove(uid)
         raise
     identities.remove(uid)

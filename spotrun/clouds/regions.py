@@ -1,4 +1,4 @@
-"""Calls each region separately, so that a failed region does not spoil the answers of the others."""
+"""Calls each region separately, so that a failed region does not affect the others."""
 
 from __future__ import annotations
 

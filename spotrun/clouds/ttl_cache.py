@@ -17,9 +17,8 @@ ASKED_AGAIN_S = 30.0
 
 class TtlCache(Generic[T]):
     """
-    A value that is read again once it is older than `for_s`, a number or a function of the value.
-
-    If reading fails, the last value is kept, and `trouble` holds the reason.
+    `for_s` is how many seconds a value lasts, or a function of the value that returns this. `trouble` is the reason why
+    the last reading failed; "" if it did not fail.
     """
 
     def __init__(self, clock: Clock, for_s: float | Callable[[T], float], read: Callable[[], T]) -> None:

@@ -1,8 +1,8 @@
 """
 Estimates the training speed of instances from published figures, before a run has measured it.
 
-A training is limited by arithmetic or by memory, and it is unknown beforehand by which of the two. So the estimate lies
-half way:
+A training is limited by arithmetic or by memory, and it is unknown beforehand by which of the two. So the estimate is
+the geometric mean of both:
 
     speed = sqrt(TFLOPS * GB/s)                      relative to a V100's
     speed = published samples/s of a training        if there is such a figure, relative to a V100's

@@ -1,4 +1,4 @@
-"""The API of one region. spotrun itself retries the calls, and reads each list to its end."""
+"""Calls the API of one region, with spotrun's own retries, and reads each list to its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls Google's APIs through REST. It retries the calls itself, and reads each list to its end."""
+"""Calls Google's APIs through REST, with spotrun's own retries, and reads each list to its end."""
 
 from __future__ import annotations
 

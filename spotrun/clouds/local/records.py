@@ -39,8 +39,8 @@ from spotrun.proc import ProcessMark
 
 RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
 """
-The variable in the environment of each process of an instance that holds the path of the record. It is a path because
-an instance of another local cloud may have the same id.
+The environment variable with the path of the instance's record, in each process of an instance. It is a path because an
+instance of another local cloud may have the same id.
 """
 POLL_S = 0.01
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{17}")

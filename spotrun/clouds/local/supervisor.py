@@ -41,8 +41,7 @@ from spotrun.spec.market_script import Action
 TICK_S = 0.02
 FAST_TICK_S = 0.003
 """
-Seconds of system time between turns while the script waits for an upload, which is half sent for tens of milliseconds
-only.
+Seconds of system time between turns while the script waits for an upload: its states last only tens of milliseconds.
 """
 GUARDIAN_GRACE_S = 2.0
 """
