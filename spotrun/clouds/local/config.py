@@ -46,8 +46,8 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     A market of `kind` calm has fixed prices and permanent capacity. In a generated market, `seed` and run time alone
     determine prices, capacity and interruptions. The steps of `script` happen in both. `boot_s` is the run time between
     a launch and the start of the instance. `recommended` is the share of a generated market's interruptions that come
-    after a recommendation to rebalance; as many more recommendations are false. Each spot pool
-    has room for `capacity` instances of the run at once; None means no limit.
+    after a recommendation to rebalance; as many more recommendations are false. Each spot pool has room for `capacity`
+    instances of the run at once; None means no limit.
     """
 
     seed: int = 0
