@@ -90,7 +90,7 @@ def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=6)
     size = raw.tell()
     if size > place.size_max_bytes:
-        raise NotInstalled(f"the function would have {size / 1e6:.0f} MB", hint=f"install spotrun[{place.extra}] alone")
+        raise NotInstalled(f"the function would be {size / 1e6:.0f} MB", hint=f"install only spotrun[{place.extra}]")
     return Function(raw.getvalue(), "python{}.{}".format(*sys.version_info), platform.machine())
 
 

@@ -49,7 +49,7 @@ class Guards(Protocol):
         runner armed its guard.
 
         Raises:
-            CloudError: the guard could not be made; the message says why. The instance keeps running.
+            CloudError: the guard could not be made. The instance keeps running.
         """
 
     def disarm(self, token: str, region: str) -> None:

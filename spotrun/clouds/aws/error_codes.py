@@ -191,7 +191,7 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
 
 
 def _without_page(words: str) -> str:
-    """Return `words`. If a failing proxy has sent an HTML page, its title replaces it, which says as much."""
+    """Return `words`. If a failing proxy has sent an HTML page, its title replaces it: a title is as informative."""
     found = _PAGE.search(words)
     if found is None:
         return words

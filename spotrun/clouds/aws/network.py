@@ -23,7 +23,7 @@ instance needs a public address.
 
 
 class Ami(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine image. `made_on` is a day, as EC2 writes it; "" if EC2 gives none."""
+    """A machine image. `made_on` is a day, as EC2 writes it; "" if EC2 reports none."""
 
     image_id: str
     root_device: str

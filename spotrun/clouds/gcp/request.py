@@ -44,7 +44,7 @@ Types that Google ends instead of moving them when their host needs maintenance.
 
 def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> str:
     """
-    Return the id of the request. Google gives a repeated call with the same id the answer of the first call.
+    Return the id of the request. A repeated call with the same id gets the answer of the first call.
 
     The id follows from the token alone, so that another use of the token is detected. A call without a notice has
     another id. A call also has another id after `denials` answers that the identity is unknown or not allowed, because

@@ -33,8 +33,7 @@ _RENAMED = "nvalid partition"
 
 def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
     """
-    Return one of CloudDriver's errors that says why `what` was not done; None if it was done. An unknown message
-    becomes a CloudError.
+    Return CloudDriver's error for Slurm's refusal of `what`, CloudError if the message is unknown; None if all is well.
     """
     said = " ".join(answer.err.split()) or f"exit code {answer.code}"
     if answer.code == 0:
