@@ -173,7 +173,9 @@ class AwsDriver:
         return mine[0]
 
     def _quota_error(self, region: Region, offering: Offering, error: QuotaExceeded) -> CloudError:
-        """Return the error to raise. Waiting helps only if an instance of ours that just ended may still count."""
+        """
+        Return the error to raise: waiting helps only while an instance of ours that just ended may fill the quota.
+        """
         since = self._clock.now() - QUOTA_HELD_FOR
         quota = quota_of(offering.instance_type, offering.capacity_type)
         holding = [

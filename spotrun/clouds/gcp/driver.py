@@ -226,7 +226,9 @@ class GcpDriver:
                 catalog.forget_surroundings()
 
     def _quota_error(self, offering: Offering, error: QuotaExceeded) -> CloudError:
-        """Return the error to raise. Waiting helps only if an instance of ours that just ended may still count."""
+        """
+        Return the error to raise: waiting helps only while an instance of ours that just ended may fill the quota.
+        """
         since = self._clock.now() - QUOTA_HELD_FOR
         records = look(self._google, self._project, None).records.values()
         held = [each for each in map(self._instance, records) if each is not None]

@@ -134,7 +134,7 @@ class Launcher:
         return as_seen(folder, started)
 
     def _accept(self, request: LaunchRequest, folder: RecordFolder) -> Record:
-        """Write the record. Single launches do not wait for one another if the pool's capacity is unlimited."""
+        """Write the record. Launches of one instance do not wait for one another if the capacity is unlimited."""
         endless = self._config.capacity is None and request.offering.capacity_type is not CapacityType.OWN
         with nullcontext() if endless else self._places.deciding(START_WITHIN_S):
             return self._write_accepted(request, folder, self._script_seen(request))

@@ -142,7 +142,7 @@ class RecordFolder:
         return descriptor
 
     def agree(self, word: str) -> str:
-        """Write the outcome of a gang's launch, unless one was written before. Return the outcome that counts."""
+        """Write the outcome of a gang's launch, unless one was written before. Return the first outcome written."""
         with contextlib.suppress(FileExistsError):
             os.symlink(word, self._word)
         return os.readlink(self._word)

@@ -32,9 +32,7 @@ _RENAMED = "nvalid partition"
 
 
 def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
-    """
-    Return CloudDriver's error for Slurm's refusal of `what`, CloudError if the message is unknown; None if all is well.
-    """
+    """Return the error for Slurm's refusal of `what`, CloudError for an unknown message; None if Slurm did `what`."""
     said = " ".join(answer.err.split()) or f"exit code {answer.code}"
     if answer.code == 0:
         return None

@@ -81,7 +81,7 @@ class GangJob(NamedTuple):
         return self._ended_at(index).replace(microsecond=0)
 
     def _prices_of_last(self, last: int) -> tuple[PriceSegment, ...]:
-        """Return the price of all nodes that the last member pays for, a segment for each number of nodes."""
+        """Return the price of all nodes that the last member pays for: one segment for each change of the number."""
         began = instance_of(self.job).prices
         if not began:
             return ()
