@@ -1,9 +1,8 @@
 """
 A cloud and a machine that the user owns, combined into one cloud: see spotrun.clouds.cloud.
 
-Instances on the user's machine (at home) are instances of the local cloud, at the price of using the machine. A call
-about an instance goes to the cloud that it belongs to, which its offering shows. All other calls go to the rented
-cloud.
+Instances on the user's machine (at home) are instances of the local cloud, at the price of using the machine. Calls
+about an instance go to the cloud that the instance's offering names. All other calls go to the rented cloud.
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 
 
 class HomeDriver(WrappedDriver):
-    """The driver of a cloud combined with a machine that the user owns. CloudDriver describes its methods."""
-
     def __init__(self, rented: CloudDriver, home: OwnMachine) -> None:
         super().__init__(rented)
         self._home = home

@@ -22,12 +22,7 @@ from spotrun.spec.model import RunSpec
 
 
 def cloud_named(name: str) -> Cloud:
-    """
-    Return the cloud of this name.
-
-    Raises:
-        SpecInvalid: no cloud has this name.
-    """
+    """Return the cloud of this name; raise SpecInvalid if there is none."""
     found: Cloud = find_cloud(name)
     return found
 
@@ -43,7 +38,6 @@ def cloud_of(spec: RunSpec) -> Cloud:
 
 
 def clock_of(spec: RunSpec) -> ScaledClock:
-    """Return the clock of a run that begins now."""
     return cloud_of(spec).clock(spec)
 
 

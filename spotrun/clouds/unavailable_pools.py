@@ -20,8 +20,6 @@ class _Pause(NamedTuple):
 
 
 class LeftOut:
-    """The pools that are left out now."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pauses: dict[Pool, _Pause] = {}

@@ -41,10 +41,8 @@ class Capacity:
 
     def zone_findings(self) -> Iterator[Finding]:
         """
-        Report the suitable instance types that each zone offers.
-
-        Raises:
-            InsufficientCapacity: no zone offers a suitable type, or no zone with a subnet does.
+        Report the suitable instance types that each zone offers. Raise InsufficientCapacity if no zone with a subnet
+        offers a suitable type.
         """
         region, subnets = self._region.name, self._catalog.network.subnets
         if not self._offered:

@@ -55,7 +55,7 @@ class Observer(msgspec.Struct, frozen=True):
     """
     The instance that checks the script: its capacity type and the progress of its training.
 
-    An instance under notice counts as gone: only the training that follows it advances the script.
+    An instance under notice counts as gone: only the next attempt's training advances the script.
     """
 
     instance_id: str
@@ -81,7 +81,6 @@ class Script:
         self._happened: list[Happened] = []
 
     def happened(self) -> list[tuple[ScriptStep, Happened]]:
-        """Return the steps that have happened so far."""
         self._refresh()
         return list(zip(self._steps, self._happened, strict=False))
 
@@ -145,10 +144,7 @@ class Script:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """
-        Try to take the lock, and yield whether it was taken. We never wait for the lock, because its holder may be
-        stopped.
-        """
+        """Try to take the lock, and yield whether it was taken. Its holder may be stopped, so we never wait for it."""
         descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             yield try_flock(descriptor)

@@ -27,11 +27,10 @@ _ENDED_ALREADY = ("Job/step already completing or completed", "Invalid job id sp
 
 class SlurmDriver:
     """
-    Requests nodes from the configured partitions. CloudDriver describes its five methods.
+    Requests nodes from the configured partitions. A job's name is its token, and its comment names its run.
 
-    The driver holds no run state: a job's name is its token, and its comment names its run. A queued job is pending. A
-    job that Slurm does not begin in time counts as ended by the cloud before its meter ran, as in a pool without
-    capacity. If Slurm keeps it in the queue longer, the next driver that lists jobs cancels it.
+    A queued job is pending. A job that Slurm does not begin in time counts as ended by the cloud before its meter ran,
+    as in a pool without capacity. If Slurm keeps it in the queue longer, the next driver that lists jobs cancels it.
 
     Members of a gang are one job, with a step for each member (spotrun.clouds.slurm.gang).
     """
@@ -125,8 +124,8 @@ class SlurmDriver:
 
     def _end_member(self, job: Job, member: Instance) -> None:
         """
-        Kill the member's step; its node stays with the job. If the step is not listed yet, the job itself ends it. When
-        the last member ends, cancel the job.
+        Kill the member's step; its node stays with the job. If the step is not listed yet, the job's batch script ends
+        the step. When the last member ends, cancel the job.
         """
         files = files_of(job.token)
         files.ask_to_end(member.member)
@@ -222,7 +221,7 @@ def _launched(job: Job, instances: list[Instance], request: LaunchRequest) -> In
     if job.never_ran and found.ended_by is not EndedBy.USER:
         raise CloudError(
             f"Slurm has no node for what job {job.number} asks for ({found.end_reason})",
-            hint="see `sinfo -o '%P %c %m %G'`, and mend slurm.partitions",
+            hint="see `sinfo -o '%P %c %m %G'`, and correct slurm.partitions",
         )
     if not any(each.alive for each in instances):
         raise LaunchTokenSpent(f"{found.instance_id}, the instance of launch {request.launch}, has ended")

@@ -29,10 +29,7 @@ _FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime|NodeList)=(\S+)")
 
 
 class JobStatus(NamedTuple):
-    """
-    The controller's report about a job: whether it runs, its nodes, and when Slurm will end it (None if it is not
-    preempted).
-    """
+    """The controller's report about a job: its nodes, and when Slurm will end it (None if it is not preempted)."""
 
     runs: bool
     deadline: datetime | None
@@ -59,9 +56,7 @@ def main(file: Path, job: str, commands: Commands) -> None:
 
 
 def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Commands) -> None:
-    """
-    Wait until the job is over. The controller may signal again before the deadline; the training may use the time left.
-    """
+    """Wait until the job is over. The controller may signal again earlier; the training may use the time left."""
     over = False
     while not over:
         signal.sigwait({signal.SIGTERM})

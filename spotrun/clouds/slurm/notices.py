@@ -2,9 +2,9 @@
 Slurm's notice: SIGTERM to the steps of a job, and the time that the partition's GraceTime leaves.
 
 https://slurm.schedmd.com/preempt.html. Each process of a step gets that signal, including the workers of a data loader,
-which it would end. The batch script's own processes do not get it. So agent and training run in the batch script, next
-to a step that holds only a listener (spotrun.clouds.slurm.listener). The listener writes the notice into a file in the
-instance's folder.
+which the signal would end. The batch script's own processes do not get it. So agent and training run in the batch
+script, next to a step that holds only a listener (spotrun.clouds.slurm.listener). The listener writes the notice into a
+file in the instance's folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spotrun.clouds.notices import Blind, Notice
 
 FILE = "slurm-notice.json"
 BEAT_S = 5.0
-"""Seconds between two signs of life of a listener that has received no signal."""
+"""Seconds between two touches of the file by a listener that has received no signal."""
 DEAF_AFTER_S = 12 * BEAT_S
 
 

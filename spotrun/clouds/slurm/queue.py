@@ -89,10 +89,7 @@ class Job(NamedTuple):
         return self.ends_at - self.submitted_at >= self.tags.wait
 
     def is_overdue(self, now: datetime) -> bool:
-        """
-        Return whether the job still waits although its wait is over: Slurm was late to take it from the queue, or never
-        tried.
-        """
+        """Return whether the job still waits although its wait is over, because Slurm was late or never tried."""
         return self.state == "PENDING" and now - self.submitted_at >= self.tags.wait + LEFT_TO_SLURM
 
 
@@ -117,7 +114,6 @@ class Step(NamedTuple):
 
 
 def read_steps(text: str, job: int) -> list[Step]:
-    """Return the running steps of a job."""
     rows = (line.strip().split("|") for line in text.splitlines())
     return [Step(row[0], row[1]) for row in rows if len(row) == 3 and row[0].startswith(f"{job}.")]
 
