@@ -49,8 +49,8 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ImagePlan:
     """The header and the tensors of an image that is not written yet."""
-    """An image that is not written yet: its header, and its tensors."""
 
     header: bytes
     pieces: Sequence[Piece]
