@@ -71,7 +71,7 @@ def parts_of_link(path: Path, clean: Clean) -> Parts:
 
 
 def names_of(paths: Iterable[str]) -> set[str]:
-    """Return the names under which files are compared. Leaves out a database's other files and folder times."""
+    """Return the names under which files are compared: no auxiliary files of databases, no times in folder names."""
     names = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
