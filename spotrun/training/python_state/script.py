@@ -101,7 +101,7 @@ class Script:
         """Return the names of attributes that belong to libraries' classes among the bases of `cls`."""
         if cls not in self._set_by_libraries:
             others = (base for base in cls.__mro__ if base is not object and not self.owns(base))
-            libraries = tuple(base for base in others if base.__module__ != "collections")  # as UserDict.data is not
+            libraries = tuple(base for base in others if base.__module__ != "collections")  # keeps UserDict.data
             self._set_by_libraries[cls] = set_by(libraries)
         return self._set_by_libraries[cls]
 
