@@ -1,4 +1,4 @@
-"""Finds, before their first step, the Trainers of transformers that spotrun cannot resume exactly."""
+"""Finds, before the first step, why spotrun cannot resume a Trainer of transformers exactly."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
 
 
 def problems(trainer: Any, module: ModuleType, version: str) -> list[Problem]:
-    """Return every problem of this Trainer that keeps a resumed run from being bit-identical."""
+    """Return every reason why a resumed run of this Trainer would not be bit-identical."""
     known = f"install transformers {names.KNOWN}, or a newer spotrun"
     if names.is_too_old(version):
         return [Problem(f"transformers {version} is older than {'.'.join(map(str, names.FLOOR))}", known)]
