@@ -7,4 +7,4 @@ FOLDER = Path(__file__).parent
 SEED_VARIABLE = "SPOTRUN_SEED"
 """The seed of a run's programs, a whole number. If it is not set, no generator is seeded."""
 STARTED_VARIABLE = "SPOTRUN_STARTED_AT"
-"""When the run was created, in ISO 8601 with its zone. Names that contain a date use it."""
+"""Creation time of the run, in ISO 8601 with its zone, for names that contain a date."""

@@ -2,7 +2,7 @@
 Makes torch's rendezvous stores (TCPStore) listen at one address only.
 
 torch itself listens at all addresses of the machine, whatever MASTER_ADDR says, so every network of the machine can
-reach the port. But torch's ranks connect to MASTER_ADDR only.
+reach the port, although torch's ranks connect to MASTER_ADDR only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _narrowed(found: Any) -> Any:
             **named: Any,
         ) -> None:
             if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
-                # If the port is taken, perhaps by another store of this process, torch decides whether to share it.
+                # A taken port may belong to another store of this process, which torch then shares.
                 with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
                     port = listener.getsockname()[1]  # if it was 0, the port that the system has chosen
                     named["master_listen_fd"] = listener.detach()
@@ -51,6 +51,8 @@ def _narrowed(found: Any) -> Any:
         @staticmethod
         def listens_at(host: str, port: int) -> socket.socket:
             """
+            Return a socket that listens at `host` and `port`.
+
             Raises:
                 OSError: the port is taken, or the address does not belong to this machine.
             """

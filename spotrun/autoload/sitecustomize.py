@@ -31,7 +31,10 @@ if MYPY:  # importing these would take a third of the time of this whole file
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(HERE)
 SPAWNED = "--multiprocessing-fork"
-"""Argument of the processes that `multiprocessing` spawns. Their arguments are equal, but each needs other numbers."""
+"""
+Argument of the processes that `multiprocessing` spawns. They are not seeded, because their arguments are equal but each
+needs other numbers.
+"""
 OLDEST = (3, 11)
 """The oldest Python that spotrun itself runs on."""
 INSTALLS = {
@@ -47,9 +50,9 @@ SAID = {
     "hydra.core.utils": "Hydra's ${now:…} is the run's first start, so that folders keep their names",
     "transformers.trainer": "what a Trainer of transformers trains is saved, and resumed",
 }
-"""Messages to print when a program imports a module. Programs import the other modules without training with them."""
+"""Messages to print when a program imports a module. Programs also import the other modules without training."""
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers.trainer")
-"""Modules whose import is reported if spotrun cannot be imported."""
+"""Modules whose import is reported if this Python is too old for spotrun."""
 ENTRY_POINTS = """
 [pytorch_lightning.callbacks_factory]
 spotrun = spotrun.lightning.factory:for_pytorch_lightning
@@ -93,7 +96,10 @@ def program() -> Sequence[str]:
 
 
 class Process:
-    """This process, identified by its program and its place among its parent's forks: each process has another seed."""
+    """
+    This process, identified by its program and by its place among its parent's forks, so that each process has its own
+    seed.
+    """
 
     def __init__(self, base: str, program: Sequence[str]) -> None:
         self._parts: list[object] = [base, *program]
@@ -108,7 +114,7 @@ class Process:
         self._forks = 0
 
     def seed(self) -> int:
-        """Return 32 bits, as numpy needs. hashlib would load OpenSSL into each Python, which takes 10 ms."""
+        """Return a seed of 32 bits, as numpy needs. hashlib would load OpenSSL, which takes 10 ms in each Python."""
         from binascii import crc32
 
         return crc32(repr(self._parts).encode("utf-8", "surrogateescape"))

@@ -16,7 +16,8 @@ def parent_of(
     """
     Yield a descriptor of the folder that holds `path`, and the last name in `path`. `folder` is a descriptor too.
 
-    `judge` gets each folder on the way, also `folder`, before anything is created in it. It raises to end the walk.
+    `judge` gets each folder on the way, including `folder`, before anything is created in it. It raises to end the
+    walk.
 
     Raises:
         OSError: a folder on the way is missing (unless `make`), is not a folder, or is a link.

@@ -27,7 +27,7 @@ SIDE_BY_SIDE = 8
 RETRY_FOR_S = 30.0
 """Maximum system time in seconds for which a user waits while the store has a passing fault."""
 TEMPORARY = ".spotrun-fetch-"
-"""Prefix of the files that a killed fetch leaves behind."""
+"""Prefix of temporary files, which a killed fetch leaves behind."""
 Progressed = Callable[[int], None]
 """Called with the number of bytes that have arrived since the last call."""
 
@@ -61,7 +61,7 @@ def fetch(
 
     Training code may have chosen each name, time and size. So links below `folder` are never followed, and nothing is
     written into a folder that belongs to git or to a virtual environment. For each file:
-    - If tools obey files of its name, it is not fetched.
+    - If a tool would obey a file of this name, it is not fetched.
     - If the local file has the same bytes, it is not written again.
     - If the local file differs from what fetch itself wrote, according to `record`, it is the user's, and is kept
       unless `force`.
@@ -85,8 +85,8 @@ def fetch(
 
 def bring(store: Store, files: Sequence[OutputFile], folder: Path) -> Iterator[Fetched]:
     """
-    Write the files below an agent's own folder, whatever their names, over existing files. Raises the same errors as
-    `fetch`.
+    Write the files below an agent's own folder, whatever their names. Existing files are replaced. Raises the same
+    errors as `fetch`.
     """
     yield from _written(folder, files, lambda root: _Writer(store, root, lambda _: None))
 
@@ -180,7 +180,7 @@ class _Writer:
         """Raise if no file may be written into `folder` or below it."""
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
-        """Return the name to which an existing file was renamed; "" if there was none or it is replaced."""
+        """Return the new name of an existing file that was renamed; "" if there was none or it is replaced."""
         return ""
 
     def _write(self, file: OutputFile, each: Map) -> str:

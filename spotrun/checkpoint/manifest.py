@@ -35,7 +35,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     of: str = ""
 
     def key(self, prefix: str) -> str:
-        """Return the object's key, if the checkpoint lies below `prefix`."""
+        """Return the object's key. The checkpoint lies below `prefix`."""
         return part_key(self.of or prefix, self.name)
 
 

@@ -28,15 +28,17 @@ from spotrun.units import count_of
 READERS = 8
 """Maximum number of objects that are read in parallel."""
 READS_MAX = 5
-"""Maximum reads of an object. Two equal mismatches condemn it (protocol 22): transit corruption differs each time."""
+"""
+Maximum reads of an object. Two equal mismatches prove damage (protocol 22), because errors in transit differ each time.
+"""
 RETRY_FOR_S = 300.0
-"""Maximum system time in seconds, for each object."""
+"""Maximum system time in seconds for retries of one object."""
 MANIFEST_MAX_BYTES = 64 << 20
 """Maximum bytes read of a manifest, enough for over 8 TB in parts of 16 MiB. A bound, as its writer is not trusted."""
 
 
 class Image(msgspec.Struct, frozen=True):
-    """A checkpoint's image in the memory behind `fd`, from byte `start` on. The holder closes it."""
+    """A checkpoint's image in the memory behind `fd`, from byte `start` on. The holder must close it."""
 
     commit: Commit
     fd: int
@@ -275,8 +277,8 @@ def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[
     """
     Return the parts with the first `begin_bytes` bytes, and the other parts.
 
-    All readers first fetch the first list. If some went on to the second list early, the end of the first would arrive
-    when half of the second has.
+    All readers fetch the first list before the second. If some began the second list early, the first would be complete
+    only with half of the second.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]

@@ -90,8 +90,8 @@ class Stager:
 
     def adopt(self, fd: int, size_bytes: int, starts: Sequence[int], first: int, used_bytes: int | None = None) -> None:
         """
-        Replace all arenas by new ones, and touch the pages that will be used. Only arena number `first` is free at
-        first. Closes the descriptor.
+        Replace all arenas by new ones, and touch the pages that will be used. At first only arena number `first` is
+        free. Closes the descriptor.
 
         Untouched memory is not allocated, so room to grow takes no memory until it is used.
         """

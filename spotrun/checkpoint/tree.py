@@ -43,9 +43,9 @@ _OF_TENSORS = frozenset({"tensor", "array", "scalar"})
 _AS_IT_IS = frozenset({type(None), bool, str})
 _OF_TORCH = frozenset({"torch", "torch.nn.parameter"})
 EncodeOther = Callable[[Any, Path], Json]
-"""Encodes a value of any other type, such as a tensor, or raises Unsavable."""
+"""Encodes a value that `encode_tree` cannot, such as a tensor, or raises Unsavable."""
 DecodeOther = Callable[[str, Json], Any]
-"""Decodes {kind: content} of any other kind, or raises CheckpointDamaged."""
+"""Decodes {kind: content} of a kind that `decode_tree` does not support, or raises CheckpointDamaged."""
 
 
 def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:

@@ -34,7 +34,7 @@ UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
 NICENESS, NICENESS_MAX = 10, 19
 """Niceness added to the process's niceness for threads that send, so that training goes first; and Linux's maximum."""
 RETRY_FOR_S = 60.0
-"""Maximum system time in seconds, for each object."""
+"""Maximum system time in seconds for retries of one object."""
 
 Sent = Callable[[int], None]
 
@@ -155,8 +155,8 @@ def upload(
     retry_for_s: float = RETRY_FOR_S,
 ) -> Uploaded:
     """
-    Upload all bytes of `image` that are not `borrowed` to below `prefix`, and compare the stored bytes. After each
-    part, `sent` gets the number of bytes in the store.
+    Upload below `prefix` all bytes of `image` that are not `borrowed`, and compare the stored bytes. After each part,
+    `sent` gets the number of bytes in the store.
 
     Raises:
         StoreError: the upload is incomplete; remove it (`discard`) and try again later.

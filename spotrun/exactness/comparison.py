@@ -34,7 +34,8 @@ def differences(
     straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
 ) -> Iterator[Difference]:
     """
-    Yield all differences, the earliest first; none if the trainings are bit for bit the same. Each rank has a trace.
+    Yield all differences, the earliest first; none if the trainings are bit for bit the same. Each rank has its own
+    trace.
 
     Every pass of `interrupted` over a batch is compared, and no batch of `straight` may be missing. Of several passes
     over one batch, the first pass that differs counts. Differences are ignored where the second straight training,
@@ -237,7 +238,7 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
     Yield the differences in results. Each process of the interrupted training must have produced the first results of
     the straight training, in the same order, and the last process all of them. Only the variables that the last process
-    left are compared, because each earlier process was killed or ended with an error.
+    left are compared, because each earlier process ended with an error.
     """
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()

@@ -1,4 +1,4 @@
-"""Difference between two trainings of one script."""
+"""Differences between two trainings of one script."""
 
 from __future__ import annotations
 

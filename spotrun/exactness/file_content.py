@@ -37,7 +37,7 @@ BESIDE_ROW = {"step", "epoch"}
 
 def parts_of_file(path: Path, clean: Clean) -> Parts:
     """
-    Yield the places in a file, each with its content. Files are equal if all of these are equal.
+    Yield the places in a file, each with its content. Two files are equal if their places and contents are.
 
     Raises:
         OSError: the file cannot be read.

@@ -28,7 +28,10 @@ TEXT_MAX = 160
 
 @dataclass(frozen=True)
 class FileDifference:
-    """A difference in the file `path`, at its part `where`: "" if a file is absent, or has no parts."""
+    """
+    A difference in the file `path`. `where` is the part that differs; "" if one of the files is absent, or has no
+    parts.
+    """
 
     path: str
     where: str

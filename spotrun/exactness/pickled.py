@@ -228,7 +228,7 @@ def _memory_of(value: Any) -> Memory | None:
 
 def no_memory(_name: str) -> bytes:
     """
-    Reject all memory outside of the pickle.
+    Reject a request for memory outside of the pickle.
 
     Raises:
         UnpicklingError: always.

@@ -21,7 +21,7 @@ _DURATION = re.compile(
     r"(?:_?(?:s|ms|secs?|seconds|min|minutes))?$"
     r"|_per_s(?:ec(?:ond)?)?$|(?:^|[^a-z0-9])(?:s|ms|secs?|seconds)_per_[a-z]+$"
 )
-"""Ends of the names of numbers that are a time, or depend on one."""
+"""Endings of the names of fields that hold a duration or a rate."""
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WITH_UNIT = re.compile(
     r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)? ?"

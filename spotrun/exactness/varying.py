@@ -18,7 +18,7 @@ _NUMBERED, _ESCAPE = re.compile(r"\w*\d\w*"), re.compile(r"\\.")
 
 
 def unnumbered(name: str) -> str:
-    """Replace the words of a place or a file name that contain digits, such as a process number or a date, by `#`."""
+    """Return the name with `#` in place of each word that contains a digit, such as a process number or a date."""
     return _NUMBERED.sub("#", name)
 
 
@@ -128,8 +128,8 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
-    Return the parts that only one of the two files has, by their family without numbers. The values are the numbers of
-    the lists that are longer in one file; () if most lists of the family are, so that all of them count.
+    Return where only one of the two files has parts: for each family (without numbers), the indices of the lists that
+    are longer in one file. If most lists of a family are, the indices are (), which stands for all of them.
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

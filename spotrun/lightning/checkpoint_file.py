@@ -36,7 +36,7 @@ VERSION = "pytorch-lightning_version"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint file records about itself. `epoch` counts from 0. `lightning` is the version, or ""."""
+    """Facts that a checkpoint file records about itself. `epoch` counts from 0. `lightning` is the version, or ""."""
 
     step: int
     epoch: int

@@ -66,6 +66,8 @@ def nodes_of_job() -> int:
 
 def refuse_others(trainer: Any) -> None:
     """
+    Check where `trainer` trains, and on how many nodes.
+
     Raises:
         TrainingUnsupported: fit() trains in other processes, or would wait for nodes that the job does not have.
     """

@@ -69,8 +69,8 @@ class LoopFramework:
 
     def _variables(self) -> dict[str, Any]:
         """
-        Return the local variables of the function with the loop, and the data sets of the loaders among them, which may
-        have no name of their own.
+        Return the local variables of the function with the loop, and the datasets of the loaders among them, because a
+        dataset may be in no variable.
         """
         found = dict(self.frames.variables())
         loaders = {name: prepared.loader_in(value) for name, value in found.items()}
@@ -149,7 +149,9 @@ class LoopFramework:
         """Do nothing: the script has no epoch hooks."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Note a misfit if `optimizers` are not the script's. The script holds its own, so they cannot be exchanged."""
+        """
+        Record a misfit if `optimizers` are not the script's. The script holds its own, so they cannot be exchanged.
+        """
         kinds = [type(one).__name__ for one in optimizers]
         if list(map(id, optimizers)) != list(map(id, self.optimizers)):
             self._misfit = self._misfit or f"the checkpoint's optimizers are {', '.join(kinds)}"

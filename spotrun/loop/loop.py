@@ -76,7 +76,10 @@ class Loop:
         return Numbers(self, count, 1, lambda passes: _steps(passes, count))
 
     def validation(self, loader: Any) -> Iterator[Any]:
-        """Yield the batches of `loader`, in an order that no interruption changes. A snapshot may fall between two."""
+        """
+        Yield the batches of `loader`, in an order that no interruption changes. A snapshot may be taken between two
+        batches.
+        """
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 
     def log(self, **figures: Any) -> None:
@@ -111,7 +114,7 @@ class Loop:
 
 
 class Numbers:
-    """The numbers of a training's epochs or steps. The training runs while they are iterated over, which works once."""
+    """The numbers of a training's epochs or steps. The training runs during the iteration, which works only once."""
 
     def __init__(self, loop: Loop, count: int, epochs: int, numbers: Callable[[Passes], Iterator[int]]) -> None:
         self._loop = loop

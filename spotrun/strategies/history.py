@@ -1,6 +1,6 @@
 """
-Records how long each zone has had spot and how often it lost it, and estimates how long it will last. Old observations
-fade.
+Records how long each zone has had spot and how often spot was lost, and estimates how long it will last. Old
+observations fade.
 
 Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot in us-west-2a
 lasted 1.7 h (cut at 8 h) while no other zone of its region had any, 4.4 h while one had and 6.3 h while two had; other

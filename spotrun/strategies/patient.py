@@ -1,4 +1,6 @@
-"""The strategy for a run without a deadline: it uses spot if there is any, and otherwise waits, at most for a time."""
+"""
+The strategy for a run without a deadline: it uses spot if there is any, and otherwise waits before it uses on-demand.
+"""
 
 from __future__ import annotations
 

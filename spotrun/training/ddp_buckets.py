@@ -95,7 +95,9 @@ class _Recorder:
         return came
 
     def is_done(self) -> bool:
-        """If the order is complete, remove all hooks, because a hook that removed itself would end the process."""
+        """
+        Return whether the order is complete. If so, remove all hooks: a hook that removed itself would end the process.
+        """
         if len(self._order) < len(self._handles):
             return False
         for handle in self._handles:

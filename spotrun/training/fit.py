@@ -191,7 +191,7 @@ class Fit:
         return state
 
     def _machine(self) -> machine.Facts:
-        """Return facts to compare with a checkpoint's meta, which of spotrun 0.1 has the key `lightning`."""
+        """Return the facts to compare with a checkpoint's meta. The meta of spotrun 0.1 has the key `lightning`."""
         version = self._framework.version
         return machine.facts() | {"framework": f"{self._framework.name} {version}", "lightning": version}
 

@@ -22,7 +22,10 @@ OPTIMIZERS = "optimizer_states"
 STEP = "global_step"
 """The three entries that every framework's state has: weights by name, one state per optimizer, the step count."""
 SCHEDULERS = "lr_schedulers"
-"""Entry with the schedulers. The script's own objects get the states in it and in OPTIMIZERS by `load_state_dict`."""
+"""
+Entry with the schedulers. Before `load_state_dict`, a framework puts the script's own objects into this entry and
+OPTIMIZERS.
+"""
 
 
 class Problem(NamedTuple):
@@ -34,7 +37,7 @@ class Problem(NamedTuple):
 
 class Framework(Protocol):
     """
-    Reports a training's position and saves and restores its state.
+    Reports the position of a training, and saves and restores its state.
 
     Epochs and batches count from 0. All ranks of a training make the same calls in the same order. No method may draw
     random numbers, change a counter or change a weight, except `load` and the restore that it starts.
@@ -47,7 +50,9 @@ class Framework(Protocol):
     # --- what it is
 
     name: str
-    """The package with the version `version`. Part of the first message to the agent, and of each checkpoint."""
+    """
+    Name of the package, whose version is `version`. Part of the first message to the agent, and of each checkpoint.
+    """
     version: str
     rank: int
     ranks: int

@@ -75,7 +75,7 @@ def saves_itself(optimizer: Any) -> bool:
 
 def kind_of(optimizer: Any) -> str:
     """
-    Return the class name of `optimizer`: without its module for a class of the script, because the module is called
+    Return the class name of `optimizer`, with its module only for torch's classes: the script's module is called
     `__main__` if it is the program.
     """
     kind = type(optimizer)

@@ -27,8 +27,8 @@ State = dict[str, Any]
 
 class OptimizerStates:
     """
-    States of optimizers. `views` has one state for each optimizer, as it saves it. Their tensors are in `memory`, which
-    is freed once they are taken. `parts` describes the optimizers; None for an older snapshot.
+    States of optimizers. `views` has one state for each optimizer, as the optimizer saves it. Their tensors are in
+    `memory`, which is freed once they are taken. `parts` describes the optimizers; None for an older snapshot.
     """
 
     def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
@@ -50,8 +50,8 @@ class OptimizerStates:
         """
         Load optimizers of torch: their groups now, and each state when code first reads it.
 
-        Others may behave differently with less than their whole state, so `put_back` loads them whole. So it does if
-        these optimizers still differ from the snapshot's.
+        Others may behave differently with less than their whole state, so `put_back` loads them whole. It also does so
+        if these optimizers still differ from the snapshot's.
         """
         for optimizer, _, _ in self._waiting:
             optimizer.state = defaultdict(dict)  # another optimizer replaces it

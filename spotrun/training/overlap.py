@@ -29,7 +29,10 @@ PROBE_EVERY = 32
 
 
 class Overlap:
-    """Decides which tensors to copy later: none without `steps_optimizers`: optimizers may then write at any time."""
+    """
+    Decides which tensors to copy later. Without `steps_optimizers` it chooses none, because optimizers may write at any
+    time.
+    """
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
@@ -63,7 +66,10 @@ class Overlap:
 
 
 class Watch:
-    """Watches the tensors of one snapshot. `probes` compares their whole content, and requires an immediate copy."""
+    """
+    Watches the tensors of one snapshot. With `probes` their whole content is compared, and they must be copied
+    immediately.
+    """
 
     def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:
         self.probes = probes

@@ -44,7 +44,7 @@ class Strangers(SpotrunError):
 
 
 class Ranks:
-    """All processes of a training, as one of them."""
+    """The ranks of a training, and their communication with this process."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank

@@ -91,7 +91,7 @@ class Session:
     def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
         """
         Report that a fit() begins, and wait for the checkpoint to resume from, however long the agent takes to find it.
-        Training waits only when it needs them for bytes that the agent has yet to fetch.
+        For bytes that the agent has yet to fetch, `Arrival.need` waits later.
 
         Raises:
             LinkClosed: the agent is gone.

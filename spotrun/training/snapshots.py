@@ -78,7 +78,10 @@ class _Pending:
         self.finite.begin()
 
     def done(self) -> bool:
-        """Return whether the snapshot can be reported now. With probes it cannot: it is compared late."""
+        """
+        Return whether the snapshot can be reported now. A snapshot with probes cannot, because it is compared as late
+        as possible.
+        """
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
 

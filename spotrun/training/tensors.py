@@ -44,7 +44,10 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 @torch.no_grad()
 def norms(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return 2-norms of all floating-point tensors, one tensor per device and type. NaN and infinity carry over."""
+    """
+    Return the 2-norms of all floating-point tensors, one tensor per device and type. A NaN or infinity makes a norm NaN
+    or infinite.
+    """
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in parameters:
         if parameter.dtype is torch.float64:

@@ -28,6 +28,8 @@ def reject(agent: Agent, reason: str, hint: str) -> NoReturn:
 
 def check(framework: Framework, agent: Agent) -> None:
     """
+    Reject a training that cannot be resumed exactly.
+
     Raises:
         TrainingUnsupported: a part of this training keeps a resumed run from being bit-identical.
     """

@@ -50,7 +50,7 @@ class Weights(NamedTuple):
 def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
     Return the weights that a snapshot needs in addition to `shown`, the script's own view. Tensors are not copied. Of
-    `base` it holds only the digests.
+    the weights in `base`, the result has only the digests.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -232,7 +232,7 @@ def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def build_of(part: nn.Module) -> dict[str, str]:
-    """Return the kinds of all parts of `part`, by name. Modules with equal results have the same weights' names."""
+    """Return the kinds of all parts of `part`, by name. Modules with equal results can hold the same weights."""
     return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
 
 

@@ -111,7 +111,7 @@ class Loops:
         Return `state`, changed so that the epoch that had begun counts as begun. Called in `Callback.setup`.
 
         If a fit() continues a checkpoint that the script wrote in the last batch of an epoch, Lightning counts each
-        later epoch as begun only once it has ended. It would then treat a snapshot within an epoch as one at the
+        later epoch as begun only once it has ended. It would then treat a snapshot within an epoch as a snapshot at the
         epoch's end. Once training continues, `_lag_again` restores the counters.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]

@@ -13,7 +13,7 @@ from spotrun.training.private_names import missing
 RESULTS = "trainer.connectors.logger_connector.result"
 """Module with the classes that hold logged values."""
 _TRAINER = ".trainer.trainer"
-"""Suffix that the name of Lightning's package needs to be the module of Trainer."""
+"""Module of Trainer, relative to Lightning's package."""
 OF_TRAINER: Mapping[str, tuple[str, ...]] = {
     "": ("_val_check_time_interval",),
     "_checkpoint_connector": (  # restores a snapshot in place of a file

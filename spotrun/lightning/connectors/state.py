@@ -49,7 +49,8 @@ def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
     """
     Let this fit() restore `state`, whatever path it was given. Called in `Callback.setup`.
 
-    A scheduler is restored only if it is of the kind in `kinds`; if not, the script may still make one of that kind.
+    A scheduler is restored only if it is of the kind in `kinds`, because otherwise the script may still make one of
+    that kind.
     """
     connector = trainer._checkpoint_connector
 
@@ -174,7 +175,7 @@ def load_file(trainer: Any, path: str) -> None:
 
 
 def before_restoring(trainer: Any, call: Callable[[], None]) -> None:
-    """Run `call` after configuring the model, before a restore. For `Callback.setup`, after `load` or `load_file`."""
+    """Run `call` when the model is configured, before a restore. For `Callback.setup`, after `load` or `load_file`."""
     connector = trainer._checkpoint_connector
     ours = vars(connector).get("resume_start")
 

@@ -36,7 +36,10 @@ LOOK_EVERY = 1024
 OBJECTS_MAX = 1000
 DEPTH = 5
 LONG = 64
-"""Maximum items of a container that are compared. Of a longer one, only the length is: reading items costs memory."""
+"""
+Maximum items of a container that are compared. Of a longer container only the length is, because reading items costs
+memory.
+"""
 KEPT_THERE = "kept in a worker of its loader"
 OTHER = "an object of a library"
 _CONTAINERS = (list, tuple, deque, set, frozenset, dict)

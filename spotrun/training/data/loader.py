@@ -111,7 +111,7 @@ class ExactLoader:
         return self._stream is not None and self._stream.inside is None
 
     def resume(self, state: dict[str, Any] | None) -> None:
-        """Restore `state`, from the method `state`, at the start of the pass in which it was taken."""
+        """Restore a result of `state` at the start of the pass in which it was taken."""
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
         elif state:
@@ -171,7 +171,7 @@ class ExactLoader:
                 self._current = self._begin_stream(self._stream, self._seed_pass(self._key))
             else:
                 self._current = self._begin_indexed()
-        self._current.waits = self._waits  # training does not wait for the reads before this line
+        self._current.waits = self._waits  # so that the reads above do not count as waits
         return self._current
 
     def _begin_indexed(self) -> _Pass:

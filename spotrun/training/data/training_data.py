@@ -67,7 +67,9 @@ class TrainingData:
         return ("validate", self._framework.epoch, self._framework.batch), 0
 
     def _resume_validation(self) -> None:
-        """Restore the validation loaders once they exist: when training starts or, without validation then, later."""
+        """
+        Restore the validation loaders once they exist: when training starts, or later if the epoch has no validation.
+        """
         if made := self._validation_streams():
             for stream, state in zip(made, self._resumed_validation, strict=False):
                 stream.load_between(state)

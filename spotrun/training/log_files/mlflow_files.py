@@ -100,7 +100,9 @@ def _load(folder: Path, state: State) -> None:
 
 
 def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
-    """Let the logger use a saved MLflow run. Delete the one that it has begun since, unless the script uses it."""
+    """
+    Let the logger use a saved MLflow run. Delete the run that it has begun since, unless the script uses that run.
+    """
     opened = _folder(logger)
     if opened.name == run_id:
         return

@@ -126,6 +126,8 @@ class Baseline:
 
     def at(self, path: str) -> object:
         """
+        Return the object at `path`.
+
         Raises:
             KeyError: there was no object at `path`.
         """

@@ -137,7 +137,7 @@ def _or_id(value: Any) -> Any:
 
 
 def _kept_results(value: Any) -> list[Any]:
-    """Return how many results were added to a cache, because inspection cannot read them, nor a resume restore them."""
+    """Return how many results were added to a cache. Inspection cannot read them, and a resume cannot restore them."""
     return [value.cache_info().misses] if type(value) is CACHE else []
 
 

@@ -78,6 +78,8 @@ class Restorer:
 
     def load(self) -> None:
         """
+        Restore the image.
+
         Raises:
             CheckpointDamaged: the image is malformed.
         """

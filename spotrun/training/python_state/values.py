@@ -78,6 +78,8 @@ def encode(value: Any) -> Encoded:
 
 def decode(encoded: Encoded) -> Any:
     """
+    Return the value that was encoded.
+
     Raises:
         ValueError: an unknown kind.
     """

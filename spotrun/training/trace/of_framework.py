@@ -62,7 +62,9 @@ class Holds:
 
 
 class ProcessTrace:
-    """State shared by the traces of all fits of a process: the file, and the epoch and step at the last end."""
+    """
+    State that the traces of all fits of a process share: the file, and the epoch and step at which the last fit ended.
+    """
 
     file: TraceFile
 
@@ -214,8 +216,8 @@ class FrameworkTrace:
 
     def _add_all(self, places: Places) -> None:
         """
-        Add all places except plain local variables, because those of a loop's last batch do not exist if the last
-        process trained no batch. Objects in local variables are added, because they are among the roots.
+        Add all places except plain local variables: which of them exist depends on the process in which the last batch
+        was trained. Objects in local variables are added, because they are among the roots.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)
