@@ -132,7 +132,7 @@ def _holds(fd: int, contents: Sequence[Content]) -> bool:
 
 def _cannot_write(folder: Path, error: OSError) -> SpotrunError:
     return SpotrunError(
-        f"cannot write into {folder}: {error.strerror}", hint="name a folder that you may write by --to"
+        f"cannot write into {folder}: {error.strerror}", hint="name a folder that you may write to with --to"
     )
 
 

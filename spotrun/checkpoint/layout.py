@@ -187,7 +187,7 @@ def _tensor_entry(value: Json) -> TensorEntry:
     if not (_is_extent(offset) and _is_extent(size_bytes)) or offset % ALIGNMENT:
         raise CheckpointDamaged("the checkpoint holds a tensor at an impossible place")
     if size_bytes != ITEM_BYTES[dtype] * math.prod(shape):
-        raise CheckpointDamaged("the checkpoint holds a tensor whose size is not that of its shape")
+        raise CheckpointDamaged("the checkpoint holds a tensor whose size does not match its shape")
     return TensorEntry(dtype, tuple(shape), offset, size_bytes)
 
 

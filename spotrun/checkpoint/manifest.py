@@ -83,7 +83,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not all(_PART_NAME.fullmatch(part.name) for part in self.parts):
             return "its manifest names objects elsewhere"
         if not set(self.borrows) <= set(borrows):
-            return "its manifest borrows of commits that the ledger does not name"
+            return "its manifest borrows from commits that the ledger does not name"
         if min((part.size_bytes for part in self.parts), default=0) < 0:
             return "its manifest has a part of a negative size"
         extents = self.extents or one_after_the_other([part.size_bytes for part in self.parts])

@@ -217,7 +217,7 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
         raise CheckpointDamaged(f"{event.prefix} has a manifest that cannot be read: {error}") from error
     flaw = manifest.flaw(event.borrows)
     if flaw is None and manifest.size_bytes != event.size_bytes:
-        flaw = f"its manifest is of {manifest.size_bytes} bytes, not {event.size_bytes}"
+        flaw = f"its manifest describes {manifest.size_bytes} bytes, not {event.size_bytes}"
     if flaw is not None:
         raise CheckpointDamaged(f"{event.prefix}: {flaw}")
     return manifest

@@ -130,7 +130,7 @@ def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: s
     image is still arriving, `need` waits for the bytes that are read here; the contents of tensors are not read.
 
     Raises:
-        CheckpointDamaged: the image is malformed. Whatever the bytes, no other error is raised and no code in them runs.
+        CheckpointDamaged: the image is malformed. Whatever the bytes, no other error is raised, and no code runs.
     """
     view = memoryview(image)
     need(min(layout.PREFIX_BYTES, len(view)))

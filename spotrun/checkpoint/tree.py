@@ -141,7 +141,7 @@ def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
     if type(node) is list:
         return [decode_tree(item, decode_other, depth + 1) for item in node]
     if type(node) is not dict or len(node) != 1:
-        raise CheckpointDamaged("the checkpoint's state holds something of no known kind")
+        raise CheckpointDamaged("the checkpoint's state holds a value of an unknown kind")
     [(kind, content)] = node.items()
     try:
         if kind in MAPPINGS:

@@ -289,7 +289,7 @@ def put_verified(
         with attempt:
             before_each_try()
             if not store.put(key, data) and blake3(store.get(key)).hexdigest() != digest:
-                raise StoreUnavailable(f"{key} reads back otherwise than it was written")
+                raise StoreUnavailable(f"{key} reads back with other bytes than were written")
     return digest
 
 

@@ -127,7 +127,7 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
     if not found.resumed or not evidence.resumes:
         by_itself += f", or {_KERNELS}" if found.kind in _COMPUTED else ""
     if not found.resumed:
-        since = "it differed before any interruption, so two runs of the script differ without spotrun's doing too"
+        since = "it differed before any interruption, so two runs of the script differ without spotrun too"
         return f"{causes.seen}: {by_itself}; {since}"
     named = _named(evidence)
     if not evidence.resumes:

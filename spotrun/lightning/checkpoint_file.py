@@ -84,7 +84,7 @@ def read_facts(path: Path) -> Facts:
     if not isinstance(state, dict) or "state_dict" not in state or VERSION not in state:
         raise SpecInvalid(
             f"{path} is no Lightning checkpoint: it lacks state_dict or {VERSION}",
-            hint="save one by trainer.save_checkpoint(FILE), or take one from `spotrun checkpoints export`",
+            hint="save one with trainer.save_checkpoint(FILE), or get one from `spotrun checkpoints export`",
         )
     return Facts(
         step=int(state.get("global_step", 0)),
@@ -108,7 +108,7 @@ def _load(path: Path) -> Any:
         reason = str(error).split("\n", 1)[0][:300]
         raise SpecInvalid(
             f"{path} holds more than tensors and plain values: {reason}",
-            hint="save it again without these objects: a checkpoint that runs code is not taken",
+            hint="save it again without these objects: a checkpoint that runs code is not accepted",
         ) from error
     except (RuntimeError, ValueError, EOFError) as error:
         raise SpecInvalid(f"{path} is no file of torch.save: {error}", hint="name a Lightning checkpoint") from error

@@ -83,5 +83,5 @@ def refuse_others(trainer: Any) -> None:
     unsupported.reject(
         claim() or Follower(),
         "the Trainer's strategy hands the training to processes that it starts, which no agent reaches",
-        'Trainer(strategy="ddp") where devices is more than 1; Trainer(devices=1) without a strategy else',
+        'use Trainer(strategy="ddp") if devices is more than 1, else Trainer(devices=1) without a strategy',
     )

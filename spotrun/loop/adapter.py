@@ -34,7 +34,7 @@ class LoopFramework:
     """
 
     name, version = "loop", __version__
-    way_out = "give Loop the models, optimizers and data of before: a run's images fit the arguments that made them"
+    way_out = "give Loop the same models, optimizers and data as before: a run's checkpoints fit only those"
     steps_optimizers = True
     leaves_gradients = True
     averages: Mapping[str, nn.Module] = MappingProxyType({})
@@ -206,7 +206,7 @@ def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any], what: s
         if name not in now:
             return f"the checkpoint has {name}, which Loop was not given now"
         if name not in before:
-            return f"Loop was given {name}, which the checkpoint has not"
+            return f"Loop was given {name}, which the checkpoint lacks"
         if (then := before[name]) != (here := now[name]):
             return f"{name} was {what} {then}, and is {what} {here}"
     return ""

@@ -28,7 +28,7 @@ POPS = ("POP_TOP", "POP_ITER")
 YIELDS = ("YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT")
 ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
 """Instructions after which the next instruction does not run."""
-WHAT = "a local variable that the loop goes on with; keep it in loop.state(…)"
+WHAT = "a local variable that the loop still reads; keep it in loop.state(…)"
 CONTAINERS = (list, dict, set, deque)
 
 Values = Mapping[str, Any]

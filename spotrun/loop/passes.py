@@ -89,7 +89,7 @@ class Passes:
         if here.entering is not None:
             self.refuse(
                 f"the checkpoint lies within epoch {here.entering.epoch}, and the script now reads none of its data",
-                "let what is before the batches of an epoch do the same each time, from what is in loop.state",
+                "let the code before an epoch's batches do the same each time, and depend only on loop.state",
             )
         self._count_step()
         if self._trace is not None:
@@ -155,7 +155,7 @@ class Passes:
         if here.batches != here.entering_batches:
             self.refuse(
                 f"the training data had {here.entering_batches} batches, and has {here.batches}",
-                "give the loader the data and the batch size of before",
+                "give the loader the same data and batch size as before",
             )
         here.entering, here.batch = None, batch
         here.restore()
@@ -224,8 +224,8 @@ class Passes:
         running = list(self._here.frames.between())
         if any(_reads(one, running) for one in gc.get_objects() if type(one) is enumerate):
             self.refuse(
-                "enumerate() counts the batches, and begins with 0 wherever a training resumes",
-                "for i, batch in loop.enumerate(loader), which takes start= too",
+                "enumerate() counts the batches from 0, wherever in the epoch a training resumes",
+                "for i, batch in loop.enumerate(loader), which accepts start= too",
             )
 
     def refuse(self, reason: str, hint: str) -> NoReturn:

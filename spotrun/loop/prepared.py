@@ -20,7 +20,7 @@ SHARDED = ("FullyShardedDataParallel", "FSDPModule", "XlaFullyShardedDataParalle
 """Classes of models whose state is spread over processes."""
 WHOLE_STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
 """Fabric strategies in which each process has the whole state."""
-BY_DDP = "train by DDP, in which each process has all of the state"
+BY_DDP = "train with DDP, in which each process has the whole state"
 
 
 def model_in(model: nn.Module) -> nn.Module:

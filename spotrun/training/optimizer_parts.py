@@ -205,7 +205,7 @@ class Parts:
         for optimizer, saved in zip(optimizers, self._described, strict=True):
             for number, group in enumerate(saved["groups"]):
                 if missing := {name for name in group if name is not None} - names:
-                    raise Misfit(f"an optimizer of the checkpoint trains {min(missing)}, which this model has not")
+                    raise Misfit(f"an optimizer of the checkpoint trains {min(missing)}, which this model lacks")
                 there = optimizer.param_groups[number]["params"] if number < len(optimizer.param_groups) else []
                 if None in group and len(there) != len(group):
                     raise Misfit(f"group {number} of {saved['kind']} trains weights that the model does not have")

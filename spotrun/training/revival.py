@@ -118,6 +118,6 @@ def _instance(held: SavedObject, standing: Any) -> Any:
 
 def _gone(held: SavedObject) -> NoReturn:
     raise NotRevived(
-        f"the checkpoint holds a {held.name.replace(':', '.')}, which this script lacks where the checkpoint was made",
+        f"the checkpoint holds a {held.name.replace(':', '.')}, which this script no longer has at the same place",
         hint="train with the script that the checkpoint was made by, which imports the module before fit()",
     )

@@ -16,7 +16,7 @@ TOLD_MAX = 100
 """Maximum places in one message, and maximum characters of each text."""
 TEXT_MAX = 300
 HINT = (
-    "keep it in plain values and make the object from them at each start (docs/checkpoints.md), or say"
+    "keep it in plain values and make the object from them at each start (docs/checkpoints.md), or set"
     " checkpoint: {exact: tell}"
 )
 

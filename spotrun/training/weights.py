@@ -117,7 +117,7 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
     if other := [name for name, digest in before.items() if now.get(name) != digest]:
         raise Misfit(
-            f"the base of the model is not the one of the checkpoint: {named(other)}",
+            f"the base of the model differs from the base of the checkpoint: {named(other)}",
             hint="load the very same weights as before, by their revision; seed what is drawn before the adapters",
         )
 

@@ -79,7 +79,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     ),
     (
         lambda t: t.hp_search_backend is not None,
-        Problem("hyperparameter_search runs many trainings, one in the other", "launch each trial as a run"),
+        Problem("hyperparameter_search runs many trainings inside one", "launch each trial as a run"),
     ),
     (
         _steps_in_backward,
@@ -88,7 +88,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     (
         _reads_a_stream_together,
         Problem(
-            "several processes read one IterableDataset, which the first of them deals out",
+            "several processes read one IterableDataset, whose batches the first process distributes",
             "train with a map-style dataset, or in one process",
         ),
     ),

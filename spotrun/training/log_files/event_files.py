@@ -40,7 +40,7 @@ def _wait_for_queue(file_writer: Any) -> None:
         file_writer.event_writer.add_event(_Marker(number))
         if not arrived.wait(ARRIVES_WITHIN_S):
             raise SpotrunError(
-                f"TensorBoard's writer of {file_writer.get_logdir()} writes nothing any more",
+                f"TensorBoard's writer of {file_writer.get_logdir()} has stopped writing",
                 hint="is the disk full, or the folder gone?",
             )
     finally:
