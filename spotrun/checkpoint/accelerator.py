@@ -46,7 +46,7 @@ class Lanes:
 
 
 class Moment:
-    """A moment on each device that holds `tensors`. Reads inside `beside` see the contents of that moment."""
+    """A moment on each device that holds `tensors`. Reads inside its context see the contents of that moment."""
 
     def __init__(self, tensors: Iterable[Tensor], lanes: Lanes) -> None:
         self._lanes = lanes
