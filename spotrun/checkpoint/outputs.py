@@ -71,7 +71,7 @@ def named_keys(lists: Iterable[tuple[Outputs, Listing]]) -> set[str]:
 
 def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return those of `keys` that no kept list needs. `keys` are the objects below `outputs/`. Return none until the run
+    Return the keys among `keys`, all below `outputs/`, of objects that no kept list needs. Return none until the run
     has ended, and none if a kept list cannot be read, because the objects that it needs are then unknown.
     """
     if state.terminal is None or not keys:

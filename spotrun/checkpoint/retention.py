@@ -17,7 +17,7 @@ FOLDER = "checkpoints/"
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
     Return the commits that the run no longer needs, oldest first: all before the `keep_last` newest usable commits, and
-    all that a user's prune request names, except those kept by `keep_best` and `keep_every`.
+    all that a user's prune request names, except commits that `keep_best` or `keep_every` keeps.
 
     The result never contains:
     - the newest usable commit
@@ -119,8 +119,8 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
 
 def garbage(state: RunState, keys: Iterable[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return those of `keys`, objects below `checkpoints/`, that nothing will read: objects of commits that are retired or
-    in `retiring`, and uncommitted uploads of attempts fenced by the current attempt or by the run's end.
+    Return the keys among `keys`, all below `checkpoints/`, of objects that nothing will read: objects of commits that
+    are retired or in `retiring`, and uncommitted uploads of attempts fenced by the current attempt or by the run's end.
     """
     if state.current_attempt is None and state.terminal is None:
         return []

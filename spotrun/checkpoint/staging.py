@@ -128,8 +128,8 @@ class Stager:
         """
         Write the image into a free arena; `ready(plan.size_bytes)` must hold.
 
-        With `overlapped`, a thread copies those of the plan's pieces that are in `later`, after `Staged.begin`. They
-        must not change until that copy is done. Without `overlapped`, they are copied before the return, and
+        With `overlapped`, a thread copies the pieces in `later`, which are some of the plan's, after `Staged.begin`.
+        They must not change until that copy is done. Without `overlapped`, they are copied before the return, and
         `Staged.changed` checks whether they have changed since.
         """
         with self._lock:

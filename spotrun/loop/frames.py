@@ -101,7 +101,7 @@ class Frames:
         return self._seen | {name: value for name, value in at_pass.items() if name in again}
 
     def _is_carried(self, value: object) -> bool:
-        """Return whether `value` existed when the fit began. It is then filled in place."""
+        """Return whether `value` existed when the fit began, so that a resume fills it in place."""
         return not is_scalar(value) and any(value is one for one in self._at_begin.values())
 
     def _first(self) -> FrameType:
@@ -155,7 +155,7 @@ def _seen(value: Any) -> Any:
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
     Return the local variables that the code may read, from the instruction at `offset` on, before it writes to them. If
-    the instruction is a loop that waits for its next item, `ended` says whether there is none.
+    the instruction is a loop that waits for its next item, `ended` is true if there is none.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}
@@ -191,7 +191,7 @@ def _next(one: dis.Instruction, number: int, numbers: Mapping[int, int], count: 
 
 
 def _touched(one: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the variables that an instruction reads, and those that it writes."""
+    """Return the variables that an instruction reads, and the variables that it writes."""
     name = one.opname
     if not name.startswith(("LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_DEREF", "STORE_DEREF", "LOAD_CLOSURE")):
         return frozenset(), frozenset()

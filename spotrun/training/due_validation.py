@@ -36,7 +36,7 @@ KEPT_MAX_BYTES = 256 << 20
 class _Before:
     """
     The state before a validation. Its weights are not copied, because a validation does not change them; `norms`
-    reveals if it has.
+    reveals if one did.
     """
 
     place: Boundary

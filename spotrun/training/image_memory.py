@@ -1,6 +1,6 @@
 """
-Manages the memory of a checkpoint that a trainer resumes from. The trainer copies most of it and frees that memory.
-Large tensors that optimizers and callbacks keep stay in it.
+Manages the memory of a checkpoint that a trainer resumes from. The trainer copies most tensors and frees their memory.
+Large tensors that optimizers and callbacks keep stay where they are.
 
 New memory is the most expensive part of a restore. Touching a page for the first time takes several times as long as
 copying into it, and many times as long on a virtual machine whose host has not allocated that page yet.

@@ -67,7 +67,7 @@ GeneratorsState = tuple[Any, Any, torch.Tensor]
 
 
 def state() -> GeneratorsState:
-    """Return the state of this process's global generators, without those of accelerators."""
+    """Return the state of this process's global generators, without the generators of accelerators."""
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 

@@ -328,7 +328,7 @@ class Snapshots:
             "module": module_state.dump(framework.module, gradients=framework.leaves_gradients),
             "python": self._python.dump(),
             "averages": {name: module_state.dump(average) for name, average in framework.averages.items()},
-            # Ranks have different running statistics; those of rank 0 are in the weights.
+            # Ranks have different running statistics; the statistics of rank 0 are in the weights.
             "buffers": dict(framework.module.named_buffers()) if self._ranks.rank else {},
         }
 

@@ -72,8 +72,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot: those in the view `shown`, and those that the view lacks. Weights of a base come
-    from `module`, if it has them.
+    Return all weights of a snapshot: the weights in the view `shown`, and the weights that the view lacks. Weights of a
+    base come from `module`, if it has them.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
@@ -152,7 +152,7 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
 
 
 def share_again(module: nn.Module, weights: Weights) -> None:
-    """Tie the parts and weights that were tied, and untie those that were not."""
+    """Tie the parts and weights that were tied, and untie the others."""
     parts = dict(module.named_modules())
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
@@ -243,7 +243,7 @@ def _is_in(name: str, whole: str) -> bool:
 def _kind_of(part: nn.Module) -> str:
     """
     Return the class of `part`, with the constructor's arguments if torch shows them, because weights do not reveal all
-    of them (a convolution's stride, for example).
+    arguments, such as a convolution's stride.
     """
     kind = type(part)
     made = part.extra_repr() if kind.__module__.startswith("torch.nn.") else ""

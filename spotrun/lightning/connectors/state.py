@@ -103,7 +103,7 @@ def load_scores(trainer: Any, state: State) -> None:
 
 def load_weights(trainer: Any, saved: Weights) -> None:
     """
-    Let this fit() load those weights of `saved` that its module then has. Called in `Callback.setup`. A module with its
+    Let this fit() load the weights of `saved` that its module then has. Called in `Callback.setup`. A module with its
     own `load_state_dict` gets the result of its own `state_dict`.
     """
     strategy = trainer.strategy
@@ -142,7 +142,9 @@ def kinds_of_schedulers(trainer: Any) -> list[str]:
 
 
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
-    """Load the schedulers that replaced or followed those in `before`, which Lightning has restored already."""
+    """
+    Load the schedulers that replaced or followed the schedulers in `before`, which Lightning has restored already.
+    """
     for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
         if number >= len(before) or scheduler is not before[number]:
             scheduler.load_state_dict(revived(state, scheduler.state_dict()))

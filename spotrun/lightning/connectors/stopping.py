@@ -1,6 +1,6 @@
 """
-Saves and restores the EarlyStopping counts of each rank. Lightning saves only those of rank 0, and without `sync_dist`
-other ranks see other values.
+Saves and restores the EarlyStopping counts of each rank. Lightning saves only the counts of rank 0, and without
+`sync_dist` other ranks see other values.
 """
 
 from __future__ import annotations

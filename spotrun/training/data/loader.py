@@ -179,7 +179,7 @@ class ExactLoader:
         Begin a pass, and draw its order.
 
         This seeds generators that the script may use too, such as its dataset's generator. If the pass begins after its
-        first batch, those that checkpoints hold get back the states from before this call.
+        first batch, the generators that checkpoints hold get back their states from before this call.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)

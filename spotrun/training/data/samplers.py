@@ -82,8 +82,8 @@ class Samplers:
 
     def state(self, *, next_pass: bool) -> State:
         """
-        Return the values with which this pass began, and those that hooks have changed since. With `next_pass`, return
-        the values with which the next pass would begin.
+        Return the values with which this pass began, and the values that hooks have changed since. With `next_pass`,
+        return the values with which the next pass would begin.
         """
         if next_pass:
             return {"before": self._to_save(self._copies()), "since": {}}

@@ -21,7 +21,7 @@ from spotrun.training.python_state.values import decode, encode, is_scalar
 from spotrun.training.weights import build_of
 
 OwnParts: TypeAlias = Callable[[nn.Module], Mapping[str, Any]]
-"""Returns the attributes of a module that are compared, without those that torch adds."""
+"""Returns the attributes of a module that are compared, without the attributes that torch adds."""
 
 
 class Copies:

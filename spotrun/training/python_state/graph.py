@@ -1,8 +1,9 @@
 """
 Walks the script's state in Python objects: finds every object whose parts may change, and its path.
 
-An object has the first path to it, such as `module.meters['loss'].history`. The walk enters containers, and instances,
-classes, functions and modules of the script. It does not enter objects of libraries, but records their paths.
+The path of an object is the first path by which the walk reaches it, such as `module.meters['loss'].history`. The walk
+enters containers, and instances, classes, functions and modules of the script. It does not enter objects of libraries,
+but records their paths.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class Walk:
         self.others: dict[int, tuple[str, str, object]] = {}
         self.module: nn.Module | None = None
         self.trained_parts: set[int] = set()
-        """Parts of the trained module, without those in `quiet`."""
+        """Parts of the trained module, except the parts in `quiet`."""
         self.quiet: set[int] = set()
         self.plain: list[tuple[nn.Module, tuple[str, ...]]] = []
         """Libraries' modules, with the names of their plain attributes."""
@@ -299,7 +300,7 @@ class Walk:
         return self._attributes(value, self._script.set_by_libraries(type(value)))
 
     def own_parts(self, module: nn.Module) -> dict[str, Any]:
-        """Return the attributes of a module other than the trained one, without those that torch adds."""
+        """Return the attributes of a module other than the trained one, without the attributes that torch adds."""
         parts = self._plain_of(module)
         if parts is not None:
             return parts

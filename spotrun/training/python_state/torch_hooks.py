@@ -29,7 +29,9 @@ hooks when training is over.
 """
 
 Hooks = Mapping[str, tuple[str, ...]]
-"""The names of the functions, by the place where torch holds them. Places without functions are left out."""
+"""
+The names of the hook functions, by the attribute in which torch holds them. Attributes without functions are left out.
+"""
 
 
 class TorchHooks:
