@@ -86,8 +86,8 @@ class Framework(Protocol):
     @property
     def base(self) -> Mapping[str, str]:
         """
-        Digests, by name, of weights that the script makes in each process and never changes. No image holds them. Empty
-        if all weights are trained.
+        Digests, by name, of weights that the script makes in each process and never changes. No image holds these
+        weights. Empty if all weights are trained.
         """
 
     @property

@@ -37,8 +37,8 @@ OBJECTS_MAX = 1000
 DEPTH = 5
 LONG = 64
 """
-Maximum items of a container that are compared. Of a longer container only the length is, because reading items costs
-memory.
+Maximum items of a container whose items are compared. Of a longer container only the length is compared, because
+reading items costs memory.
 """
 KEPT_THERE = "kept in a worker of its loader"
 OTHER = "an object of a library"

@@ -1,5 +1,5 @@
 """
-Encodes plain values that cannot change for an image.
+Encodes immutable plain values for an image.
 
 Most values stay as they are, because the tree of an image (checkpoint/tree.py) can hold them. Any other value becomes a
 tuple that begins with the name of its kind. So the script's own tuples are encoded too: as tuples that begin with
