@@ -96,10 +96,7 @@ def program() -> Sequence[str]:
 
 
 class Process:
-    """
-    This process, identified by its program and by its place among its parent's forks, so that each process has its own
-    seed.
-    """
+    """This process, identified by its program and its place among its parent's forks. Its seed depends on both."""
 
     def __init__(self, base: str, program: Sequence[str]) -> None:
         self._parts: list[object] = [base, *program]

@@ -84,10 +84,7 @@ def fetch(
 
 
 def bring(store: Store, files: Sequence[OutputFile], folder: Path) -> Iterator[Fetched]:
-    """
-    Write the files below an agent's own folder, whatever their names. Existing files are replaced. Raises the same
-    errors as `fetch`.
-    """
+    """Write the files into an agent's folder, whatever their names, over existing files. Raises as `fetch` does."""
     yield from _written(folder, files, lambda root: _Writer(store, root, lambda _: None))
 
 

@@ -63,7 +63,6 @@ def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
 
 
 def _lenders(commits: Iterable[Commit]) -> set[str]:
-    """Return the prefixes of the commits from which any of `commits` has borrowed."""
     return {prefix for commit in commits for prefix in commit.event.borrows}
 
 

@@ -253,10 +253,7 @@ def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    """
-    Yield the content of each record: length, checksum of the length, content, checksum of the content. A torn record
-    ends the file.
-    """
+    """Yield the content of each record (length, checksum, content, checksum). A torn record ends the file."""
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:
             (size,) = struct.unpack("<Q", head[:8])

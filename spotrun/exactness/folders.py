@@ -28,10 +28,7 @@ TEXT_MAX = 160
 
 @dataclass(frozen=True)
 class FileDifference:
-    """
-    A difference in the file `path`. `where` is the part that differs; "" if one of the files is absent, or has no
-    parts.
-    """
+    """A difference in the file `path`, in its part `where`. `where` is "" if a file is absent or has no parts."""
 
     path: str
     where: str

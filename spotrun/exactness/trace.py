@@ -80,9 +80,7 @@ class Improved:
 
 @dataclass(frozen=True, kw_only=True)
 class Noted:
-    """
-    The contents of objects at an early `moment`. If two trainings differ in them, no interruption is the cause.
-    """
+    """The contents of objects at an early `moment`. If two trainings differ here, no interruption is the cause."""
 
     moment: str
     places: dict[str, str]

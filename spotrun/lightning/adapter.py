@@ -144,10 +144,7 @@ class LightningFramework(Position, Loaders):
         return trainer_state.last_metrics(self._trainer)
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """
-        Log through the loggers, never through `self.log`, which would change the `callback_metrics` that schedulers and
-        early stopping read.
-        """
+        """Log through the loggers: `self.log` would change the metrics that schedulers and early stopping read."""
         taken = self._trainer.logged_metrics
         metrics = {name: value for name, value in figures.items() if name not in taken}
         for logger in self._trainer.loggers:

@@ -149,9 +149,7 @@ class LoopFramework:
         """Do nothing: the script has no epoch hooks."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """
-        Record a misfit if `optimizers` are not the script's. The script holds its own, so they cannot be exchanged.
-        """
+        """Record a misfit if `optimizers` are not the script's, because the script's cannot be exchanged."""
         kinds = [type(one).__name__ for one in optimizers]
         if list(map(id, optimizers)) != list(map(id, self.optimizers)):
             self._misfit = self._misfit or f"the checkpoint's optimizers are {', '.join(kinds)}"

@@ -66,9 +66,7 @@ def _at_first_step(act: Callable[[], None]) -> None:
 
 
 def say(name: str) -> None:
-    """
-    Warn in the log, and through the agent in `spotrun status`, unless a fit has begun under the agent.
-    """
+    """Warn in the log, and through the agent in `spotrun status`, unless a fit has begun under the agent."""
     if distributed.is_available() and distributed.is_initialized() and distributed.get_rank():
         return
     try:

@@ -81,10 +81,7 @@ class Frames:
         }
 
     def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
-        """
-        Yield all variables that would differ in a process that resumes here. `ended`: the loop, which waits for its
-        next item, gets none.
-        """
+        """Yield all variables that would differ in a process that resumes here. `ended`: the loop gets no next item."""
         for frame in self._running():
             at_begin = self._known(frame)
             for name in sorted(live_at(frame.f_code, frame.f_lasti, ended)):

@@ -77,8 +77,7 @@ class Loop:
 
     def validation(self, loader: Any) -> Iterator[Any]:
         """
-        Yield the batches of `loader`, in an order that no interruption changes. A snapshot may be taken between two
-        batches.
+        Yield the batches of `loader`, in the same order despite interruptions. Snapshots may fall between batches.
         """
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 

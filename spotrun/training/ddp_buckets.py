@@ -96,7 +96,7 @@ class _Recorder:
 
     def is_done(self) -> bool:
         """
-        Return whether the order is complete. If so, remove all hooks: a hook that removed itself would end the process.
+        Return whether the order is complete; then remove all hooks. A hook that removed itself would end the process.
         """
         if len(self._order) < len(self._handles):
             return False

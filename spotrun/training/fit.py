@@ -415,10 +415,7 @@ class Fit:
             self._snapshots.take_if_wanted(Boundary(epoch, batches, epoch_ended=True))
 
     def finish(self) -> None:
-        """
-        Take the final snapshot and report the end, once. Take no snapshot if training resumed from the final one and
-        nothing was left to train.
-        """
+        """Report the end, once, after a final snapshot. Take none if training resumed from it and trained nothing."""
         if self._finished:
             return
         self._finished = True

@@ -50,9 +50,7 @@ class Framework(Protocol):
     # --- what it is
 
     name: str
-    """
-    Name of the package, whose version is `version`. Part of the first message to the agent, and of each checkpoint.
-    """
+    """Name of the package, whose version is `version`. Part of the first message and of each checkpoint."""
     version: str
     rank: int
     ranks: int

@@ -33,8 +33,7 @@ _POPULATE_READ = 22
 _MAPPED_BYTES = 4 << 20
 _MAPPING_PAUSE_S = 1e-4
 """
-Pause in seconds between two calls. A thread that allocates memory waits until a call ends: without pauses, 4 ms or
-more.
+Pause in seconds between calls. A thread that allocates memory waits until a call ends; without pauses, 4 ms or more.
 """
 _madvise = ctypes.CDLL(None, use_errno=True).madvise  # unlike mmap.madvise, releases the interpreter lock
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

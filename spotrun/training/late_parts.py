@@ -41,10 +41,7 @@ class LateParts:
             self._kinds.pop(name, None)
 
     def misfit(self, modules: Mapping[str, str]) -> str:
-        """
-        Name the parts that a resume could not make as in `modules` (kinds of all parts, by name); "" if it could make
-        all.
-        """
+        """Name parts that a resume could not make as in `modules` (kinds by name); "" if it could make all."""
         if not self._judges:
             return ""
         known = self._kinds

@@ -29,10 +29,7 @@ PROBE_EVERY = 32
 
 
 class Overlap:
-    """
-    Decides which tensors to copy later. Without `steps_optimizers` it chooses none, because optimizers may write at any
-    time.
-    """
+    """Decides which tensors to copy later: none without `steps_optimizers`, when optimizers may write at any time."""
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
@@ -66,10 +63,7 @@ class Overlap:
 
 
 class Watch:
-    """
-    Watches the tensors of one snapshot. With `probes` their whole content is compared, and they must be copied
-    immediately.
-    """
+    """Watches the tensors of one snapshot. With `probes`, they are copied immediately and compared whole."""
 
     def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:
         self.probes = probes

@@ -10,8 +10,7 @@ from spotrun.training.python_state.script import set_by
 
 def missing(owner: object, names: Iterable[str]) -> list[str]:
     """
-    Return the `names` that `owner` lacks. A name with dots is a path of attributes. A class also has the names that its
-    methods set on instances.
+    Return the `names` that `owner` lacks. Names may be dotted. A class also has the names that methods set on `self`.
     """
     return [name for name in names if not _has(owner, name)]
 

@@ -78,10 +78,7 @@ class _Pending:
         self.finite.begin()
 
     def done(self) -> bool:
-        """
-        Return whether the snapshot can be reported now. A snapshot with probes cannot, because it is compared as late
-        as possible.
-        """
+        """Return whether the snapshot can be reported now. A snapshot with probes cannot: it is compared late."""
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
 

@@ -45,8 +45,7 @@ def tensors_of(value: Any) -> list[Tensor]:
 @torch.no_grad()
 def norms(parameters: Iterable[Tensor]) -> list[Tensor]:
     """
-    Return the 2-norms of all floating-point tensors, one tensor per device and type. A NaN or infinity makes a norm NaN
-    or infinite.
+    Return the 2-norms of all floating-point tensors, one tensor per device and type. They preserve NaN and infinity.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in parameters:

@@ -55,10 +55,7 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _name(module: nn.Module, weight: Tensor) -> str | None:
-    """
-    Return the path at which `module` holds `weight`: registered, or in a container that torch does not search. None if
-    neither.
-    """
+    """Return the path at which `module` holds `weight`, registered or in a container that torch does not search."""
     parts = list(module.named_modules())
     places = [(name, held) for prefix, part in parts for name, held in _held(vars(part), prefix)]
     found = (name for name, held in [*module.named_parameters(), *places] if held is weight)

@@ -68,8 +68,7 @@ class Loops:
 
     def lengths(self) -> dict[str, Any]:
         """
-        Return the lengths that Lightning assumes for the loaders. It reads them once, but samplers may have other
-        lengths in other epochs.
+        Return the lengths that Lightning assumes for the loaders in all epochs, although samplers may change them.
         """
         loader = self._fit._combined_loader
         return {
@@ -91,8 +90,7 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        From `Callback.setup` until `enter`, make loaders as if each stage were in its epoch of `epochs`, as returned by
-        `loaded_at`.
+        From `Callback.setup` until `enter`, make each stage's loaders as in its epoch of `epochs` (a `loaded_at`).
         """
         self._loaded_at = epochs
 

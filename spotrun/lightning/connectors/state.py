@@ -142,9 +142,7 @@ def kinds_of_schedulers(trainer: Any) -> list[str]:
 
 
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
-    """
-    Load the schedulers that replaced or followed the schedulers in `before`, which Lightning has restored already.
-    """
+    """Load the schedulers that replaced or followed the schedulers in `before`, which Lightning has restored."""
     for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
         if number >= len(before) or scheduler is not before[number]:
             scheduler.load_state_dict(revived(state, scheduler.state_dict()))

@@ -146,9 +146,7 @@ def _seed(own: OwnGenerators, seed: int, place: object) -> None:
 
 
 class ExactOrder:
-    """
-    Replaces a (batch) sampler: yields its indices in an order that is a function of seed and epoch, from any batch on.
-    """
+    """Replaces a (batch) sampler: yields its indices in an order that only seed and epoch determine."""
 
     def __init__(self, loader: DataLoader[Any], seed: int, rank: int, position: Position) -> None:
         self._batched = loader.batch_sampler is not None
@@ -220,10 +218,7 @@ def order_generators(loader: object) -> OwnGenerators:
 
 
 def _untouched() -> Any:
-    """
-    Return a context in which data loading does not change the training's generators. In a worker process, which does
-    not train, it does nothing.
-    """
+    """Return a context that keeps data loading from changing training's generators. In a worker, it does nothing."""
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 
 

@@ -42,10 +42,7 @@ def kept_by(**roots: object) -> OwnGenerators:
 
 
 def kept_by_modules(module: torch.nn.Module) -> OwnGenerators:
-    """
-    Return the generators in attributes of a module and its parts, no deeper, because their framework may hold all
-    generators.
-    """
+    """Return the generators in attributes of a module and its parts, no deeper: a framework may hold all of them."""
     return {
         f"{path}.{name}": value
         for path, part in module.named_modules()

@@ -166,7 +166,6 @@ def _fact(value: Any) -> Any:
 
 
 def notes_of(loader: Any) -> Notes | None:
-    """Return the notes that a loader's dataset writes to, or None."""
     dataset = getattr(loader, "dataset", None)
     watch = vars(dataset).get("_watch") if issubclass(type(dataset), Proxy) else None
     return None if watch is None else watch.notes

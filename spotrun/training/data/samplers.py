@@ -48,10 +48,7 @@ class Samplers:
         self._resumed: State | None = None
 
     def made_late(self) -> None:
-        """
-        Save every value of the samplers, because the script made them during training and a new process may make them
-        with other values.
-        """
+        """Save every value of the samplers, which the script made in training: a new process may make other values."""
         self._first = {}
 
     def set_epoch(self, epoch: object) -> None:

@@ -67,9 +67,7 @@ class TrainingData:
         return ("validate", self._framework.epoch, self._framework.batch), 0
 
     def _resume_validation(self) -> None:
-        """
-        Restore the validation loaders once they exist: when training starts, or later if the epoch has no validation.
-        """
+        """Restore the validation loaders once they exist: when training starts, or later if this epoch has none."""
         if made := self._validation_streams():
             for stream, state in zip(made, self._resumed_validation, strict=False):
                 stream.load_between(state)
@@ -140,10 +138,7 @@ class TrainingData:
         }
 
     def news(self) -> list[UntrackedChange]:
-        """
-        Return all changes of datasets in the workers of their loaders, and all streams that returned other data when
-        read again.
-        """
+        """Return all changes of datasets in workers, and all streams that returned other data when read again."""
         again = [
             UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
             for number, one in enumerate(self._train_loaders())

@@ -78,7 +78,6 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 
 def load(loggers: Loggers, saved: list[State]) -> None:
-    """Restore the files after the framework has logged hyper-parameters once more."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         _load(_folder(logger), state)
 
@@ -100,9 +99,7 @@ def _load(folder: Path, state: State) -> None:
 
 
 def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
-    """
-    Let the logger use a saved MLflow run. Delete the run that it has begun since, unless the script uses that run.
-    """
+    """Let the logger use a saved MLflow run. Delete its new run, unless the script uses the new run."""
     opened = _folder(logger)
     if opened.name == run_id:
         return

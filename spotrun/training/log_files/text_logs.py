@@ -125,7 +125,6 @@ def _move(logger: Any, pattern: str, version: int | str) -> None:
 
 
 def load(loggers: Loggers, saved: list[State]) -> None:
-    """Restore the files after the framework has logged hyper-parameters once more."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _close(logger)
         files = state["files"]

@@ -25,10 +25,7 @@ OwnParts: TypeAlias = Callable[[nn.Module], Mapping[str, Any]]
 
 
 class Copies:
-    """
-    The part that each copy was copied from, by `id` of the copy. It is searched only once, because a large model has
-    many parts.
-    """
+    """The part that each copy was copied from, by `id` of the copy: searched once, as large models have many parts."""
 
     def __init__(self) -> None:
         self._like: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}

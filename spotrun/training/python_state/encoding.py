@@ -248,7 +248,6 @@ class Encoder:
         }
 
     def _part_like(self, node: Node) -> str | None:
-        """Return the name of the trained module's part that this later module is a copy of; None if it is no copy."""
         if node.kind != "nn" or self._walk.module is None or self._baseline.path_of(node.value) is not None:
             return None
         return self._copies.part_like(node.value, self._walk.module, self._walk.own_parts)

@@ -110,10 +110,7 @@ def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
 
 
 def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
-    """
-    Compare bits as well as versions, because many averages of weights are written through `.data`, which does not
-    change the version.
-    """
+    """Compare bits as well as versions: many averages are written through `.data`, which does not change versions."""
     if not is_dense(tensor):
         return lambda probe: True
     version, shape = _version(tensor), tensor.shape

@@ -142,7 +142,6 @@ def _kept_results(value: Any) -> list[Any]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of an object that are inspected."""
     cls = type(value)
     goes_on = hasattr(cls, "__next__")
     if goes_on and not cls.__dictoffset__:

@@ -194,8 +194,7 @@ class Restorer:
 
     def _contents(self) -> dict[int, Any]:
         """
-        Return the parts of each object, before any object is filled. A container that lacks a part counts as missing
-        too.
+        Return the parts of each object, before any is filled. A container that lacks a part counts as missing too.
         """
         holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
         others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}

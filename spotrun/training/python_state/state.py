@@ -113,10 +113,7 @@ class PythonState:
         return loggers | dict(self._framework.roots())
 
     def _come_and_gone(self) -> Iterator[UntrackedChange]:
-        """
-        Yield objects that the training got or lost since it began, because a process that resumes has the original
-        objects.
-        """
+        """Yield objects that the training got or lost since it began; a process that resumes has the original ones."""
         now = self._given_now()
         before, there = (set(map(id, each.values())) for each in (self._given, now))
         for path, one in now.items():

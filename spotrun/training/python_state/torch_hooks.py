@@ -29,9 +29,7 @@ hooks when training is over.
 """
 
 Hooks = Mapping[str, tuple[str, ...]]
-"""
-The names of the hook functions, by the attribute in which torch holds them. Attributes without functions are left out.
-"""
+"""Names of the hook functions, by the attribute in which torch holds them. Empty attributes are left out."""
 
 
 class TorchHooks:

@@ -62,9 +62,7 @@ class Holds:
 
 
 class ProcessTrace:
-    """
-    State that the traces of all fits of a process share: the file, and the epoch and step at which the last fit ended.
-    """
+    """State of the traces of all fits of a process: their file, and the epoch and step at the end of the last fit."""
 
     file: TraceFile
 
@@ -163,7 +161,6 @@ class FrameworkTrace:
         self._holds.reached(self._step)
 
     def _order(self) -> ExactOrder | None:
-        """Return the order of the training data; None if unknown."""
         return next((found for one in self._here.loaders("train") if (found := order_of(one)) is not None), None)
 
     def validated(self) -> None:

@@ -95,7 +95,6 @@ class OpenFiles:
 
 
 def positions_of(flushed: Iterable[Opened]) -> dict[str, int]:
-    """Return the position in each file, by path."""
     found: dict[str, int] = {}
     for file in flushed:
         with contextlib.suppress(OSError):

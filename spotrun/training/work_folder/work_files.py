@@ -45,7 +45,7 @@ class WorkFiles:
 
     def freeze(self, *, final: bool = False) -> Frozen | None:
         """
-        Return the folder at this boundary; None on other ranks or without a rule. Call `positions` first, on all ranks.
+        Return the folder at this boundary; None on other ranks or without a rule. Call `positions` on all ranks first.
         """
         if self._freezer is None:
             return None
