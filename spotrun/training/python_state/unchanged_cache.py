@@ -1,5 +1,5 @@
 """
-Compares many small objects at once, so that a walk can skip unchanged ones, which are most of a script's objects.
+Compares many small objects together, so that a walk can skip unchanged objects, which are most of a script's.
 
 An object that has changed once is removed from this cache for good, together with its holders. From then on, each walk
 compares these objects one by one.
@@ -19,7 +19,7 @@ from spotrun.training.python_state.graph import MAPPINGS, SEQUENCES, Node
 from spotrun.training.python_state.values import is_scalar
 
 BLOCK = 64
-"""Number of objects that are compared at once; if one of them has changed, they are compared one by one."""
+"""Number of objects compared together. If one of them has changed, they are compared one by one."""
 SMALL_BYTES = 4096
 SMALL_ITEMS = 1000
 
@@ -28,7 +28,7 @@ Look: TypeAlias = Callable[[], tuple[list[Any], list[Any]]]
 
 
 class Resting(NamedTuple):
-    """An object as an earlier walk found it, and a test whether it is unchanged."""
+    """An object found by an earlier walk, and a test whether it is unchanged."""
 
     node: Node
     rests: Callable[[], bool]
@@ -42,7 +42,7 @@ class Still:
         self._keys = self._that_hold_no_others()
 
     def now(self) -> Set[int]:
-        """Return the `id` of each. An object that changes later is left out from then on."""
+        """Return the `id` of each unchanged object. An object that has changed once is never in the result again."""
         if all(block.rests() for block in self._blocks):
             return self._keys
         self._blocks = [block if block.rests() else block.without_changed() for block in self._blocks]
@@ -87,7 +87,7 @@ def _blocks(kind: str, objects: list[Resting]) -> Iterator[_Block]:
 
 
 def _kind_of_small(node: Node) -> str:
-    """Return the kind under which a small object is compared with others at once; "" if it cannot be."""
+    """Return the kind under which a small object can be compared with others; "" if it cannot be."""
     value, cls = node.value, type(node.value)
     if cls in SEQUENCES or cls in MAPPINGS:
         if node.parts is None or len(node.parts) > SMALL_ITEMS:
