@@ -1,6 +1,5 @@
 """
-Runs the main loop of an attempt, from its takeover on. It acts on the letters in the inbox, and on actions that are
-due.
+Runs the main loop of an attempt, after its takeover. It acts on the letters in the inbox and on actions that are due.
 
     train (snapshots become commits) -> drained | ended | completed
 """
@@ -79,8 +78,8 @@ class AttemptLoop:
 
     def run(self, incarnation: int, ready: Callable[[], Image | None]) -> NoReturn:
         """
-        Run the attempt, starting with trainer `incarnation`. `ready` returns a checkpoint that need not be fetched, or
-        None.
+        Run the attempt, starting with trainer `incarnation`. `ready` returns a checkpoint that is already on this
+        instance, or None.
 
         Raises:
             PowerOff: always, with the reason.
@@ -90,9 +89,7 @@ class AttemptLoop:
             self._turn()
 
     def save_the_rest(self, goes_on: Callable[[], bool]) -> None:
-        """
-        Save the snapshots of an attempt that is over and whose trainer is gone. All letters except Saved are dropped.
-        """
+        """Save the snapshots of an attempt that has ended and has no trainer. Drop all letters except Saved."""
         self._saver.hurry()
         while goes_on() and not self._saver.idle:
             is_at_work = self._saver.at_work
@@ -223,8 +220,8 @@ class AttemptLoop:
 
     def _abandoned(self) -> None:
         """
-        Settle an abandoned snapshot. The next copy of a command's state is due at once; in a training a newer snapshot
-        follows by itself.
+        Settle an abandoned snapshot. Make the next copy of a command's state due immediately; a training makes a newer
+        snapshot anyway.
         """
         snapshot = self._saver.settled()
         if snapshot is not None and snapshot.state is not None:
@@ -239,8 +236,8 @@ class AttemptLoop:
 
     def _pause_if_refused(self) -> None:
         """
-        Pause a training whose newest snapshot the store refuses. A paused instance still bills, so give up after a
-        while. A drain ends the pause, because the last snapshot may still be saved.
+        Pause a training whose newest snapshot the store refuses. A paused instance still costs money, so give up after
+        ROOM_WITHIN_S. During a drain, do not pause, because the last snapshot may still be saved.
         """
         if not self._backpressure.goes_on:
             return

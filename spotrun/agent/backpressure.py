@@ -14,8 +14,8 @@ from spotrun.run.events import Entry
 
 class Backpressure:
     """
-    A period in which the store takes no writes: when this agent noticed it, and where it was reported. The first
-    checkpoint that is durable again ends the period.
+    A period in which the store refuses writes. It ends with the first checkpoint that is durable again. This object
+    records when the agent noticed the refusal, and where it was reported.
     """
 
     def __init__(self, context: AgentContext, journal: AttemptJournal) -> None:
@@ -31,7 +31,7 @@ class Backpressure:
 
     @property
     def is_too_long(self) -> bool:
-        """True if waiting longer would cost more than repeating the steps since the last checkpoint."""
+        """True if a longer wait would cost more than repeating the steps since the last checkpoint."""
         return self._since_s is not None and time.monotonic() - self._since_s >= ROOM_WITHIN_S
 
     @property

@@ -1,6 +1,6 @@
 """
-Makes a run's environment on top of the Python that executes this file. That may be a container's Python, so this file
-needs only the standard library. `python -I layer.py FOLDER` makes the environment in FOLDER.
+Makes a run's environment on top of the Python that executes this file: `python -I layer.py FOLDER` makes it in FOLDER.
+That Python may be a container's, so this file needs only the standard library.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 def make(folder: Path) -> None:
     """
-    Make a new environment. An existing one is replaced. Its `pip` is the `pip` of this Python. If this Python has none,
-    it is the `pip` that is bundled with Python.
+    Make the environment, or replace it. Its `pip` is the `pip` of this Python, or the one bundled with Python if this
+    Python has none.
     """
     shutil.rmtree(folder, ignore_errors=True)
     venv.EnvBuilder(symlinks=True, with_pip=find_spec("pip") is None).create(folder)
