@@ -1,11 +1,11 @@
 """
 Opens a shell in an instance's container, with the training's environment variables.
 
-        sudo FOLDER/enter                  FOLDER is the instance's folder; the agent writes `enter`, which calls this module
-        sudo FOLDER/enter COMMAND …        runs COMMAND instead of a shell
+    sudo FOLDER/enter                  FOLDER is the instance's folder; the agent writes `enter`, which calls this
+    sudo FOLDER/enter COMMAND …        runs COMMAND instead of a shell
 
-    The shell is not part of the training. It does not connect to the agent, and runs until the instance ends, even if the
-    trainer ends first.
+The shell is not part of the training. It does not connect to the agent, and runs until the instance ends, even if the
+trainer ends first.
 """
 
 from __future__ import annotations
