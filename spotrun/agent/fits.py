@@ -64,7 +64,9 @@ def afresh_after(context: AgentContext, last: Commit) -> Start:
 def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     """
     Return the final images of all fits before the fit() of `commit`. They are on the instance's disk, because together
-    they may be larger than its memory. The caller closes them. Raises:
+    they may be larger than its memory. The caller closes them.
+
+    Raises:
         CheckpointDamaged: a final checkpoint is missing or not whole.
         StoreError, SpotrunError: the store cannot be read, or the disk cannot be written to.
     """

@@ -77,7 +77,9 @@ def newest_checkpoint(
     """
     Return the newest whole checkpoint, with its files, or an empty Beginning if the run has none to resume from. A
     `ready` image is not fetched; parts of any other image are passed on to the trainer as they arrive. The work folder
-    has the `known` files. Raises:
+    has the `known` files.
+
+    Raises:
         NothingToResumeFrom: with the reason.
     """
     state = context.recorder.state
@@ -132,7 +134,9 @@ class StateFound(NamedTuple):
 def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choice: StateChoice) -> StateFound:
     """
     Restore a state into the work folder, from the newest whole checkpoint, or from an earlier whole one if `choice` is
-    ONE_BEFORE. The run has at least one checkpoint. Raises:
+    ONE_BEFORE. The run has at least one checkpoint.
+
+    Raises:
         NothingToResumeFrom: with the reason.
     """
     process_groups.end_left_over(context.assignment.trainer_mark, context.assignment.instance_id)

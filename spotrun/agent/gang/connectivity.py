@@ -38,7 +38,9 @@ class DoorAddress(NamedTuple):
 class Door:
     """
     A socket that is open until `close`. `port` is the port of an earlier agent of this instance, which is used again if
-    it is free. Raises:
+    it is free.
+
+    Raises:
         OSError: `address` does not belong to this machine.
     """
 
