@@ -91,8 +91,8 @@ class Frozen:
 
         Raises:
             OSError: the file cannot be opened.
-            TornFile: the file has to be copied at another step boundary. May also be raised after all bytes were read, and for
-                a file that the trainer wrongly took as already stored (KNOWN).
+            TornFile: the file has to be copied at another step boundary. May also be raised after all bytes were read,
+                and for a file that the trainer wrongly took as already stored (KNOWN).
         """
         size_bytes = file.stamp.size_bytes
         match file.source:
