@@ -1,3 +1,3 @@
 """
-The code that agent and trainer share. It uses only the standard library: a trainer's Python may lack our packages.
+The code that agent and trainer share. It uses only the standard library, because a trainer's Python may lack others.
 """
