@@ -143,8 +143,8 @@ class Runner:
         Raises:
             LedgerDamaged, KeyMissing: no runner can attend to this run any more.
             RunGone: the run's folder was moved or deleted, and its instances were ended.
-                AccessDenied: the cloud has refused the credentials since the first call; instances and agents continue without a
-                    runner. After the cloud has answered once, a refusal is not raised, because it may pass.
+            AccessDenied: the cloud has refused the credentials since the first call; instances and agents continue
+                without a runner. After the cloud has answered once, a refusal is not raised, because it may pass.
         """
         self._observer.statuses.forget()
         try:
@@ -235,8 +235,8 @@ class Runner:
         if isinstance(event, ev.InstanceGone | ev.LaunchClosed):
             event = with_last_words(event, self._ledger.state, self._observer.listed, self._last_words)
         if isinstance(event, ev.LaunchRecorded):
-            # The guard comes before the entry. A runner that dies right after its launch leaves an instance without guard. The
-            # runner that finds the instance sees no entry, so the guard may be missing.
+            # The guard comes before the entry. A runner that dies right after its launch leaves an instance without a
+            # guard. The runner that finds this instance sees no entry, so it arms the guard.
             event = replace(event, unguarded=self._driver.arm(*self._guarded(event)))
         try:
             entry = self._ledger.append(lambda state: event if state.next_number == decided_at else None)
