@@ -36,7 +36,7 @@ class Store(Protocol):
 
         ObjectMissing      no object of that name        -> an answer, not a fault
         StoreUnavailable   a passing fault, or unknown   -> retry until a deadline
-            WritesRefused      full, or read-only            -> tell the user immediately, and wait
+        WritesRefused      full, or read-only            -> tell the user immediately, and wait
         StoreError         not allowed, not there        -> tell the user
     """
 
@@ -48,7 +48,7 @@ class Store(Protocol):
 
         Returns:
             True: this call created the object.
-                False: an object of that name exists already, perhaps from an earlier try of this writer.
+            False: an object of that name exists already, perhaps from an earlier try of this writer.
         """
 
     def put(self, key: str, data: bytes | memoryview) -> bool:
