@@ -39,9 +39,7 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
-    """
-    Return the state with `changes` to one instance. If all members of its launch are up or gone, it is not pending.
-    """
+    """Return the state with `changes` to one instance. A launch that awaits no member stops pending."""
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))
     return state if launch.pending else _no_longer_pending(state, launch.number)
