@@ -132,8 +132,8 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
     """
-    Return the moment since which the machine has cost nothing, because it ended before its disk; None if the last price
-    is not 0.
+    Return the moment since which the machine has cost nothing, because it ended before its disk; None if the prices do
+    not end with 0.
     """
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 

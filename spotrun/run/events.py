@@ -928,8 +928,8 @@ def decode_entry(data: bytes) -> Entry | None:
     Decode the object of an entry; None if a writer sealed something malformed, which makes the entry void.
 
     Raises:
-        LedgerDamaged: the bytes do not match their own checksum. No writer stores such an object, so this is an accepted
-            entry that can no longer be decoded, and must not be skipped.
+        LedgerDamaged: the bytes do not match their own checksum. No writer stores such an object, so this is an
+            accepted entry that can no longer be decoded, and must not be skipped.
     """
     if not is_whole(data):
         raise LedgerDamaged("an entry does not match its own checksum", hint=RESTORE)
