@@ -173,7 +173,7 @@ class AttemptJournal:
         self._append(unless(lambda state: self._trainer(state, incarnation).exited is not None, event))
         return event
 
-    # -- the last word -------------------------------------------------------------------------------------------
+    # -- the end of the attempt ----------------------------------------------------------------------------------
 
     def drained(self, final_commit: int | None, stopped_at: datetime, reason: str) -> None:
         self._end(AttemptDrained(attempt=self.attempt, final_commit=final_commit, stopped_at=stopped_at, reason=reason))
@@ -208,7 +208,7 @@ class AttemptJournal:
     def _end(self, event: AnyEvent) -> None:
         self._append(unless(lambda state: self._mine(state).end is not None, event))
 
-    # -- small things --------------------------------------------------------------------------------------------
+    # -- lookups and appends ------------------------------------------------------------------------------------
 
     def _mine(self, state: RunState) -> Attempt:
         return state.attempts[self.attempt]

@@ -127,7 +127,6 @@ class GangWatch:
         return None if first is own else first
 
     def _cut_off(self) -> tuple[MemberName, ...]:
-        """Return the members to leave out so that all remaining ones reach one another."""
         told = {name: seen.status.unreached if seen.status else () for name, seen in self._others.seen.items()}
         return cut_off_members(told | {self._name: self._reach.unreached}, self._name)
 

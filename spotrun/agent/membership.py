@@ -73,7 +73,6 @@ class Membership:
     # -- between two attempts
 
     def _await_attempt(self) -> Attempt:
-        """Wait for the attempt that names this member, and return it."""
         self._context.status.change(phase="ready")
         since_s = self._context.clock.monotonic()
         while True:

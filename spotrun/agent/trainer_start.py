@@ -59,7 +59,6 @@ class TrainerStart:
             self.with_state(incarnation, StateChoice.NEWEST)
 
     def with_state(self, incarnation: int, choice: StateChoice) -> None:
-        """Restore a command's state, and start the command."""
         self._watch.rest()
         self._context.status.change(phase="restore")
         try:

@@ -234,7 +234,6 @@ Status = TypeVar("Status", AgentStatus, RunnerStatus)
 
 
 def agent_key(launch: int, member: int = 0) -> str:
-    """Return the key of the status object of one agent of a launch."""
     return f"{FOLDER}agent-{MemberName(launch, member).place}.json"
 
 

@@ -57,7 +57,6 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name}-{number}"
 
     def folder_of(self, number: int, uid: str) -> str:
-        """Return the name of a trial's run folder in the store."""
         return f"{self.run_name(number)}-{uid}"
 
 

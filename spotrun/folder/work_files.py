@@ -68,7 +68,6 @@ class LinkTo(NamedTuple):
     absolute: bool = False
 
     def text(self, root: str, path: str) -> str:
-        """Return the text of the link at `path` in the work folder `root`."""
         whole = os.path.join(root, os.path.dirname(path), self.target)
         return os.path.normpath(whole) if self.absolute else self.target
 

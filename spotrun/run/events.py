@@ -222,13 +222,11 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.read_usd_per_gb(region) or self.write_usd_per_gb(region))
 
     def read_usd_per_gb(self, region: str) -> Decimal:
-        """Return the price of a GB that an instance in `region` reads."""
         if (passage := self._passage(region)) is not None:
             return passage.read_usd_per_gb
         return self._leaving(self.region) if self.crosses(region) else Decimal(0)
 
     def write_usd_per_gb(self, region: str) -> Decimal:
-        """Return the price of a GB that an instance in `region` writes."""
         if (passage := self._passage(region)) is not None:
             return passage.write_usd_per_gb
         return self._leaving(region) if self.crosses(region) else Decimal(0)

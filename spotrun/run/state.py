@@ -137,11 +137,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return self.members[index].meter(rule, self.intent.offering.capacity_type)
 
     def cost_until(self, moment: datetime, rule: ev.BillingRule) -> Decimal:
-        """Return the dollars that the instances of the launch have accrued by `moment`."""
         return sum((meter.cost_until(moment) for meter in self.meters(rule)), ZERO)
 
     def with_member(self, index: int, **changes: Any) -> Launch:
-        """Return the launch with `changes` to one instance."""
         changed = replace(self.members[index], **changes)
         return replace(self, members=(*self.members[:index], changed, *self.members[index + 1 :]))
 

@@ -143,7 +143,6 @@ def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunC
 
 
 def _stores_of(spec: RunSpec, uid: str) -> tuple[Store, Store]:
-    """Return the store of runs, and the store of this run's folder."""
     return open_store(spec.checkpoint.uri), open_store(f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}")
 
 

@@ -247,14 +247,12 @@ class Runner:
         return entry is not None
 
     def _arm_missing_guards(self, instances: Iterable[Instance]) -> None:
-        """Arm the missing guards of listed instances."""
         shown = {(each.launch, each.instance_id) for each in instances}
         for found in self._ledger.state.unguarded:
             if (found.launch, found.instance_id) in shown and self._driver.arm_at_last(*self._guarded(found)):
                 self._append(ev.GuardArmed(launch=found.launch, member=found.member))
 
     def _guarded(self, found: ev.LaunchRecorded) -> tuple[LaunchRequest, str, datetime, int]:
-        """Return the arguments for arming the guard of instance `found`."""
         return self._request(found.launch), found.instance_id, found.billed_from, ev.name_of(found).member
 
     def _execute(self, number: int) -> None:

@@ -76,8 +76,6 @@ class Abandoned(Exception):
 
 
 class _StoredOutput(NamedTuple):
-    """The newest stored version of a file."""
-
     version: FileVersion
     file: OutputFile
 
@@ -193,8 +191,6 @@ class OutputKeeper:
 
 
 class _Due:
-    """Decides when the next survey is due."""
-
     def __init__(self, context: AgentContext) -> None:
         self._context = context
         self.looked()
@@ -219,8 +215,6 @@ def _newest_commit(context: AgentContext) -> int | None:
 
 
 class _FileList(NamedTuple):
-    """The list of the current files, and the number of files that were left out."""
-
     listing: Listing
     left_out: int
 

@@ -68,7 +68,6 @@ class Console:
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def note(self, line: str) -> None:
-        """Write a line from the agent."""
         with unless_no_room(), self.path.open("a") as file:
             file.write(f"[spotrun] {line}\n")
 

@@ -186,11 +186,9 @@ class Trainer:
         self._liveness.heard()
 
     def runs_python(self) -> bool:
-        """Return True if any of the trainer's processes runs Python now."""
         return self._process.runs_python()
 
     def cpu_s(self) -> float:
-        """Return the processor time that the trainer's processes have used so far, in system seconds."""
         return self._process.cpu_s()
 
     def hello(self, hello: Hello, at_s: float) -> None:
@@ -370,7 +368,6 @@ class Trainer:
         self._liveness.heard(at_s)
 
     def wants_fit(self, fit: int) -> None:
-        """Record that the script calls fit() again."""
         self.fit_wanted = fit
 
     @property

@@ -108,7 +108,6 @@ class StateCommand(Command):
         self._watch.drop()
 
     def frozen(self, letter: StateFrozen) -> None:
-        """Offer the copy to the saver."""
         if letter.incarnation != self.trainer.number:
             self.discard(letter)
             return
@@ -175,7 +174,6 @@ class StateCommand(Command):
 
 
 def _taken(*, final: bool) -> SnapshotTaken:
-    """Return the description of a snapshot without an image, a step and an epoch."""
     return SnapshotTaken(
         arena=-1, size_bytes=0, epoch=0, batch=0, step=0, stall_s=0.0, finite=True, final=final, epoch_ended=False
     )
