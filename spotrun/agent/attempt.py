@@ -48,9 +48,7 @@ from spotrun.run.events import Cause
 from spotrun.run.state import Attempt
 
 SAVES_WITHIN_S = 600.0
-"""
-Maximum run seconds in which a gang's lead saves its last snapshots after the attempt has ended. The other members wait.
-"""
+"""Maximum run seconds in which a gang's lead saves its last snapshots after the attempt's end. The others wait."""
 
 
 class AttemptRun:

@@ -39,9 +39,7 @@ class AttemptEnd:
         self._go("drained")
 
     def drained_short(self, why: str) -> NoReturn:
-        """
-        End after an unfinished drain. The steps since the newest commit are lost, and the ledger's entry records that.
-        """
+        """End after an unfinished drain. The steps since the newest commit are lost, and the ledger records that."""
         self.failed(self._drain.cause, f"{self._drain.reason}: {self._drain.too_short or why}", lossy=True)
 
     def completed(self, final: int | None, step: int) -> NoReturn:
@@ -51,9 +49,7 @@ class AttemptEnd:
         self._power_off("completed")
 
     def without(self, missing: tuple[MemberName, ...], why: str) -> NoReturn:
-        """
-        End because the `missing` members of the gang were not reached. The steps since the newest commit are lost.
-        """
+        """End because `missing` members of the gang were not reached. The steps since the newest commit are lost."""
         self._trainers.close()
         detail = f"{', '.join(map(str, missing))} {why}"
         self._journal.ended(Cause.EXTERNAL, self._trainers.last_step, detail, lossy=True, missing=missing)
@@ -68,9 +64,7 @@ class AttemptEnd:
         self._go(f"ended: {cause.value}")
 
     def _store_files(self) -> None:
-        """
-        Store as many of the script's files as the time allows. All snapshots that can be saved are already durable.
-        """
+        """Store as many of the script's files as time allows. All snapshots that can be saved are already durable."""
         if (within_s := self._left_s()) > 0:
             self._trainers.close(within_s / 2)  # a process that dies slowly must not take all of the notice
         self._outputs.finish(max(0.0, self._left_s()))
@@ -120,9 +114,7 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
 
 
 def await_the_cloud(context: AgentContext, attempt: int) -> None:
-    """
-    Wait for the cloud to take the instance, if that costs less than powering off. It usually ends the process here.
-    """
+    """Wait for the cloud to take the instance, if that costs less than powering off. Usually it ends this process."""
     if not context.watcher.heard_end:
         return
     state, name = context.recorder.state, context.assignment.name

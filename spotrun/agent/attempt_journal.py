@@ -150,9 +150,7 @@ class AttemptJournal:
         self._append_later(decide)
 
     def save_refused(self, refused: SaveRefused) -> Future[Entry | None]:
-        """
-        Write that the store refused a checkpoint. Do not wait for the entry: the ledger is in the same full store.
-        """
+        """Write that the store refused a checkpoint. Do not wait for the entry: the ledger is in the same store."""
         event = CheckpointFailed(
             attempt=self.attempt,
             step=refused.step,

@@ -219,10 +219,7 @@ class AttemptLoop:
             self._ending.failed(Cause.SAVES_FAILED, letter.detail)
 
     def _abandoned(self) -> None:
-        """
-        Settle an abandoned snapshot. Make the next copy of a command's state due immediately; a training makes a newer
-        snapshot anyway.
-        """
+        """Settle an abandoned snapshot. The next copy of a command's state is then due immediately."""
         snapshot = self._saver.settled()
         if snapshot is not None and snapshot.state is not None:
             self._pace.dropped()

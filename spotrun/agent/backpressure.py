@@ -40,10 +40,7 @@ class Backpressure:
         return self._entry is not None and self._entry.done()
 
     def begins(self, detail: str, save: SaveRefused | None = None) -> None:
-        """
-        Report once that the store refuses writes: in the log, in the status object, and, if it refused a checkpoint
-        (`save`), in the ledger.
-        """
+        """Report once that the store refuses writes; in the ledger too, if it refused a checkpoint (`save`)."""
         if self._since_s is None:
             self._since_s, self.detail = time.monotonic(), detail
             self._context.status.facts["trouble"] = f"training pauses: {detail}"

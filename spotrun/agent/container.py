@@ -64,10 +64,7 @@ class NoImageNow(SpotrunError):
 
 
 def name_of(context: AgentContext) -> str:
-    """
-    Return a container name that is unique to this instance and run, so that a restarted agent finds the container of
-    the previous agent.
-    """
+    """Return a container name unique to this instance and run, so that a restarted agent finds the container."""
     return f"spotrun-{context.assignment.run_uid}-{context.assignment.instance_id}"
 
 
@@ -108,10 +105,7 @@ def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict
 
 
 def variables(container: Container, inherited: Mapping[str, str]) -> dict[str, str]:
-    """
-    Return the variables of a process in the container: the image's own, and those of `inherited` that concern the run
-    and the machine.
-    """
+    """Return the variables of a process in the container: the image's, and those of the run and the machine."""
     passed = {name: value for name, value in inherited.items() if name in PASSED_ON or name.startswith(OURS)}
     return {**container.variables, **passed}
 
@@ -145,9 +139,7 @@ def make_environment(container: Container, folder: Path) -> None:
 
 
 class ContainerEffects:
-    """
-    Records the changed files of a container; `since` returns the paths that have changed after this (SideEffects).
-    """
+    """Records the changed files of a container; `since` returns the paths that have changed after this."""
 
     def __init__(self, container: Container) -> None:
         self._container = container

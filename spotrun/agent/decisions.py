@@ -59,9 +59,7 @@ def is_fenced(state: RunState, attempt: int) -> bool:
 
 @dataclass(frozen=True)
 class Leaving:
-    """
-    A predecessor that leaves within `window_s`. `seen_s` is when the standby read this, in its own monotonic run time.
-    """
+    """A predecessor that leaves within `window_s`. The standby read this at `seen_s`, in its monotonic run time."""
 
     seen_s: float
     window_s: float
@@ -101,9 +99,7 @@ def standby_verdict(
 
 
 FAILED = 1
-"""
-Exit code recorded for a trainer that was killed because its command began a second training after the first had failed.
-"""
+"""Exit code recorded for a trainer that was killed because its command trained again after a failed training."""
 
 
 def exit_cause(exit_code: int, *, hung: bool) -> Cause:
@@ -217,9 +213,7 @@ class SnapshotFacts:
 
 
 def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
-    """
-    Return why to take a snapshot now, or None. A trainer's first snapshot is early, to prove soon that saving works.
-    """
+    """Return why to take a snapshot now, or None. A trainer's first snapshot is early, to prove that saving works."""
     if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
         return None
     if facts.rebalance:
@@ -333,7 +327,5 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 
 def is_restless(since_s: float, interval_s: float) -> bool:
-    """
-    Return True if a checkpoint has been due for so long (`since_s`) that the agent should report a restless state.
-    """
+    """Return True if the agent should report a restless state: its checkpoint has been due for `since_s`."""
     return since_s >= RESTLESS_INTERVALS * interval_s

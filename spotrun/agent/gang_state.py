@@ -122,10 +122,7 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
 
 
 class OthersState:
-    """
-    Compares the lead's state with the other members' states, in the thread that saves. `runs` returns True while the
-    lead's command runs.
-    """
+    """Compares the states, in the thread that saves. `runs` returns True while the lead's command runs."""
 
     def __init__(self, context: AgentContext, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
         self._context = context
@@ -236,9 +233,7 @@ class StateAtStart(NamedTuple):
 
 
 class AnswersLead:
-    """
-    Thread of a member that is not the lead: answers the lead about the files that this member's trainer has written.
-    """
+    """Thread of another member: answers the lead about the files that this member's trainer has written."""
 
     def __init__(self, context: AgentContext, attempt: int, lead: MemberName) -> None:
         self._context = context
@@ -300,9 +295,7 @@ class AnswersLead:
         return self._listings[asked.key]
 
     def _rest(self, unlike: Mapping[str, FileVersion | LinkTo]) -> bool:
-        """
-        Return True if the files `unlike` have not changed for a rest, and no process has any of them open for writing.
-        """
+        """Return True if the files `unlike` have not changed for a rest, and no process has any open for writing."""
         now_s = time.monotonic()
         if unlike != self._unlike:
             self._unlike, self._changed_s = unlike, now_s

@@ -103,10 +103,7 @@ class GangWatch:
         return self._ended_for
 
     def knows_why(self, trainer: Trainer, reason: str) -> bool:
-        """
-        Return True if enough is known about the other members to judge why this trainer has ended. This trainer gave
-        `reason`.
-        """
+        """Return True if enough is known about the other members to judge this trainer's end and its `reason`."""
         now_s = self._clock.monotonic()
         if self._exited_s is None:
             self._exited_s = now_s

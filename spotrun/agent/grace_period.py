@@ -23,9 +23,7 @@ from spotrun.run.state import RunState
 NOTICE_MARGIN_S = 0.3
 """System seconds that a busy machine may lose to scheduling."""
 LAST_WORD_S = 1.0
-"""
-Run seconds before the deadline in which the agent gives up a final snapshot that is not durable yet, and records that.
-"""
+"""Run seconds before the deadline in which the agent gives up a final snapshot and records that."""
 LAST_WORD_MIN_S = 0.3
 """The minimum in system seconds: on a busy machine, the write itself may have to wait for the processor."""
 DRAIN_WITHIN_S = 120.0
@@ -66,16 +64,11 @@ class Times(Protocol):
         ...
 
     def give_up_s(self, drain: Drain) -> float:
-        """
-        Return when the agent kills a process that has not ended: before the deadline, or some time after a drain began.
-        """
+        """Return when a process that has not ended is killed: before the deadline, or some time after a drain began."""
         ...
 
     def too_short(self, left_s: float) -> str:
-        """
-        Return why a final snapshot does not fit into the remaining `left_s`; empty if it does, or if this kind of
-        trainer takes none.
-        """
+        """Return why a final snapshot does not fit into `left_s`; "" if it fits, or if none will be taken."""
         ...
 
 

@@ -128,9 +128,7 @@ class SaveTorn:
 
 @dataclass(frozen=True)
 class SaveGivenUp:
-    """
-    A command's state contains a part that may not be stored, like a secret. A new try fails until that part changes.
-    """
+    """A command's state contains a part that may not be stored, like a secret. Until it changes, every try fails."""
 
     sequence: int
     reason: str

@@ -36,10 +36,7 @@ TURN_S = 0.1
 
 
 class Membership:
-    """
-    The membership of one instance. `failure` is the reason if its set-up has failed; the ledger gets the reason when an
-    attempt begins.
-    """
+    """The membership of one instance. If its set-up failed, `failure` is the reason, to be written to the ledger."""
 
     def __init__(self, context: AgentContext, failure: str | None) -> None:
         self._context = context

@@ -1,6 +1,4 @@
-"""
-Ends an attempt because of a notice or a request to stop: takes its last snapshot and writes its last ledger entry.
-"""
+"""Ends an attempt because of a notice or a request to stop: takes its last snapshot, writes its last entry."""
 
 from __future__ import annotations
 
@@ -22,10 +20,7 @@ from spotrun.agent.trainer_start import TrainerStart
 from spotrun.run.state import RunState
 
 FILES_STOP_BEFORE_S = 3.0
-"""
-System seconds before the last snapshot in which none of the script's files is sent, so that files in flight still
-arrive.
-"""
+"""System seconds between the end of sending files and the last snapshot, so that files in flight still arrive."""
 
 
 @dataclass(frozen=True, eq=False)

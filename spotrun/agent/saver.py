@@ -95,9 +95,7 @@ class Saver:
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
         self._torn = False
-        """
-        True if the trainer may overwrite a part of the snapshot in flight. A failed upload then cannot be repeated.
-        """
+        """True if the trainer may overwrite a part of the snapshot in flight. If its upload fails, it is lost."""
         self._control = UploadControl()
         self._hurried = False
         self._not_before_s = 0.0
@@ -209,10 +207,7 @@ class Saver:
         self._cpu_priority.stand_behind(False)
 
     def refused(self) -> None:
-        """
-        Keep the snapshot that the store refused, and try again later, unless a newer snapshot waits or this one is
-        torn.
-        """
+        """Keep the snapshot that the store refused, and try again later, unless a newer one waits or it is torn."""
         self._not_before_s = time.monotonic() + TRY_AGAIN_S
         self.settled(retry=True)
 
@@ -246,9 +241,7 @@ class Worker:
         world: int | None = None,
         others: OthersState | None = None,
     ) -> None:
-        """
-        `world` is the number of ranks of a gang's training, and `others` are its other members; None on one instance.
-        """
+        """`world` is the number of ranks of a gang, and `others` are its other members; None on one instance."""
         self._world = world
         self._others = others
         self._store = store
@@ -302,10 +295,7 @@ class Worker:
         self._retire(snapshot.attempt, resume_source)
 
     def _compare_others(self, snapshot: Snapshot, files: StoredFiles | None, control: UploadControl) -> None:
-        """
-        For the state of a gang's command, compare it with the other members'. Raise the errors of
-        `OthersState.compare`.
-        """
+        """Compare the state of a gang's command with the other members'. Raise as `OthersState.compare`."""
         if self._others is not None and snapshot.state is not None and files is not None:
             self._others.compare(snapshot, files.name, snapshot.state, control)
 
@@ -338,9 +328,7 @@ class Worker:
         return _Sent(uploaded, versions, image_digest)
 
     def _lenders(self, attempt: int) -> set[str]:
-        """
-        Return the prefixes of the commits that a new commit may borrow from. Their objects are not deleted meanwhile.
-        """
+        """Return the prefixes of commits from which a new commit may borrow. Their objects stay meanwhile."""
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
 

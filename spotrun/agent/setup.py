@@ -50,9 +50,7 @@ class SetupFailed(SpotrunError):
 
 
 class NotInstalled(SpotrunError):
-    """
-    A package that a training needs could not be installed here. The user can correct nothing; a new instance may help.
-    """
+    """A package that a training needs could not be installed here. The user can correct nothing."""
 
 
 def prepare(context: AgentContext) -> SetUp:

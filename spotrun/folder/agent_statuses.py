@@ -49,10 +49,7 @@ class AgentStatuses:
         return frozenset({status.launch}) if status is not None and status.phase == "standby" else frozenset()
 
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
-        """
-        Return the newest step of the training that is lost with instance `lost`; None if its agent has not begun an
-        attempt.
-        """
+        """Return the newest step that is lost with instance `lost`; None if its agent has not begun an attempt."""
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
         found = [status for status in map(self.of, names) if status is not None and status.attempt is not None]
@@ -84,10 +81,7 @@ class AgentStatuses:
         return self._steps_total
 
     def epochs_total(self, state: RunState) -> int | None:
-        """
-        Return the total epochs, as reported by the newest agent that reported them. They are read only if there is a
-        budget to forecast.
-        """
+        """Return the total epochs from the newest agent that reported them, if there is a budget to forecast."""
         if state.created.budget_usd is not None:
             self._epochs_total = self._newest(state, lambda status: status.epochs or None, self._epochs_total)
         return self._epochs_total
@@ -95,9 +89,7 @@ class AgentStatuses:
     def _newest(
         self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
     ) -> Figure | None:
-        """
-        Return the figure of the newest agent that reports it. If it is `known`, read only the newest agent's status.
-        """
+        """Return the figure of the newest agent that reports it. If it is `known`, read only the newest status."""
         for attempt in reversed(list(state.attempts.values())):
             status = self.of(attempt.names[0])
             if status is not None and (found := figure(status)) is not None:

@@ -137,9 +137,7 @@ def unfetched(path: str) -> Unfetched | None:
 
 
 def unfetched_below(name: str) -> Unfetched | None:
-    """
-    Return the reason why no file is written below a user's folder with this name; None if files are written there.
-    """
+    """Return why no file is written below a user's folder with this name; None if files are written there."""
     plain = _folded(name)
     if _VERSION_CONTROL.fullmatch(plain):
         return Unfetched.GIT

@@ -34,10 +34,7 @@ KEY = f"{FOLDER}summary.json"
 SUMMARY_BYTES_MAX = 1 << 20
 """Maximum bytes that are read. A longer object is cut, so it does not match its checksum."""
 VERSION = 5
-"""
-Version of the figures below. It increases when a figure is computed differently. Objects of earlier versions are
-ignored.
-"""
+"""Version of the figures below, increased when one is computed differently. Older objects are ignored."""
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,10 +68,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """
-    A stored final status. `sha256` is the digest of the last entry's object; `listed_sha256` is the digest of the
-    ledger's listing.
-    """
+    """A stored final status, with the digests of the last entry's object and of the ledger's listing."""
 
     version: Count
     run: str

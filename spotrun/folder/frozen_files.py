@@ -27,10 +27,7 @@ class ContentSource(StrEnum):
     """The place of a file's bytes."""
 
     KNOWN = "known"
-    """
-    The agent already has the bytes: the file is unchanged since the last step boundary that the agent has reported as
-    durable.
-    """
+    """The agent already has the bytes: the file is unchanged since the last boundary known to be durable."""
     MEMORY = "memory"
     """In the memory, from byte `at`."""
     OPEN = "open"

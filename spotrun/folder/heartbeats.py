@@ -61,10 +61,7 @@ class Heartbeats:
 
     @property
     def open_for(self) -> timedelta:
-        """
-        The time for which our own heartbeats have arrived without a gap that this process noticed; 0 if they do not
-        arrive now.
-        """
+        """The time for which our own heartbeats have arrived without a gap; 0 if they do not arrive now."""
         if self._newest is None or abs(self._clock.now() - self._got_through_at) > self._pace.gap * self._clock.scale:
             return timedelta()
         return timedelta.max if self._since is None else (self._newest - self._since) * self._clock.scale

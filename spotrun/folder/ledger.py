@@ -356,9 +356,7 @@ class Ledger:
         )
 
     def _propose(self, entry: Entry) -> bool:
-        """
-        Write `entry` under its number, and return True; False if another entry has the number, which is then folded.
-        """
+        """Write `entry`, and return True; False if its number already has another entry, which is then folded."""
         _require_possible(entry.number)
         data = encode_entry(entry, self._signer_of(entry))
         if len(data) > ENTRY_SIZE_MAX:
@@ -376,10 +374,7 @@ class Ledger:
         return settled is not None and settled.nonce == entry.nonce
 
     def _signer_of(self, entry: Entry) -> Sign | None:
-        """
-        Return the function that signs an entry; None if it needs no signature. Entry 0 is signed if this writer can
-        sign.
-        """
+        """Return the function that signs an entry, or None. Entry 0 is signed if this writer can sign."""
         if isinstance(entry.event, RunCreated):
             return self._sign
         if not is_of_owner(entry.event) or not self.state.created.public_key:

@@ -28,9 +28,7 @@ class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def machine_use(store: Store, state: RunState) -> list[TypeUse]:
-    """
-    Return the use by instance type, in the order of the first attempts, without types whose agents report nothing.
-    """
+    """Return the use by instance type, in the order of the first attempts, without types that lack reports."""
     names = list(dict.fromkeys(name for attempt in state.attempts.values() for name in attempt.names))
     found: dict[str, Used] = {}
     for name, used in zip(names, _used(store, names), strict=True):

@@ -184,9 +184,7 @@ class NightRecord:
             raise StoreError(f"{self.store.uri} holds what is no night: {error}", hint=AGAIN) from error
 
     def newest(self) -> list[Numbered]:
-        """
-        Return the newest records, at most DUE_AGAIN, the newest last: enough to find a night that is called twice.
-        """
+        """Return the newest records, at most DUE_AGAIN, the newest last: enough to find a night called twice."""
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]
         found = list[Numbered]()

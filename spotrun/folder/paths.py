@@ -9,9 +9,7 @@ NEVER = frozenset(
         ".spotrun.schema.json",
     }
 )
-"""
-Names that no rule includes: caches, virtual environments, version control, and `spotrun init`'s schema for editors.
-"""
+"""Names that no rule includes: caches, environments, version control, and `spotrun init`'s schema for editors."""
 
 
 def is_path_inside(path: str) -> bool:

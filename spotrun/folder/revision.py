@@ -27,9 +27,7 @@ def revision_of(folder: Path) -> Revision | None:
 
 
 def _changed(folder: Path) -> bool | None:
-    """
-    Return True if the folder's files differ from the commit, or are not in it; None if git cannot check it safely.
-    """
+    """Return True if the folder's files differ from the commit; None if git cannot check that safely."""
     filters = _asked(folder, "config", "-z", "--show-scope", "--name-only", "--get-regexp", r"^filter\.", no_match=True)
     if filters is None or any(scope not in _TRUSTED for scope in filters.split("\0")[:-1:2]):
         return None  # to compare a file, git would run the repository's own filter

@@ -1,7 +1,4 @@
-"""
-Stores facts that change often: each writer overwrites one small object. A status object is never the truth; the ledger
-is.
-"""
+"""Stores facts that change often: each writer overwrites a small object, which is a hint, never the truth."""
 
 from __future__ import annotations
 
@@ -244,9 +241,7 @@ def name_in(key: str) -> MemberName | None:
 
 
 def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> WritesRefused | None:
-    """
-    Write a status object. If the store refuses it, skip this write, and return a refusal on which the user has to act.
-    """
+    """Write a status object. If the store refuses it, return a refusal on which the user has to act."""
     try:
         store.put_status(key, msgspec.json.encode(status))
     except WritesRefused as refused:

@@ -114,9 +114,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
-        """
-        The files, and for each link to a file a copy of its target, because a user who fetches files wants no links.
-        """
+        """The files, and a copy of the target for each link to a file, because users who fetch want no links."""
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}
         copies = {path: files[place] for path in links if (place := _end_of(path, links)) in files}
@@ -173,10 +171,7 @@ class Outcome(StrEnum):
     LEFT = "left"
     """A tool may obey a file with this name. Scripts do write such files, so fetch leaves them in the store."""
     REFUSED = "refused"
-    """
-    No agent stores a script's file under such a name, for example `.git`; or the folder here belongs to a tool like
-    git.
-    """
+    """No agent stores a file under such a name, for example `.git`; or the folder here belongs to a tool."""
     FAILED = "failed"
 
 

@@ -85,10 +85,7 @@ def require_script(found: Travelling, script: str) -> None:
 
 
 def told(found: Travelling, named: int = NAMED_MAX) -> str | None:
-    """
-    Return a note for the user about the files that stay behind, with up to `named` names of each kind; None if there
-    are none.
-    """
+    """Return a note about the files that stay behind, with up to `named` names of each kind; None if all travel."""
     if not found.secrets and not found.ignored:
         return None
     said = []
@@ -142,10 +139,7 @@ def _look(
 
 
 def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
-    """
-    Return the field of `Travelling` that a path belongs to; None if the path travels. The rules of the deepest folder
-    come first.
-    """
+    """Return the field of `Travelling` for a path; None if it travels. The deepest folder's rules come first."""
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None
     if SECRETS.check_file(name.lower()).include or (path.is_file() and _holds_key(path)):

@@ -59,10 +59,7 @@ class FileVersion(NamedTuple):
 
 
 class LinkTo(NamedTuple):
-    """
-    The target of a link, relative to the link's own folder. `absolute`: the text of the link begins with the work
-    folder's path.
-    """
+    """The target of a link, relative to its folder. `absolute`: the text begins with the work folder's path."""
 
     target: str
     absolute: bool = False
@@ -149,10 +146,7 @@ def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey]
 
 
 def remember(work: Path, path: Path) -> None:
-    """
-    Record at `path` which files exist before the script begins, once per instance. The name of a folder ends with a
-    slash.
-    """
+    """Record at `path` which files exist before the script begins, once per instance. A folder's name ends with /."""
     if path.exists():
         return
     there = tree(str(work), never=NEVER)

@@ -81,9 +81,7 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """
-    Extract one plain file, only below `folder`, by hand, because Debian's Python 3.11.2 has no extraction filters.
-    """
+    """Extract one plain file, only below `folder`, by hand: Debian's Python 3.11.2 has no extraction filters."""
     source = archive.extractfile(member) if member.isfile() else None
     path = PurePosixPath(member.name)
     if source is None or path.is_absolute() or ".." in path.parts:

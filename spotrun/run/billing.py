@@ -118,9 +118,7 @@ def hourly(price_usd_per_hour: Decimal, duration: timedelta) -> Decimal:
 
 
 def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> Decimal:
-    """
-    Return the cost between two moments, at the price in effect at each moment; before the first, at the first price.
-    """
+    """Return the cost between two moments, at the prices in effect; before the first price, at the first price."""
     total = ZERO
     for index, segment in enumerate(prices):
         since = start if index == 0 else max(start, segment.since)
@@ -166,9 +164,7 @@ class Meter:
         return (self._machine_ended_at - billed_from).total_seconds() < self._rule.free_if_interrupted_within_s
 
     def cost_until(self, moment: datetime) -> Decimal:
-        """
-        Return the dollars accrued by `moment`. A life shorter than the billed minimum costs the difference at its end.
-        """
+        """Return the dollars accrued by `moment`. A life below the billed minimum costs the difference at its end."""
         if self.billed_from is None or moment <= self.billed_from:
             return ZERO
         until = self._until(moment, self._machine_ended_at)
@@ -176,9 +172,7 @@ class Meter:
         return attached if self._free else attached + metered(self._prices, self.billed_from, until)
 
     def time_until(self, moment: datetime) -> timedelta:
-        """
-        Return the billed time of the machine by `moment`, without its disk; zero if the cloud does not charge for it.
-        """
+        """Return the billed time of the machine by `moment`; zero if the cloud does not charge for it."""
         if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
         return self._until(moment, self._machine_ended_at) - self.billed_from
@@ -189,9 +183,7 @@ class Meter:
         return hourly(self._rule.volume_usd_per_hour, alone) if alone > timedelta(0) else ZERO
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
-        """
-        Return the end of the billed time by `moment`: `moment`, or `end` if that has passed, but at least the minimum.
-        """
+        """Return the end of the billed time by `moment`: `moment`, or `end` if passed, but at least the minimum."""
         assert self.billed_from is not None
         if end is None or moment < end:
             return moment

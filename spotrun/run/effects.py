@@ -301,9 +301,7 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
 
 
 def _comes_later(event: ev.NoticeSeen, known: ev.NoticeSeen | None) -> bool:
-    """
-    Return True if the known notice stays: it is for another member of the gang, with an earlier or equal deadline.
-    """
+    """Return True if the known notice stays: it is for another member, with an earlier or equal deadline."""
     if known is None or known.member == event.member or known.deadline_at is None:
         return False
     return event.deadline_at is None or event.deadline_at >= known.deadline_at

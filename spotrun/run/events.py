@@ -139,9 +139,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
         require_amount(self.budget_usd)
 
     def job(self, section: str) -> dict[str, Any]:
-        """
-        Return a section of the job; {} if it is not a mapping, because the fold does not check that the job is valid.
-        """
+        """Return a section of the job; {} if it is not a mapping, because the fold does not validate the job."""
         found = self.spec.get(section)
         return found if isinstance(found, dict) else {}
 
@@ -350,9 +348,7 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
 
     @property
     def beside(self) -> int | None:
-        """
-        The attempt that the instances replace as a whole, or in part (missing members); None if they replace nothing.
-        """
+        """The attempt that the instances replace, or whose missing members they replace; None if neither."""
         return self.standby_for if self.for_gang is UNSET else self.for_gang
 
 
@@ -411,10 +407,7 @@ class InstanceCondemned(Event, frozen=True, kw_only=True):
 
 
 class MemberReleased(Event, frozen=True, kw_only=True):
-    """
-    This member of a gang is not needed, and any runner has to terminate its instance. Irrevocable. The member is not at
-    fault.
-    """
+    """This member is not needed, and any runner has to terminate its instance. Irrevocable; not the member's fault."""
 
     launch: Count
     member: Count
@@ -658,9 +651,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
     @property
     def puts(self) -> int:
-        """
-        The number of objects of the checkpoint without its files: the parts of its image, and each rank's manifest.
-        """
+        """The number of objects of the checkpoint without its files: its image's parts, and each rank's manifest."""
         return self.objects + (self.has_image if self.shards is UNSET else len(self.shards))
 
     @property
@@ -670,9 +661,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
 
 class CheckpointFailed(Event, frozen=True, kw_only=True):
-    """
-    A snapshot did not become durable (promise I8). `size_bytes` is its size if the store accepted no writes, else 0.
-    """
+    """A snapshot did not become durable (promise I8). `size_bytes` is its size if the store refused it, else 0."""
 
     attempt: Count
     step: Count

@@ -73,10 +73,7 @@ def refusal(state: RunState, entry: Entry) -> str | None:
 
 
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
-    """
-    Yield each entry that had an effect, from entry 0, with the state before and after it. For entry 0, both are the
-    state after it.
-    """
+    """Yield each entry with an effect, and the states before and after it; for entry 0, twice the state after it."""
     state: RunState | None = None
     for entry in entries:
         if state is None:

@@ -109,9 +109,7 @@ def check_one_is_current(state: RunState) -> None:
 
 
 def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
-    """
-    Require that no named member is condemned, released, closed or gone, because all that is irrevocable (protocol 35).
-    """
+    """Require that no named member is condemned, released, closed or gone: all are irrevocable (protocol 35)."""
     for name in names:
         require(state.is_wanted(name), f"{name} is condemned, released, closed or gone")
 
@@ -123,9 +121,7 @@ def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
 
 
 def check_words(state: RunState, gang: Gang) -> None:
-    """
-    Require that each member reported ready after the newest end of an attempt, and is in no leaving gang (protocol 33).
-    """
+    """Require that each member reported ready after the newest end, and is in no leaving gang (protocol 33)."""
     for name in gang.names:
         ready = state.member(name).ready
         require(ready is not None and ready.after == state.last_end, f"{name} has not said so since the last end")
@@ -133,10 +129,7 @@ def check_words(state: RunState, gang: Gang) -> None:
 
 
 def check_order(state: RunState, gang: Gang) -> None:
-    """
-    Require that ranks follow the order of names, so that the lead is the earliest member, and that the gang has the
-    requested size.
-    """
+    """Require ranks in the order of names, so that the lead is the earliest member, and the requested size."""
     names, ranks = gang.names, [seat.rank for seat in gang.members]
     require(len(names) == state.created.size, f"a gang of this run has {state.created.size} members")
     require(all(name < later for name, later in pairwise(names)), "its ranks do not follow its names")
@@ -155,9 +148,7 @@ def check_resumed(state: RunState, event: ev.ResumedFrom) -> None:
 
 
 def check_new_place(attempt: Attempt, event: ev.ResumedFrom) -> None:
-    """
-    Require a new address and port, so that a late trainer of an earlier incarnation finds none there (protocol 37).
-    """
+    """Require a new address and port, so that a late trainer of an earlier incarnation finds none (protocol 37)."""
     require(all(trainer.meet != event.meet for trainer in attempt.trainers), "an earlier trainer meets there")
 
 
@@ -176,10 +167,7 @@ def check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 
 def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) -> None:
-    """
-    Require the newest trainer, and a newer snapshot than its last committed one, because older ones lack steps
-    (protocol 43).
-    """
+    """Require the newest trainer, and a newer snapshot than its last commit, as older ones lack steps (protocol 43)."""
     newest = len(state.attempts[event.attempt].trainers) - 1
     require(event.incarnation == newest, "a newer trainer has begun")
     last = state.commits[-1].event if state.commits else None

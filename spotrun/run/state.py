@@ -81,17 +81,12 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def taken_before_it_ran(self) -> bool:
-        """
-        True if the cloud accepted the launch but then had no capacity: its instances ended before they were billed.
-        """
+        """True if the cloud accepted the launch but had no capacity: its instances ended before they were billed."""
         return self._ended_before_it_ran(EndedBy.CLOUD)
 
     @property
     def over_quota(self) -> bool:
-        """
-        True if a quota left no room for the launch. Some clouds report that immediately, others when they start the
-        instance.
-        """
+        """True if a quota left no room for the launch. Some clouds report that only when they start the instance."""
         asked = self.closed is not None and self.closed.cause is Cause.QUOTA
         return asked or self._ended_before_it_ran(EndedBy.QUOTA)
 
@@ -115,9 +110,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def billed_from(self) -> datetime | None:
-        """
-        The moment since which the launch's first instance is billed, according to the last records; None if none is.
-        """
+        """The moment since which the launch's first instance is billed, by the last records; None if none is."""
         return min((each.billed_from for each in self.members if each.billed_from is not None), default=None)
 
     @property
@@ -322,10 +315,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A completed epoch in the run's present history. `step_reached` is the largest step of this epoch and all earlier
-    ones.
-    """
+    """A completed epoch in the run's present history. `step_reached` is the largest step up to this epoch."""
 
     number: int
     at: datetime
@@ -460,10 +450,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return launch is not None and name.member < len(launch.members)
 
     def is_wanted(self, name: MemberName) -> bool:
-        """
-        Return True if an instance may train or continue: its launch is not closed, and it is not condemned, released or
-        gone.
-        """
+        """Return True if an instance may train or continue: not closed, condemned, released or gone."""
         return self.launches[name.launch].closed is None and self.member(name).wanted
 
     def member(self, name: MemberName) -> Member:
@@ -519,10 +506,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return [recorded for recorded in found if recorded is not None and recorded.unguarded]
 
     def setups(self) -> list[KnownSetUp]:
-        """
-        Return the set-up of each instance, the earliest first. In a gang each member reports its set-up; otherwise the
-        attempt does.
-        """
+        """Return the set-up of each instance, the earliest first, reported by its gang's member or by its attempt."""
         if self.of_gangs:
             return sorted(self._setups_of_members(), key=lambda one: one.at)
         attempts = self.attempts.values()

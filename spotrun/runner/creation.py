@@ -234,9 +234,7 @@ def benched_steps(runs: Store, spec: RunSpec, clock: ScaledClock) -> dict[str, f
 def newborn(
     spec: RunSpec, clock: ScaledClock, region: str = "", benched: Mapping[str, float] = MappingProxyType({})
 ) -> RunState:
-    """
-    Return the first state of a run of `spec`, with its bucket in `region` and the speeds in `benched`. Write nothing.
-    """
+    """Return the first state of a run of `spec`, with its bucket in `region` and the speeds in `benched`."""
     event = replace(run_created(spec, "unborn", "", clock, region), benched=dict(benched) or UNSET)
     return fold.begin(Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
 

@@ -73,10 +73,7 @@ class Observer:
         self._blind: Blindness | None = None
 
     def show_signs_of_life(self) -> None:
-        """
-        Write a heartbeat although the runner cannot observe the cloud or the ledger, so that no other runner replaces
-        it.
-        """
+        """Write a heartbeat although nothing can be observed, so that no other runner replaces this one."""
         with contextlib.suppress(CloudError, StoreUnavailable):
             self._heartbeats.silent(self.message, self._blind)
 

@@ -37,9 +37,7 @@ Variable that stops the library from requesting the bucket's metadata with each 
 use. An instance has no right to the metadata, so the library would repeat the request each time.
 """
 _PASSING = (OSError, DataCorruption, urllib3.exceptions.HTTPError, ValueError, KeyError)
-"""
-Errors that are passing faults. urllib3 raises its own if a download breaks off, and a damaged answer the last two.
-"""
+"""Errors that are passing faults: urllib3's if a download breaks off, the last two for a damaged answer."""
 
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _HINTS = {

@@ -211,9 +211,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _is_shared(folder: Path) -> bool:
-    """
-    Return True if a group may write in `folder`. A folder in which all users may write, such as /tmp, does not count.
-    """
+    """Return True if a group may write in `folder`. A folder for all users, such as /tmp, does not count."""
     mode = folder.stat().st_mode
     return bool(mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
 

@@ -73,9 +73,7 @@ class Store(Protocol):
         """
 
     def folders(self) -> tuple[str, ...]:
-        """
-        Return, in order, the first parts of all keys that have several parts: in a store of runs, the runs' folders.
-        """
+        """Return, in order, the first parts of all keys with several parts: in a store of runs, the runs' folders."""
 
     def delete(self, key: str) -> None:
         """Remove an object, if it exists."""
@@ -102,9 +100,7 @@ class Sifted(Protocol):
     """A store that can report the names that its lists leave out."""
 
     def strange_names(self, prefix: str) -> list[str]:
-        """
-        Return the names below `prefix` that are not keys. Other programs wrote these objects; they are never deleted.
-        """
+        """Return the names below `prefix` that are not keys, from other programs. They are never deleted."""
 
 
 @runtime_checkable

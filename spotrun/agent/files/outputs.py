@@ -81,9 +81,7 @@ class _StoredOutput(NamedTuple):
 
 
 class OutputKeeper:
-    """
-    Stores the files of the script after `start`. The main loop calls the methods; a separate thread does the work.
-    """
+    """Stores the files of the script after `start`, in a separate thread. The main loop calls the methods."""
 
     def __init__(self, context: AgentContext, pieces: Pieces) -> None:
         self._context = context
@@ -262,9 +260,7 @@ class _Storing:
     # -- the files ---------------------------------------------------------------------------------------------------
 
     def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
-        """
-        Send the new files, and return the list of all files. Files that only an earlier attempt stored stay in it.
-        """
+        """Send the new files, and return the list of all files, including files that only an earlier attempt had."""
         newest = self._pieces.newest()
         before = {} if newest is None else {file.path: file for file in newest.files}
         files = {path: file for path, file in before.items() if file.attempt != self._attempt}

@@ -266,9 +266,7 @@ def _set_modes(root: int, modes: Mapping[str, int]) -> None:
 
 
 def _link(root: int, path: str, text: str) -> None:
-    """
-    Make a link, after all files, so that no file is written through a link. An open file at `path` loses its name.
-    """
+    """Make a link, after all files, so that no file is written through it. An open file at `path` loses its name."""
     with parent_of(root, path, make=True) as (parent, name):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(name, dir_fd=parent)

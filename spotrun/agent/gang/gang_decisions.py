@@ -36,10 +36,7 @@ that, the peer's member counts as not reached.
 TOLD_WITHIN_MIN_S = 15.0
 """The minimum in system seconds."""
 BEGINS_WITHIN_S = 60.0
-"""
-Maximum run seconds between the start of the lead's trainer and the other members' reports that their trainers have
-begun (protocol 39).
-"""
+"""Maximum run seconds from the start of the lead's trainer to the other members' reports of theirs (protocol 39)."""
 BEGINS_WITHIN_MIN_S = 20.0
 """The minimum in system seconds."""
 

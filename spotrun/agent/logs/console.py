@@ -72,10 +72,7 @@ class Console:
             file.write(f"[spotrun] {line}\n")
 
     def read(self, start: int, size_bytes: int, *, last: bool = True) -> bytes:
-        """
-        Return redacted bytes from `start` on. If they are not the `last`, leave an end that may begin a secret for the
-        next call.
-        """
+        """Return redacted bytes from `start`. Unless they are the `last`, leave out an end that may begin a secret."""
         before = min(start, self.redaction.reach)
         data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
         hidden = self.redaction.hide(data)
@@ -121,10 +118,7 @@ class Console:
                     file.write(hidden)
 
     def give_back(self, shipped: int) -> None:
-        """
-        Free the disk space of the first `shipped` bytes, except for the last `kept_bytes`, if the file system can do
-        that.
-        """
+        """Free the disk space of the first `shipped` bytes, except for the last `kept_bytes`, if the disk can."""
         end = (shipped - self._kept_bytes) // GIVEN_BACK_AT_ONCE_BYTES * GIVEN_BACK_AT_ONCE_BYTES
         if end <= self._given_back:
             return

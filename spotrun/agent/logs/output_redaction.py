@@ -69,9 +69,7 @@ class OutputRedaction:
         return hidden.decode(ONE_BYTE_EACH)
 
     def finds(self, data: bytes) -> bool:
-        """
-        Return True if `data` contains an exact value. Named values do not count, because a file may need to hold them.
-        """
+        """Return True if `data` contains an exact value. Named values do not count: a file may need to hold them."""
         return any(secret in data for secret in self._secrets)
 
     def is_in(self, name: str) -> bool:
@@ -90,8 +88,5 @@ class OutputRedaction:
         return max(named_values.unfinished(self._without_exact(end)[-named_values.REACH :]), self.begun(end))
 
     def begun(self, data: bytes, least: int = 1) -> int:
-        """
-        Return the number of bytes at the end that begin an exact value, if they are at least `least` characters of it;
-        0 otherwise.
-        """
+        """Return how many bytes at the end begin an exact value; 0 if they are fewer than `least` characters of it."""
         return self._exact.begun(data[-self.reach :].decode(ONE_BYTE_EACH), least)

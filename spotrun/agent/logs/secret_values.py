@@ -40,8 +40,5 @@ class Secrets:
 
 
 def kept_from_setup(spec: RunSpec) -> set[str]:
-    """
-    Return the variables with secrets that an instance of the local cloud inherits from its runner, and that only the
-    trainer may have.
-    """
+    """Return a local instance's inherited variables with secrets, which only the trainer may have."""
     return {name for secret, reference in spec.secret_references.items() for name in (secret, reference.name)}

@@ -22,9 +22,7 @@ NICENESS = 15
 
 
 class CpuPriority:
-    """
-    Sets the priority of this process's session. On a kernel without autogroups, only the threads' niceness counts.
-    """
+    """Sets the priority of this process's session. Without autogroups, only the threads' niceness counts."""
 
     def __init__(self, autogroup: Path = AUTOGROUP) -> None:
         self._autogroup = autogroup

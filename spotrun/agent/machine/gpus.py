@@ -63,10 +63,7 @@ class Gpus:
 
 
 def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
-    """
-    Yield each GPU that `visible` names, or all if it is None. A missing figure is None or 0. GPUs without any figure
-    are left out.
-    """
+    """Yield each GPU that `visible` names, or all if it is None. Missing figures are None or 0."""
     for handle in _chosen(nvml, visible):
         busy = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -99,9 +96,7 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
 
 
 def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
-    """
-    Return a GPU by its number or the beginning of its UUID, or a MIG slice by its whole UUID; None if none matches.
-    """
+    """Return a GPU by its number or the beginning of its UUID, or a MIG slice by its UUID; None if none matches."""
     if name.isdecimal():
         return every[int(name)] if int(name) < len(every) else None
     if name.startswith("MIG-"):
@@ -111,9 +106,7 @@ def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
 
 
 def _told(nvml: Any, ask: Any, of: Any) -> Any | None:
-    """
-    Return the figure, or None if the driver has none: MIG slices have no utilisation, and some GPUs no own memory.
-    """
+    """Return the figure, or None if the driver has none, for example a MIG slice's utilisation."""
     try:
         return ask(of)
     except nvml.NVMLError:

@@ -15,10 +15,7 @@ from pathlib import Path
 
 
 def make(folder: Path) -> None:
-    """
-    Make the environment, or replace it. Its `pip` is the `pip` of this Python, or the one bundled with Python if this
-    Python has none.
-    """
+    """Make the environment, or replace it. Its `pip` is this Python's; if there is none, the bundled one."""
     shutil.rmtree(folder, ignore_errors=True)
     venv.EnvBuilder(symlinks=True, with_pip=find_spec("pip") is None).create(folder)
     lines = [f"import site; site.addsitedir({path!r})\n" for path in _own_site_folders()]

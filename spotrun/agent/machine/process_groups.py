@@ -90,10 +90,7 @@ def end_left_over(path: Path, instance_id: str) -> None:
 
 
 def end_each(find: Callable[[], list[int]]) -> list[int]:
-    """
-    Send SIGKILL to the processes that `find` returns until it returns none, for at most GONE_WITHIN_S. Return the
-    remaining processes.
-    """
+    """Send SIGKILL to the processes that `find` returns, for up to GONE_WITHIN_S. Return the remaining processes."""
     give_up_at = time.monotonic() + GONE_WITHIN_S
     while found := find():
         for pid in found:

@@ -40,9 +40,7 @@ class SideEffects:
 
 
 def _names_in(folder: str) -> set[str]:
-    """
-    Return the paths directly in `folder`. A deeper search would read hundreds of thousands of files on a cold disk.
-    """
+    """Return the paths directly in `folder`. Deeper, there are hundreds of thousands of files on a cold disk."""
     try:
         return {os.path.join(folder, name) for name in os.listdir(folder)}
     except OSError:

@@ -119,10 +119,7 @@ class Termination:
         return True
 
     def ended_well(self, leaders_code: int) -> bool:
-        """
-        Return True if every judged process ended on its own. `leaders_code` is the leader's exit code, negative if a
-        signal killed it.
-        """
+        """Return True if every judged process ended on its own. `leaders_code` is negative if a signal killed it."""
         codes = [
             leaders_code if pid == self._leader else os.waitstatus_to_exitcode(self._statuses.get(pid, 1 << 8))
             for pid in self._targets.judged
@@ -148,9 +145,7 @@ def _is_shell(pid: int) -> bool:
 
 
 def _catches(pid: int) -> bool:
-    """
-    Return True if the process catches SIGTERM: it is in the mask of caught or blocked signals (proc_pid_status(5)).
-    """
+    """Return True if the process catches SIGTERM, by its masks of caught and blocked signals (proc_pid_status(5))."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         masks = [int(line.split()[1], 16) for line in status if line.startswith(("SigCgt:", "SigBlk:"))]

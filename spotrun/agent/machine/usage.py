@@ -69,9 +69,7 @@ class Machine:
         )
 
     def _read_times(self) -> tuple[int, int] | None:
-        """
-        Return all processors' total ticks, and the ticks in which they computed; None if the machine has no figures.
-        """
+        """Return all processors' ticks, and the ticks in which they computed; None if the machine has no figures."""
         try:
             first = (self._proc / "stat").read_text().split("\n", 1)[0].split()
         except OSError:
@@ -113,10 +111,7 @@ def _busy(seconds: float, share: float | None) -> Busy:
 
 
 class DataWait:
-    """
-    The share of its recent time that a training has waited for its data, and its totals so far. Validations do not
-    count.
-    """
+    """The share of its recent time that a training waited for its data, and its totals, without validations."""
 
     def __init__(self) -> None:
         self._known: deque[tuple[float, float]] = deque()

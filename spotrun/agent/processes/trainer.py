@@ -50,10 +50,7 @@ OUTPUT_BYTES = 64 << 10
 TORN_NAMED_MAX = 500
 """Maximum number of paths in a message. The remaining paths are named after the next snapshot."""
 TELLINGS_MAX = 64
-"""
-Maximum number of messages to a trainer about the progress of its checkpoint. The socket holds only a few hundred unread
-messages.
-"""
+"""Maximum messages to a trainer about a checkpoint's progress. The socket holds a few hundred unread ones."""
 
 
 class Newest(NamedTuple):
@@ -145,9 +142,7 @@ class Trainer:
     # -- where to begin ------------------------------------------------------------------------------------------
 
     def begin_while_it_comes(self, resume: Resume, image: Image, begin_bytes: int) -> None:
-        """
-        Start the trainer from `image` while the image is being fetched, its first `begin_bytes` before the remainder.
-        """
+        """Start the trainer from `image` while that is being fetched, its first `begin_bytes` first."""
         self._start_anew_unless_told_of(image)
         self._coming = _Coming(image, begin_bytes)
         self._process.send(replace(resume, here_bytes=0), fds=(image.fd,))

@@ -206,9 +206,7 @@ class TrainerProcess:
             link.send(message, fds)
 
     def cpu_s(self) -> float:
-        """
-        Return the system seconds of processor time that running processes of the trainer's group have used so far.
-        """
+        """Return the seconds of processor time that running processes of the trainer's group have used."""
         return 0.0 if self._process is None or self._gone.is_set() else process_groups.cpu_s(self._process.pid)
 
     def runs_python(self) -> bool:
@@ -243,10 +241,7 @@ class TrainerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """
-        Send SIGKILL to all of the trainer's processes, because data loading workers would continue for seconds. Return
-        without waiting.
-        """
+        """Send SIGKILL to all of the trainer's processes, because data loading workers would take seconds."""
         self._signal_all(signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:
@@ -317,10 +312,7 @@ def _command(context: AgentContext) -> list[str]:
 
 
 def start_trainer(context: AgentContext, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
-    """
-    Start a trainer. `meets` are the variables with which a gang's trainer finds the others; None or empty for a run on
-    one instance.
-    """
+    """Start a trainer. In a gang, it finds the other trainers by the variables `meets`."""
     process = TrainerProcess(incarnation, context.inbox, context.clock, context.console.size_bytes())
     output = context.console.open()
     try:

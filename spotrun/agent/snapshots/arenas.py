@@ -29,9 +29,7 @@ arena, and at the end of a run the training would wait too.
 
 
 class Arena:
-    """
-    A window of the memory `fd`, from byte `start`. It shares the bytes in the range `common` with the other arena.
-    """
+    """A window of the memory `fd`, from byte `start`. It shares the bytes in `common` with the other arena."""
 
     def __init__(self, number: int, fd: int, memory: mmap.mmap, start: int, size_bytes: int, common: range) -> None:
         self.number = number

@@ -161,10 +161,7 @@ def unchanged(fd: int, file: FrozenFile) -> Iterator[Whole]:
 
 
 def _check(fd: int, file: FrozenFile) -> None:
-    """
-    Raise TornFile unless the file has the same time and size, or has only grown. Removing or renaming it changes
-    neither.
-    """
+    """Raise TornFile unless the time and size are unchanged, or the file has only grown. A removal changes neither."""
     now, then = Stamp.of(os.fstat(fd)), file.stamp
     if file.source is ContentSource.PLACE:
         if now != then:

@@ -63,10 +63,7 @@ class Command:
             self._context.note("the training has found its agent: it is protected from here on")
 
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
-        """
-        Write to the ledger when the command began. `unprotected`: its state is not kept, because the job names no state
-        files.
-        """
+        """Write when the command began. `unprotected`: its state is not kept, because the job names no state files."""
         if self._has_begun:
             return
         self._has_begun = True

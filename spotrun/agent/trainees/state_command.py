@@ -26,9 +26,7 @@ from spotrun.run.events import TrainerExited
 from spotrun.trainer_link import SnapshotTaken
 
 BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
-"""
-System seconds without a hello after which a command counts as training without spotrun's callback. Tests set less.
-"""
+"""System seconds without a hello, after which a command counts as one without spotrun's callback."""
 IMPORTS_SHARE, IMPORTS_AT_MOST = 0.5, 5
 """
 A Python process may still be importing on a busy machine: if it has computed for less than IMPORTS_SHARE of

@@ -22,10 +22,7 @@ from spotrun.folder import state_files
 from spotrun.folder.work_files import Survey
 
 LAST_WITHIN_S = 60.0
-"""
-Maximum system seconds for the files of an ended command to come to rest: a process that the command left may still
-write.
-"""
+"""Maximum system seconds for an ended command's files to come to rest. A process it left may still write."""
 
 
 class CopyRequest(NamedTuple):
@@ -136,10 +133,7 @@ class StateWatch:
         self._answer(wish, state)
 
     def _is_new(self, survey: Survey) -> bool:
-        """
-        Return True if the survey differs from the newest checkpoint's state; without a checkpoint, if it has any file
-        or link.
-        """
+        """Return True if the survey differs from the newest checkpoint's state; without one, if it has files."""
         if self.stored is None:
             return bool(survey.files or survey.links)
         return survey.first_change(self.stored) is not None

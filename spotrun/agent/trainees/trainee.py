@@ -20,9 +20,7 @@ class Trainee(Protocol):
     # -- what can be saved now
 
     def turn(self, now_s: float) -> None:
-        """
-        Start a snapshot if one is due at monotonic run time `now_s`. Called repeatedly, even after the program's end.
-        """
+        """Start a snapshot if one is due at monotonic run time `now_s`. Called even after the program's end."""
         ...
 
     def frozen(self, letter: StateFrozen) -> None:

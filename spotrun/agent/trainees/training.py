@@ -1,6 +1,4 @@
-"""
-A training that takes snapshots: handles its messages, and requests snapshots, the last one in time before a deadline.
-"""
+"""A training that takes snapshots: handles its messages, and requests snapshots in time before a deadline."""
 
 from __future__ import annotations
 
@@ -146,9 +144,7 @@ class Training:
             self._saver.abandon()
 
     def was_torn(self, paths: Sequence[str]) -> None:
-        """
-        Record that a snapshot's files were changed before they were stored, so another snapshot is due immediately.
-        """
+        """Record that a snapshot's files changed before they were stored, so another is due immediately."""
         self._trainer.torn(paths)
         self._was_torn = True
 
