@@ -67,7 +67,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(StrEnum):
-    """Which ranks store a part of a checkpoint's state."""
+    """The choice of ranks that store a part of a checkpoint's state."""
 
     REPLICATED = "replicated"
     """All ranks have the same state, and rank 0 stores it."""
