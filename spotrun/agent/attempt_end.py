@@ -114,7 +114,7 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
 
 
 def await_the_cloud(context: AgentContext, attempt: int) -> None:
-    """Wait for the cloud to take the instance, if that costs less than powering off. Usually it ends this process."""
+    """Wait for the cloud to take the instance, if that costs less than powering off. Usually this process ends then."""
     if not context.watcher.heard_end:
         return
     state, name = context.recorder.state, context.assignment.name

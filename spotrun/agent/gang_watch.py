@@ -2,7 +2,7 @@
 Watches the other members of a gang for the lead, while the lead's trainer runs and after it has ended.
 
 If one rank leaves a collective call, the call waits forever on all other ranks, or fails there. So the end of one
-trainer ends the trainers of all members, and the reason is the reason of the first that ended.
+trainer ends the trainers of all members, and the first of these ends has the reason.
 """
 
 from __future__ import annotations

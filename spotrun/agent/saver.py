@@ -95,7 +95,7 @@ class Saver:
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
         self._torn = False
-        """True if the trainer may overwrite a part of the snapshot in flight. If its upload fails, it is lost."""
+        """True if the trainer may overwrite a part of the snapshot in flight. A failed upload then loses the snapshot."""
         self._control = UploadControl()
         self._hurried = False
         self._not_before_s = 0.0

@@ -50,7 +50,7 @@ class SetupFailed(SpotrunError):
 
 
 class NotInstalled(SpotrunError):
-    """A package that a training needs could not be installed here. The user can correct nothing."""
+    """A package that a training needs could not be installed here; another instance may succeed."""
 
 
 def prepare(context: AgentContext) -> SetUp:

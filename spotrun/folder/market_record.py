@@ -27,7 +27,7 @@ from spotrun.store.port import Store, StoredObject, is_key
 FOLDER = "market"
 """Folder of the record. No run's folder has this name, because those names end in a uid."""
 KEPT = timedelta(days=2)
-"""Maximum age of an observation, in run time. An older one would have a fortieth of its weight, and is deleted."""
+"""Maximum age of an observation, in run time. An older one has less than 1/40 of its weight, and is deleted."""
 READ_EVERY = timedelta(minutes=1)
 READ_SYSTEM_MIN = timedelta(seconds=5)
 """Minimum system time between two readings, at any speed of run time, because each listing costs money."""

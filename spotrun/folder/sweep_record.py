@@ -30,7 +30,7 @@ UID_LENGTH = 10
 
 class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A sweep.
+    The request of a sweep.
 
     `wanted` identifies it: the flags by name, and the digest of the job. It began at `began_at`, and its deadline is
     `deadline_s` of run time later; `deadline` is what the user typed. Run time passes `time_scale` times as fast as

@@ -57,7 +57,9 @@ def travelling(folder: Path, runs: str = "") -> Travelling:
     """
     Return which files travel with a run. Links and special files do not travel, and are not listed. If the store of
     runs, with the address `runs`, is inside the folder, it does not travel either: it contains keys, and changes all
-    the time. Raises:
+    the time.
+
+    Raises:
         SpecInvalid: a file of rules cannot be read.
     """
     own = _rules(folder / OWN_RULES)

@@ -39,7 +39,7 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
-    """Return the state with `changes` to one instance. A launch that awaits no member stops pending."""
+    """Return the state with `changes` to one instance. A launch that awaits no member is not pending."""
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))
     return state if launch.pending else _no_longer_pending(state, launch.number)
@@ -147,7 +147,7 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
-    """Correct the cost of the launch. When its attempt stopped is unchanged, because the agent reported that."""
+    """Correct the cost of the launch. The end of its attempt stays the same, because the agent reported it."""
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
     state = replace(state, launches=state.launches.changed(after))

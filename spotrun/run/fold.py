@@ -5,7 +5,7 @@ The fold that computes the state of a run from its entries, and from nothing els
 (protocol 3). An entry that breaks them is *void*: it stays in the ledger, and has no effect. So two writers that raced
 agree on the winner.
 
-Reading a ledger in two parts gives the same state as reading it at once.
+Reading a ledger in two parts gives the same state as reading it whole.
 """
 
 from __future__ import annotations

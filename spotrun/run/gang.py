@@ -33,7 +33,7 @@ class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbi
 
     @property
     def place(self) -> str:
-        """The name of the member's log and status in the store. Member 0 has the name as without a gang."""
+        """The name of the member's log and status in the store; for member 0, the same as without a gang."""
         return str(self) if self.member else str(self.launch)
 
 

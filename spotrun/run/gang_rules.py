@@ -71,7 +71,7 @@ def check_released(state: RunState, event: ev.MemberReleased) -> None:
 
 
 def check_unused(state: RunState, name: MemberName) -> None:
-    """Require that the current gang does not have the member, because it would still need it (protocol 45)."""
+    """Require that the member is not in the current gang, which would still need the member (protocol 45)."""
     require(state.current is None or name not in state.current.names, f"{name} is in the current attempt")
 
 

@@ -450,7 +450,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return launch is not None and name.member < len(launch.members)
 
     def is_wanted(self, name: MemberName) -> bool:
-        """Return True if an instance may train or continue: not closed, condemned, released or gone."""
+        """Return True if an instance may train: it is not closed (with its launch), condemned, released or gone."""
         return self.launches[name.launch].closed is None and self.member(name).wanted
 
     def member(self, name: MemberName) -> Member:

@@ -49,7 +49,7 @@ _BAD_REQUEST, _NOT_FOUND, _INTERNAL = 400, 404, 500
 _PAYLOAD_BYTES = 1 << 20
 """
 Minimum bytes of a body that is sent in pieces after S3 has agreed to receive it. Each piece has its own time-out. A
-body that is sent at once must be sent within one time-out, which a slow line cannot do.
+body that is sent whole has to be sent within one time-out, which a slow line cannot do.
 """
 
 _PIECE_BYTES = 256 << 10

@@ -276,7 +276,7 @@ class _Storing:
         return listing, left_out
 
     def _folders(self) -> tuple[Folder, ...]:
-        """Return the folders to list, up to a limit, without a report: restoring a file makes its folder anyway."""
+        """Return the folders to list, up to a limit. The others need no report: restoring a file makes its folder."""
         folders = self._frozen.folder.folders
         secret = {path for path in folders if self._pieces.names_secret(path)}
         for path in secret:

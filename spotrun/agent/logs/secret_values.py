@@ -40,5 +40,5 @@ class Secrets:
 
 
 def kept_from_setup(spec: RunSpec) -> set[str]:
-    """Return a local instance's inherited variables with secrets, which only the trainer may have."""
+    """Return the variables with secrets that a local instance inherits, and that only the trainer may have."""
     return {name for secret, reference in spec.secret_references.items() for name in (secret, reference.name)}

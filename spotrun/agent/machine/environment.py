@@ -51,7 +51,7 @@ def lacks_torch() -> bool:
 
 
 def torch_command() -> str:
-    """Return the command that installs PyTorch with pinned digests and then checks a training's packages."""
+    """Return the command that installs PyTorch with pinned digests, then checks that a training's packages exist."""
     pip = "pip --disable-pip-version-check --no-input --no-cache-dir install --quiet --retries 10"
     locks = " ".join(f"--requirement {shlex.quote(str(lock))}" for lock in _torch_locks())
     return f"{pip} --require-hashes --no-deps --only-binary :all: {locks} && {pip} --no-index 'spotrun[lightning]'"

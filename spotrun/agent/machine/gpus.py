@@ -63,7 +63,7 @@ class Gpus:
 
 
 def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
-    """Yield each GPU that `visible` names, or all if it is None. Missing figures are None or 0."""
+    """Yield the GPUs that `visible` names (all if None) and that have a figure. Missing figures are None or 0."""
     for handle in _chosen(nvml, visible):
         busy = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)

@@ -21,7 +21,7 @@ WINDOW_S = 60.0
 ENOUGH_S = 20.0
 """Minimum system seconds of training before the share of waiting is meaningful."""
 WORTH_TELLING = 0.30
-"""Share of its time for which a training waits for its data, above which the agent reports that."""
+"""Share of a training's time spent waiting for data, above which the agent reports the waiting."""
 
 
 class Machine:

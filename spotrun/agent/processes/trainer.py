@@ -142,7 +142,7 @@ class Trainer:
     # -- where to begin ------------------------------------------------------------------------------------------
 
     def begin_while_it_comes(self, resume: Resume, image: Image, begin_bytes: int) -> None:
-        """Start the trainer from `image` while that is being fetched, its first `begin_bytes` first."""
+        """Start the trainer from `image` while that is being fetched, beginning with its first `begin_bytes`."""
         self._start_anew_unless_told_of(image)
         self._coming = _Coming(image, begin_bytes)
         self._process.send(replace(resume, here_bytes=0), fds=(image.fd,))

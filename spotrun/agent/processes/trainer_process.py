@@ -241,7 +241,7 @@ class TrainerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to all of the trainer's processes, because data loading workers would take seconds."""
+        """Send SIGKILL to all of the trainer's processes, because data loading workers end slowly."""
         self._signal_all(signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:
