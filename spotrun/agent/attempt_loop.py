@@ -147,7 +147,7 @@ class AttemptLoop:
                 self._trainer.ended(letter)
                 self._saver.turn(hold=False, overdue=True)
             case Stranger(why=why):
-                self._context.note(f"turned away: {why}")
+                self._context.note(f"refused: {why}")
             case CameTooLate() if letter.incarnation == self._trainer.number:
                 self._trainer.another_came(letter)
             case NoticeHeard():
@@ -229,7 +229,7 @@ class AttemptLoop:
         self._abandoned()
         if self._trainer.exited is not None:
             self._ending.without((name,), "not reached")
-        self._context.note(f"no checkpoint: {name} does not say whether it has files of the state that are not here")
+        self._context.note(f"no checkpoint: {name} does not report whether it has state files that are missing here")
 
     def _pause_if_refused(self) -> None:
         """

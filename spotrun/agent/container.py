@@ -132,9 +132,9 @@ def make_environment(container: Container, folder: Path) -> None:
     """
     done = _run(container, [python_in(container), "-I", str(PACKAGE / "agent" / "machine" / "layer.py"), str(folder)])
     if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise ImageUnusable(
-            f"the image's Python makes no environment: {reason}", hint="install its venv and pip in the image"
+            f"the image's Python cannot make an environment: {reason}", hint="install its venv and pip in the image"
         )
 
 

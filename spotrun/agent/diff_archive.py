@@ -119,7 +119,7 @@ def _facts(tar: tarfile.TarFile) -> Diff:
 def _inside(root: Path, name: str, folders: Sequence[str]) -> Path:
     parts = PurePosixPath(name).parts
     if len(parts) < 2 or parts[0] not in folders or ".." in parts:
-        raise SetupUnusable(f"it holds {name!r}, which is not the run's own")
+        raise SetupUnusable(f"it holds {name!r}, which does not belong to the run")
     target = root / name
     if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(root)):
         raise SetupUnusable(f"it would write {name!r} through a link that leads elsewhere")

@@ -81,7 +81,7 @@ def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     except BaseException as error:
         close(images)
         if isinstance(error, OSError):
-            raise SpotrunError(f"what an earlier fit() has ended with cannot be kept: {error.strerror}") from error
+            raise SpotrunError(f"the final state of an earlier fit() cannot be kept: {error.strerror}") from error
         raise
     return tuple(images)
 

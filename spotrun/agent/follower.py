@@ -157,7 +157,7 @@ class Follower:
             self._told_of_files = True
             others = f" and {count_of(len(written) - 1, 'other file')}" if len(written) > 1 else ""
             what = f"{written[0]}{others} of this member"
-            self._context.note(f"{what}: in no checkpoint and nowhere stored, as only the lead's are. Let rank 0 write")
+            self._context.note(f"{what}: in no checkpoint and not stored, unlike the lead's files. Let rank 0 write")
 
     def _hear(self) -> None:
         with contextlib.suppress(queue.Empty):

@@ -207,8 +207,8 @@ class OthersState:
         lead = "another one of that name" if there else "no such file"
         return (
             f"{name} has written {path}{others} into the state, and the lead of the gang has {lead}: a checkpoint of a "
-            "state has the files of the lead alone; try: let rank 0 write all of it, as each member begins with its "
-            f'files; or say that it is not state: train: {{state: […, "!{path}"]}}'
+            "state has only the lead's files; try: let rank 0 write all of them, because each member starts from them; "
+            f'or exclude it from the state: train: {{state: […, "!{path}"]}}'
         )
 
 

@@ -64,7 +64,7 @@ class Membership:
         try:
             return Door(self._context.assignment.address, port or 0)
         except OSError as error:
-            self._context.note(f"the other members do not reach this one: {self._context.assignment.address}: {error}")
+            self._context.note(f"the other members cannot reach this one: {self._context.assignment.address}: {error}")
             return None
 
     # -- between two attempts
@@ -132,7 +132,7 @@ class Membership:
         if isinstance(letter, NoticeHeard) and letter.kind == "termination":
             raise PowerOff("the cloud takes this instance before it was needed")
         if isinstance(letter, LedgerLost):
-            self._context.note(f"the ledger has not taken an entry: {letter.reason}")
+            self._context.note(f"the ledger has not accepted an entry: {letter.reason}")
 
     # -- an attempt
 

@@ -95,7 +95,7 @@ class Saver:
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
         self._torn = False
-        """True if the trainer may overwrite a part of the snapshot in flight. A failed upload then loses the snapshot."""
+        """True if the trainer may overwrite a part of the snapshot in flight. A failed upload then loses it."""
         self._control = UploadControl()
         self._hurried = False
         self._not_before_s = 0.0

@@ -93,7 +93,7 @@ class TrainerExit:
         reason = self._start.trainee.why_give_up(event)
         if reason is not None:
             self._ending.failed(cause, words.but(reason))
-        self._context.note(f"the trainer ended ({words.how}); it is started again")
+        self._context.note(f"the trainer ended ({words.how}); it is restarted")
         newest = trainer.take_newest()
         trainer.close()
         state = self._context.recorder.state

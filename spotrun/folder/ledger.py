@@ -156,7 +156,7 @@ def _creating(store: Store, data: bytes) -> Entry:
 
 def _without_first(store: Store, later: list[StoredObject]) -> SpotrunError:
     if later:
-        return LedgerDamaged(f"{store.uri} is damaged: entry 0 is missing although later ones are there", hint=RESTORE)
+        return LedgerDamaged(f"{store.uri} is damaged: entry 0 is missing although later entries exist", hint=RESTORE)
     return RunNotFound(f"{store.uri} holds no run", hint="see `spotrun status` for the runs there are")
 
 
@@ -380,7 +380,7 @@ class Ledger:
         if not is_of_owner(entry.event) or not self.state.created.public_key:
             return None
         if self._sign is None:
-            raise EntryRefused(f"{kind(entry.event)} was not written: only the owner of the run may say that")
+            raise EntryRefused(f"{kind(entry.event)} was not written: only the owner of the run may write it")
         return self._sign
 
     def _settle(self, number: int, data: bytes) -> bytes:

@@ -81,7 +81,7 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
     """
     found = pinned(environment)
     if found is None:
-        what = f"the function has no {VARIABLE} in its environment, so it cannot know its own record"
+        what = f"the function has no {VARIABLE} in its environment, so it cannot recognize its own record"
         raise NotPinned(what, hint=AGAIN)
     return found
 

@@ -181,7 +181,7 @@ class NightRecord:
         try:
             return decode(data, Night)
         except OutOfBounds as error:
-            raise StoreError(f"{self.store.uri} holds what is no night: {error}", hint=AGAIN) from error
+            raise StoreError(f"{self.store.uri} does not hold a valid night: {error}", hint=AGAIN) from error
 
     def newest(self) -> list[Numbered]:
         """Return the newest records, at most DUE_AGAIN, the newest last: enough to find a night called twice."""

@@ -35,5 +35,5 @@ def of_gang(run: Store) -> str:
     persist(lambda: run.put_if_absent(NAME, made))
     found = persist(lambda: run.get(NAME, 0, len(made) + 1))
     if not _HEX.fullmatch(found):
-        raise StoreError(f"{NAME} of the run's folder is no secret of ranks", hint="delete it: members make a new one")
+        raise StoreError(f"{NAME} of the run's folder is not a valid secret", hint="delete it: members make a new one")
     return found.decode()

@@ -72,4 +72,4 @@ def _shortage(store: Store, size_bytes: int) -> str:
     if free_bytes is None or free_bytes >= size_bytes:
         return ""
     left, needed = f"{free_bytes / 1e6:,.0f} MB", f"{size_bytes / 1e6:,.0f} MB"
-    return f"the disk of {store.uri} has {left} left, and a checkpoint takes {needed}; try: make room on it"
+    return f"the disk of {store.uri} has {left} left, and a checkpoint takes {needed}; try: free some space on it"

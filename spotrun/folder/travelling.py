@@ -76,7 +76,7 @@ def require_script(found: Travelling, script: str) -> None:
     Raises:
         SpecInvalid: the script is left out.
     """
-    reasons = {"it looks like a secret": found.secrets, f"{GIT_RULES} or {OWN_RULES} says so": found.ignored}
+    reasons = {"it looks like a secret": found.secrets, f"{GIT_RULES} or {OWN_RULES} excludes it": found.ignored}
     for why, names in reasons.items():
         if any(script == name or (name.endswith("/") and script.startswith(name)) for name in names):
             raise SpecInvalid(
@@ -180,7 +180,7 @@ def _rules(path: Path) -> GitIgnoreSpec | None:
             raise ValueError(f"it is larger than {RULES_MAX_BYTES} bytes")
         return GitIgnoreSpec.from_lines(list(_lines(path)))
     except (OSError, ValueError) as problem:
-        raise SpecInvalid(f"{path} cannot be read: {problem}", hint="mend it, or remove it") from None
+        raise SpecInvalid(f"{path} cannot be read: {problem}", hint="correct it, or remove it") from None
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -35,7 +35,7 @@ class PriceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if not (price.is_finite() and price > 0):
                 raise ValueError(f"{name} has the price {price}")
         if unknown := self.spot.keys() - self.prices.keys():
-            raise ValueError(f"{', '.join(sorted(unknown))} have a price on spot alone")
+            raise ValueError(f"{', '.join(sorted(unknown))} have only a spot price")
 
 
 @cache

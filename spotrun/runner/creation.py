@@ -86,7 +86,7 @@ class NewRun:
         """Return the error for an entry 0 (`found`) that another process wrote."""
         return LedgerDamaged(
             f"another process wrote the first entry of {self.uri}{in_what(differences(found, self.created))}",
-            hint="nothing of it was run; see who may write in that store, then delete the folder",
+            hint="nothing of it was executed; check who may write in that store, then delete the folder",
         )
 
 

@@ -273,7 +273,7 @@ class Runner:
         except CloudUnavailable as error:
             if not unanswered_for_too_long(self._ledger.state, number, self._clock.now()):
                 raise  # an instance may have been launched: the next tick tries again with the same token
-            detail = f"asked for in vain, and no instance of it is shown: {error.message}"
+            detail = f"requested without an answer, and the cloud lists no instance of it: {error.message}"
             self._close(number, Cause.CAPACITY, detail, refused=False)
         except CloudError as error:
             self._close(number, Cause.EXTERNAL, str(error))

@@ -144,7 +144,7 @@ class LocalStore:
             if (fix := NO_ROOM.get(error.errno or 0)) is not None:
                 raise WritesRefused(
                     f"{self._folder} takes no writes: {error.strerror}",
-                    hint=f"{fix}; runs in it then go on by themselves",
+                    hint=f"{fix}; its runs then continue without a command",
                 ) from error
             raise StoreUnavailable(
                 f"{key}: {error.strerror or error}", hint="check the disk of checkpoint.uri"
@@ -180,7 +180,7 @@ class LocalStore:
                 raise
         if path.parent.exists() and not path.parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
-        raise OSError(errno.EAGAIN, f"the folder {path.parent} cannot be made, or goes at once", str(path))
+        raise OSError(errno.EAGAIN, f"the folder {path.parent} cannot be made, or is deleted immediately", str(path))
 
 
 def _require_file(path: Path) -> None:

@@ -55,7 +55,7 @@ body that is sent whole has to be sent within one time-out, which a slow line ca
 _PIECE_BYTES = 256 << 10
 
 _CREDENTIALS = (
-    "check AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; `aws sts get-caller-identity` tells more"
+    "check AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; `aws sts get-caller-identity` shows more"
 )
 _LOG_IN = "log in by `aws sso login` or `aws configure`, or export AWS_PROFILE, or the keys that AWS gave you"
 _LOGGED_OUT = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound)

@@ -170,7 +170,7 @@ class FilesOfCommit:
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
         if not self._rules.IS_WHOLE:
             if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
-                self._context.note("files that the checkpoint does not have stay, as it names not all that it left out")
+                self._context.note("files that the checkpoint lacks stay, because it names only some of those left out")
                 return
             left_out = {left.path for left in self._listing.left_out}
         hide_in = self._context.console.redaction.hide_in
@@ -237,7 +237,7 @@ def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool
         files.put((), attempt)
         _remove_emptied(context.assignment.work)
     except SpotrunError as error:
-        context.note(f"what an earlier trainer has written could not be removed: {error}")
+        context.note(f"the files of an earlier trainer could not be removed: {error}")
 
 
 def _remove_emptied(work: Path) -> None:

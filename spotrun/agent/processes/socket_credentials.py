@@ -36,7 +36,7 @@ def why_stranger(peer: Peer, trainer: int, variable: str, value: str) -> str:
     value, and a process keeps it even if it begins a new session and loses its parent.
     """
     if peer.uid != os.geteuid():
-        return f"process {peer.pid} is user {peer.uid}'s, and the training is user {os.geteuid()}'s"
+        return f"process {peer.pid} belongs to user {peer.uid}, and the training to user {os.geteuid()}"
     if _is_in_session(peer.pid, trainer) or _descends(peer.pid, trainer):
         return ""
     if peer.pid in proc.started_with(variable, value):

@@ -173,7 +173,7 @@ class Trainer:
         if self._coming is None or self._coming.image is image:
             return
         self._coming = None
-        self._context.note("the trainer is started again: the checkpoint that it was to begin with is damaged")
+        self._context.note("the trainer is restarted: the checkpoint that it was to start from is damaged")
         self._process.kill()
         forget(self._context.inbox, self.number)
         self._process = start_trainer(self._context, self.number, self._meets)
@@ -247,7 +247,7 @@ class Trainer:
         """Return the arena that has the snapshot; None if the trainer was not allowed to fill it."""
         arena = self._arenas.fill(taken.arena)
         if arena is None or taken.size_bytes > arena.size_bytes:
-            self._context.note(f"the trainer filled arena {taken.arena}, which is not its own: ignored")
+            self._context.note(f"the trainer filled arena {taken.arena}, which does not belong to it: ignored")
             return None
         self._wants_room = False
         return arena
@@ -429,7 +429,7 @@ class Trainer:
         if self.exited is not None or self.refused is not None:
             return
         if late.alone and self.finished is None:
-            self._context.note(f"process {late.leader} ended, and its command trains again: all of it is started again")
+            self._context.note(f"process {late.leader} ended, and its command trains again: the command is restarted")
             self.trained_again = True
             self._process.kill()
             return

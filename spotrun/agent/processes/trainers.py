@@ -81,7 +81,7 @@ class Trainers:
         return None if self._current is None else self._current.take_newest()
 
     def forget(self) -> None:
-        """Free the memory of the current trainer. Call this when it has ended and none of its snapshots is in flight."""
+        """Free the memory of the current trainer. Call this after its end, when no snapshot is in flight."""
         if self._current is not None:
             self._current.close()
 

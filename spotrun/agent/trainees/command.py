@@ -60,7 +60,7 @@ class Command:
         """Record that the command has said hello, and is now a training."""
         if self._unprotected:
             self._unprotected = False
-            self._context.note("the training has found its agent: it is protected from here on")
+            self._context.note("the training has found its agent: it is protected from now on")
 
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
         """Write when the command began. `unprotected`: its state is not kept, because the job names no state files."""
