@@ -18,7 +18,7 @@ TURN_S = 0.1
 
 
 class Prefetch:
-    """Fetches the newest checkpoint before it is needed. If that fails, the takeover fetches it."""
+    """Fetches the newest checkpoint before the takeover needs it. If that fails, the takeover fetches it."""
 
     def __init__(self, context: AgentContext) -> None:
         self._store = context.store
@@ -26,7 +26,7 @@ class Prefetch:
         self._fetching: tuple[Commit, Future[Image]] | None = None
 
     def follow(self, state: RunState) -> None:
-        """Fetch the newest commit, unless another fetch is under way."""
+        """Fetch the newest commit, unless a fetch is in progress."""
         newest = state.latest_commit()
         if (
             newest is None
@@ -39,9 +39,7 @@ class Prefetch:
             self._fetching = newest, self._pool.submit(fetch, self._store, newest, retry_for_s=10.0)
 
     def take(self, state: RunState) -> Image | None:
-        """
-        Stop prefetching. Return the image of the newest commit if it was fetched or is being fetched; None otherwise.
-        """
+        """Stop prefetching. Return the newest commit's image, if it was or is being fetched; None otherwise."""
         newest, fetching = state.latest_commit(), self._fetching
         self._pool.shutdown(wait=False)
         if newest is None or fetching is None or fetching[0].number != newest.number:
@@ -63,10 +61,10 @@ def _close(future: Future[Image]) -> None:
 
 def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
     """
-    Wait until this agent may take over. Then return the newest checkpoint; None if it was not prefetched.
+    Wait until this agent may take over. Return the newest checkpoint; None if it was not prefetched.
 
-    The standby is ready at once, or, if `warming`, when its trainer has done its imports. A handover without time
-    pressure waits until the standby is ready.
+    The standby is ready immediately, or, if `warming`, when its trainer has imported. A handover without a deadline
+    waits until the standby is ready.
 
     Raises:
         PowerOff: the standby is no longer needed, or the cloud has announced the end of its instance.
@@ -98,7 +96,7 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
 
 
 def _wait(context: AgentContext) -> list[Letter]:
-    """Wait up to TURN_S for one letter, and return it if the coming attempt needs it."""
+    """Wait up to TURN_S for one letter. Return it if the next attempt needs it."""
     try:
         letter = context.inbox.get(timeout=TURN_S)
     except queue.Empty:

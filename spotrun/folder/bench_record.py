@@ -4,7 +4,7 @@ Measurements of `spotrun bench`, kept next to the runs of the store for later ru
     bench/NAME/DIGEST/KIND                  DIGEST: the digest of the program and all its arguments
 
 A later measurement of the same job and kind replaces the earlier one. The record only decides which type is requested
-first. Without a record, a run uses published figures until it has measured its own.
+first. Without a record, a run uses published figures until it has measured its own speed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 FOLDER = "bench"
-"""Folder of the measurements. No run's folder has this name: those names end in a uid."""
+"""Folder of the measurements. No run's folder has this name, because those names end in a uid."""
 OTHERS_MAX = 30
 """Maximum records, the newest first, that are searched for a measurement with other arguments."""
 
 
 class Benched(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A measurement of a job on a `kind` of instances: seconds of a step, and of the whole training without validations
-    and starts. `samples` is the number of samples in a step. `doubt` is the share by which the time of a step may be
-    wrong, as far as the measurement itself shows. `start_s` is the time from the request for the instance to the first
-    step, and `usual_boot_s` the expected boot in it. None means unknown. `run` is the run that measured.
+    A measurement of a job on a `kind` of instances, by the run `run`. None means unknown.
+
+    `step_s` is the time of a step, `work_s` the time of the whole training without validations and starts, and
+    `samples` the number of samples in a step. `doubt` is the share by which `step_s` may be wrong, as far as the
+    measurement itself shows. `start_s` is the time from the request for the instance to the first step, and
+    `usual_boot_s` the expected boot in it.
 
     `otherwise` describes the values that the bench used instead of the job's own; `args` or `command` are the script's
     arguments or the command with these values. `job` is the digest of the job without the arguments that a bench
@@ -56,7 +58,7 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
 
 def keep(store: Store, spec: RunSpec, found: Benched) -> None:
     """
-    Store a measurement for later runs of `spec`, the job that was measured.
+    Store a measurement for later runs of `spec`.
 
     Raises:
         StoreError: the measurement was not stored.
@@ -94,8 +96,8 @@ def benched_otherwise(store: Store, name: str, job: str, kind: str) -> Benched |
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, Benched]) -> dict[str, float]:
     """
-    Return, for each measured kind of a choice, the seconds in which it processes as many samples as a step of the first
-    measured kind. With more devices, a step may have more samples.
+    Return, for each measured kind, the seconds for as many samples as a step of the first measured kind has. With more
+    devices, a step may have more samples.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
     base = found[0].samples if found else None
@@ -112,10 +114,7 @@ def _read(store: Store, key: str) -> Benched | None:
 
 
 def _folder(spec: RunSpec) -> str:
-    """
-    Return the folder of a job's measurements. It depends on the arguments, because a job of the same name with other
-    arguments may train something else.
-    """
+    """Return the folder of a job's measurements. It depends on the arguments, which may change what a job trains."""
     return f"{FOLDER}/{spec.name}/{digest_of(spec)}/"
 
 

@@ -1,6 +1,6 @@
 """
-Reports how busy the machines of a run were, according to the newest status of each agent. The status of a lost machine
-counts until its loss.
+Computes how busy the machines of a run were, from the newest status of each agent. A lost machine counts until its last
+status.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spotrun.run.state import RunState
 from spotrun.store.port import Store
 
 READERS = 8
-"""Maximum status objects that are read at the same time; each read mostly waits for the store."""
+"""Maximum status objects that are read at the same time, because each read mostly waits for the store."""
 
 
 class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,10 +28,7 @@ class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def machine_use(store: Store, state: RunState) -> list[TypeUse]:
-    """
-    Return the use by instance type, in the order of the first attempts. A type is absent if its agents have reported
-    nothing.
-    """
+    """Return the use by instance type, in the order of the first attempts, without types that lack reports."""
     names = list(dict.fromkeys(name for attempt in state.attempts.values() for name in attempt.names))
     found: dict[str, Used] = {}
     for name, used in zip(names, _used(store, names), strict=True):

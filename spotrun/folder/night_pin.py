@@ -1,10 +1,10 @@
 """
-The pin of a night: a variable in the environment of the night's function, which a process that can only write to the
-store cannot change.
+The pin of a night: a variable in the environment of the night's function. A process that can only write to the store
+cannot change it.
 
-The store holds the record of the night, its work folder and its numbers. The pin contains the digest of the record, and
-the record contains the digest of the work folder. Everything that the function itself stores is signed with the pin's
-key. The function trusts nothing else.
+The store has the night's record, its work folder and its numbers. The pin contains the digest of the record, and the
+record contains the digest of the work folder. Everything that the function itself stores is signed with the pin's key.
+The function trusts nothing else.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class NotPinned(SpotrunError):
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex, which stays
-    the same when the night is installed again: see Signer. `night` is the night with a job that trains nothing and only
-    names the webhooks. The function uses it to send news even if the stored record was replaced.
+    The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex (see
+    Signer), which stays the same when the night is installed again. `night` is the night with a job that has only its
+    webhooks, so that the function can send news even if the stored record was replaced.
     """
 
     sha256: str
@@ -50,7 +50,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pin_for(night: Night, before: Pin | None) -> Pin:
-    """Make the pin of a night that is being installed, with the key of the pin `before`, if there was one."""
+    """Make the pin for a night, with the key of its previous pin `before`, if any."""
     return Pin(
         sha256=sha256_of(encoded(night)),
         key=secrets.token_hex(32) if before is None else before.key,
@@ -60,7 +60,7 @@ def pin_for(night: Night, before: Pin | None) -> Pin:
 
 def pinned(environment: Mapping[str, str]) -> Pin | None:
     """
-    Read the pin in the environment of a function; None if an earlier spotrun installed it.
+    Read the pin in the environment of a function; None if an earlier spotrun installed the function.
 
     Raises:
         NotPinned: the pin cannot be read.
@@ -81,19 +81,19 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
     """
     found = pinned(environment)
     if found is None:
-        what = f"the function has no {VARIABLE} in its environment, so it cannot know its own record"
+        what = f"the function has no {VARIABLE} in its environment, so it cannot recognize its own record"
         raise NotPinned(what, hint=AGAIN)
     return found
 
 
 def record_of(store: str, name: str, pin: Pin | None) -> NightRecord:
-    """Return the record of the nights called `name` in a store of runs, as a function with this pin reads it."""
+    """Return the record of the nights called `name`, which accepts only what `pin` allows."""
     return NightRecord(store, name) if pin is None else NightRecord(store, name, pin.sha256, pin.signer)
 
 
 def _telling(night: Night) -> dict[str, Any]:
     """
-    Return a job that contains only a night's webhooks and the places of their addresses, because Lambda has 4 KB for an
+    Return a job with only a night's webhooks and the places of their addresses, because Lambda has 4 KB for an
     environment. On Google Cloud, the project is the project of the function's login.
     """
     job = night.spec

@@ -1,18 +1,18 @@
 """
-Records the nights of a job, which run without a machine of the user: the job, its times, and the run of each night.
+Records the nights of a job, which begin without a machine of the user: the job, its times, and the run of each night.
 
     nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
     nights/NAME/notified/…               news that were sent about a night that did not begin, as in a run's folder
 
-A process begins a night by writing the next number with put-if-absent, after it has read all numbers before. So if two
-processes begin a night at once, one succeeds and the other finds the run in the record. A night that is due while the
-last night's run still goes on gets no second run.
+A process begins a night by writing the next number with put-if-absent, after it has read all earlier numbers. So if two
+processes begin a night at the same time, one succeeds, and the other finds that run in the record. A night that is due
+while the last night's run still continues gets no second run.
 
-The folder is next to the runs of the store, so no instance may read or write it. A stranger who can write there cannot
+The folder is next to the runs of the store, so no instance may read or write it. An attacker who can write there cannot
 change what runs: a reader with a pin (night_pin.py) accepts only the installed night.json and work folder, and skips
-each number that the function of the night has not signed.
+each number that the night's function has not signed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
 FOLDER = "nights"
-"""Folder of the nights. No run's folder has this name: those names end in a uid."""
+"""Folder of the nights. No run's folder has this name, because those names end in a uid."""
 BYTES_MAX = 1 << 20
 BY_HAND = "by-hand-"
-"""Prefix of the name of a night that a person started; the moment follows it."""
+"""Prefix of the name of a night that a person started; the time follows."""
 DUE_AGAIN = 8
 """Maximum records, the newest first, that are searched for a night whose call comes twice or late."""
 _LATE = timedelta(hours=6)
-"""Maximum delay of a call. A call for a night comes up to two hours after its time, and summer time adds one hour."""
+"""Maximum delay of a call: for a night, it comes up to two hours late, and summer time adds one hour."""
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
 _NIGHT = "night.json"
 AGAIN = "install the night again: spotrun night install"
@@ -64,10 +64,11 @@ class NightStrange(StoreError):
 
 class Night(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A job that is trained `at` a time of day (HH:MM) in a time `zone`, on `days` (mon, tue, …). `spec` is the job as it
-    is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in seconds, without summer
-    time. The schedule and the function of the night are in `region` of `cloud`; the function may read the addresses at
-    `webhooks`.
+    A job that is trained at a time of day (`at`, HH:MM) in a time `zone`, on `days` (mon, tue, …).
+
+    `spec` is the job as it is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in
+    seconds, without summer time. The night's schedule and function are in `region` of `cloud`; the function may read
+    the addresses at `webhooks`.
     """
 
     name: str
@@ -85,8 +86,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, called_at: datetime) -> str:
         """
-        Return the night that a call belongs to, as the date of its evening. All calls for a night have the same date,
-        even if they come twice or late, or if the clock changes in that night.
+        Return the night that a call belongs to, as the date of its evening: the same for all its calls, even if they
+        come twice or late, or the clock changes in that night.
         """
         hours, minutes = (int(part) for part in self.at.split(":"))
         local = called_at + timedelta(seconds=self.winter_offset_s)
@@ -96,8 +97,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A night that began. `run` is the uid of its run. `carried`: the run was begun by an earlier night and continues. The
-    function of the night has signed this with the key of its pin.
+    A night that began. `run` is the uid of its run. `carried`: an earlier night began that run, which continues. The
+    night's function has signed this with the key of its pin.
     """
 
     due: str
@@ -108,14 +109,12 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Numbered(msgspec.Struct, frozen=True):
-    """A record and its number."""
-
     number: Count
     begun: Begun
 
     @property
     def signed_text(self) -> bytes:
-        """The bytes that are signed. No later version may change them: a run may outlast an installation."""
+        """The signed bytes. No later version may change them, because a run may outlast an installation."""
         begun = self.begun
         facts = (str(self.number), begun.due, begun.run, begun.at.isoformat(), str(begun.carried))
         return "\n".join(("begun", *facts)).encode()
@@ -123,8 +122,8 @@ class Numbered(msgspec.Struct, frozen=True):
 
 class NightRecord:
     """
-    The nights of one name in a store of runs. With the `sha256` and the `signer` of a pin, the record accepts only the
-    night that was installed, and only the numbers that its function has signed.
+    The nights of one name in a store of runs. With the `sha256` and `signer` of a pin, it accepts only the night that
+    was installed, and only the numbers that the night's function has signed.
     """
 
     def __init__(self, runs_uri: str, name: str, sha256: str | None = None, signer: Signer | None = None) -> None:
@@ -133,9 +132,9 @@ class NightRecord:
         self._name = name
         self._sha256, self._signer = sha256, signer
         self.passed_over: tuple[int, ...] = ()
-        """The numbers after the newest record whose objects are not valid, as `newest` found them."""
+        """The numbers of invalid objects after the newest record, as `newest` found them."""
         self.next_number = 0
-        """The first number after the newest record that was free when `newest` read the folder."""
+        """The first free number after the newest record, when `newest` read the folder."""
 
     def install(self, night: Night) -> None:
         """Store the record of a night. Its work folder was stored before, by `upload`."""
@@ -182,13 +181,10 @@ class NightRecord:
         try:
             return decode(data, Night)
         except OutOfBounds as error:
-            raise StoreError(f"{self.store.uri} holds what is no night: {error}", hint=AGAIN) from error
+            raise StoreError(f"{self.store.uri} does not hold a valid night: {error}", hint=AGAIN) from error
 
     def newest(self) -> list[Numbered]:
-        """
-        Return the newest records, the newest last: at most DUE_AGAIN of them, enough to find a night whose call comes
-        twice.
-        """
+        """Return the newest records, at most DUE_AGAIN, the newest last: enough to find a night called twice."""
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]
         found = list[Numbered]()
@@ -209,7 +205,7 @@ class NightRecord:
         return found[-1] if found and found[-1].number > than.number else None
 
     def add(self, numbered: Numbered) -> bool:
-        """Write a record. Return False if another process, or an earlier try of this one, has taken that number."""
+        """Write a record. Return False if another process, or an earlier try of this process, has used its number."""
         signature = "" if self._signer is None else self._signer.sign(numbered.signed_text)
         data = msgspec.json.encode(replace(numbered.begun, signature=signature))
         return persist(lambda: self.store.put_if_absent(_key(numbered.number), data))
@@ -231,14 +227,13 @@ class NightRecord:
         return found if is_ours else None
 
     def remove(self) -> None:
-        """Delete the nights of this name. The record is deleted first, so that the rest no longer counts as a night."""
+        """Delete the nights of this name, the installed night first, so that a partial deletion is no night."""
         persist(lambda: self.store.delete(_NIGHT))
         for each in persist(lambda: self.store.list("")):
             persist(partial(self.store.delete, each.key))
 
 
 def encoded(night: Night) -> bytes:
-    """Return the record of a night, as it is stored."""
     return msgspec.json.encode(night)
 
 

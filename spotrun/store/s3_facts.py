@@ -1,4 +1,4 @@
-"""Reads facts about an S3 bucket. An account that may use the bucket often has no right to read them."""
+"""Reads facts about an S3 bucket. An account that may use a bucket often has no right to read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
 from spotrun.store.port import StoreFacts, Unsaid
 
 _NO_ANSWER = (403, 405, 501)
-"""Statuses that leave a fact unknown: reading it is not allowed, or this kind of S3 does not support the request."""
+"""Statuses that leave a fact unknown: the account may not read it, or this kind of S3 does not support the request."""
 _NO_RULES = "NoSuchLifecycleConfiguration"
 
 
@@ -20,7 +20,7 @@ def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
     Read the bucket's facts.
 
     Raises:
-        ClientError, and other errors of botocore: the bucket cannot be reached at all.
+        ClientError, and other errors of botocore: the bucket cannot be reached.
     """
     rules = _rules(client, place.bucket)
     return StoreFacts(
@@ -32,7 +32,7 @@ def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
 
 
 def region_of(client: Any, bucket: str) -> str | Unsaid:
-    """Return the bucket's region, with one call. Errors are those of `facts_of`."""
+    """Return the bucket's region, with one call. Raise the errors of `facts_of`."""
     answer = _ask(client.head_bucket, "HeadBucket", bucket)
     if isinstance(answer, Unsaid):
         return answer
@@ -67,7 +67,7 @@ def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | Unsaid:
 
 def answered(error: ClientError) -> str:
     """
-    Describe an error answer, such as `S3 answered 403 AccessDenied`. If the body has no code, botocore reports the
+    Describe an error answer, such as `S3 answered 403 AccessDenied`. Without a code in the body, botocore reports the
     status as the code, or no code.
     """
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

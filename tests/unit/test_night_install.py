@@ -89,7 +89,7 @@ def test_a_night_whose_record_is_damaged_hides_no_other(
     monkeypatch.setattr(night_rows, "row_of", lambda store, name, now: name if name == "b" else read(store, name, now))
     said = spotrun("night", "ls", "--store", tmp_path, "--json")
     assert (said.code, said.json) == (5, ["b"])
-    assert "nights/a holds what is no night" in said.err
+    assert "nights/a does not hold a valid night" in said.err
     assert "try: install the night again" in said.err
 
 
@@ -210,4 +210,4 @@ def test_record_with_fields_that_no_spotrun_writes_is_refused_and_hides_no_other
     said = spotrun("night", "ls", "--store", tmp_path, "--json")
     assert [each["name"] for each in said.json] == ["a"]
     assert said.code == 5
-    assert "nights/b holds what is no night" in said.err
+    assert "nights/b does not hold a valid night" in said.err
