@@ -1,4 +1,4 @@
-"""Recognises a cloud's registries by their host names. An identity of that cloud may log in to them."""
+"""Recognises the registries to which an identity of a cloud can log in, by their host names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ECR = re.compile(
     r"(?:amazonaws\.(?:com|com\.cn|eu)|on\.(?:aws|amazonwebservices\.com\.cn))"
 )
 """
-Hosts of ECR: https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html. Hosts with a dash also have IPv6
-addresses.
+Hosts of ECR: https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html. Hosts with a dash have IPv6
+addresses too.
 """
 ECR_PUBLIC = "public.ecr.aws"
 """
