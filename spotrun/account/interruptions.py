@@ -61,7 +61,7 @@ def _interruption(
     next_started: Trainer | None,
     redone: Mapping[datetime, int],
 ) -> Interruption:
-    """`next_trainer` is the next trainer, and `next_started` the next trainer that made a step."""
+    """Compute one interruption. `next_trainer` is the next trainer, `next_started` the next one that made a step."""
     end = attempt.end
     assert end is not None
     gone_at = min(end.known_at, state.still_from(attempt) or end.known_at)

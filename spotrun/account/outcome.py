@@ -10,7 +10,6 @@ from spotrun.run.state import Attempt, Epoch, RunState
 
 
 def outcome(state: RunState) -> str:
-    """Return `running`, `completed`, `stopped` or `failed`."""
     return "running" if state.terminal is None else state.terminal.outcome
 
 

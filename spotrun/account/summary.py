@@ -64,7 +64,7 @@ class Account(Bill):
 
     @property
     def goodput(self) -> float | None:
-        """The ratio of productive to paid seconds of all instances; above 1 if some were not billed. None if no pay."""
+        """Productive divided by paid seconds of all instances; above 1 if some were free, None if nothing was paid."""
         return self.size * self.productive / self.paid if self.paid else None
 
     @property

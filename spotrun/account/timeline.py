@@ -86,7 +86,6 @@ def account_end(state: RunState, now: datetime) -> datetime:
 
 
 def spent(spans: Iterable[Span]) -> dict[Activity, timedelta]:
-    """Return the total duration of each kind."""
     sums = dict.fromkeys(Activity, timedelta(0))
     for span in spans:
         sums[span.kind] += span.duration
@@ -260,10 +259,7 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
 
 
 def _will_be_resumed(state: RunState, attempt: Attempt, trainer: Trainer) -> bool:
-    """
-    Return whether the newest trainer has ended before the work was done. Then its steps after the last commit are lost
-    already.
-    """
+    """Return whether the newest trainer has ended before the work was done, so that its uncommitted steps are lost."""
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     return not completed and (attempt.end is not None or trainer.exited is not None)
 

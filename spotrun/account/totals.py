@@ -158,8 +158,6 @@ class Machines:
 
 
 class Totals:
-    """The whole bill of a run, up to any moment."""
-
     def __init__(self, state: RunState, spans: tuple[Span, ...], horizon: datetime) -> None:
         rule = state.created.billing
         self._storage_prices = state.created.storage

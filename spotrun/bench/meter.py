@@ -75,9 +75,7 @@ class Meter:
         self._status: AgentStatus | None = None
 
     def show(self, status: AgentStatus) -> None:
-        """
-        Add a status. If the agent was started again, for example on another instance, the measurement begins again.
-        """
+        """Add a status. If its agent was started again, the measurement begins again."""
         now = status.trained
         if status.launch != self._launch or now.steps < self._last.steps:
             self._launch, self._warm, self._from, self._blocks, self._usages = status.launch, False, now, [], []
@@ -101,7 +99,6 @@ class Meter:
 
     @property
     def steps(self) -> int:
-        """The number of measured steps."""
         return sum(block.steps for block in self._blocks)
 
     @property

@@ -99,7 +99,6 @@ def _priced(title: str, prices: Iterable[Prices]) -> str:
 
 
 def show_plan(trials: Sequence[tuple[BenchTrial, Prices]]) -> None:
-    """Print what will be rented."""
     title = _priced("To be measured", (prices for _, prices in trials))
     table = figures_table(title, "", ["spot\n$/h", "on demand\n$/h"])
     for trial, prices in trials:

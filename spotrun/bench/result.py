@@ -21,8 +21,6 @@ OUT_OF_MEMORY = ("out of memory", "outofmemory", "oom-kill", "cannot allocate me
 
 
 class Fate(StrEnum):
-    """The end of a trial."""
-
     MEASURED = "measured"
     OUT_OF_MEMORY = "out of memory"
     FAILED = "failed"

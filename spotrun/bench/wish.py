@@ -21,8 +21,6 @@ WITHIN_LEAST = timedelta(minutes=1)
 
 
 class BenchFlags(NamedTuple):
-    """The flags, as they were typed."""
-
     types: tuple[str, ...]
     batch: str | None
     precision: str | None
@@ -49,9 +47,7 @@ class BenchFlags(NamedTuple):
             ("--devices", self.devices_arg, self.devices),
         ):
             if named is not None and given is None:
-                raise SpecInvalid(
-                    f"{flag}-arg {named} has no effect without {flag}", hint=f"add {flag}, or leave it out"
-                )
+                raise SpecInvalid(f"{flag}-arg {named} has no effect alone", hint=f"add {flag}, or leave it out")
         return Arguments(batch=self.batch_arg, devices=self.devices_arg, precision=self.precision_arg)
 
     @property

@@ -243,8 +243,6 @@ def _not_in_ledger(resource: str, charges: tuple[Charge, ...]) -> Line:
 
 
 class _InstanceLine:
-    """Compares one instance of the ledger with the charges for it."""
-
     def __init__(
         self, state: RunState, name: MemberName, statement: Statement, charges: tuple[Charge, ...], now: datetime
     ) -> None:

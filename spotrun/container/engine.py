@@ -84,7 +84,6 @@ class Engine(NamedTuple):
         return ""
 
     def has(self, image: Image) -> bool:
-        """Return whether this machine has the image."""
         return self._ask("image", "inspect", "--format", "{{.Id}}", image.pinned).returncode == 0
 
     def pull(self, image: Image, credentials: Credentials | None) -> None:
@@ -213,7 +212,6 @@ class Engine(NamedTuple):
         )
 
     def info(self) -> subprocess.CompletedProcess[str]:
-        """Request the engine's facts, as JSON."""
         return self._ask("info", "--format", "{{json .}}")
 
 

@@ -181,7 +181,7 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 
 def standby_of(standby: Standby, seed: int) -> Standby:
-    """Return `standby` with the notices of one lifetime. As many losses have a notice as on the local cloud."""
+    """Return `standby` with the notices of one lifetime, for the same share of losses as on the local cloud."""
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
     return msgspec.structs.replace(standby, warned=tuple(warned.tolist()))

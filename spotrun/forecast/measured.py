@@ -81,7 +81,7 @@ def _size_bytes(event: CheckpointCommitted) -> int:
 
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
-    """Yield the seconds of set-ups with a stored archive: packed ones if `how` is "run", or "unpacked" ones."""
+    """Yield the seconds of set-ups with a stored archive that ran and were packed ("run"), or that were "unpacked"."""
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:
             yield attempt.setup.seconds

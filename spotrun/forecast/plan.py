@@ -138,7 +138,7 @@ def plan(
 
 
 def learns(spec: RunSpec) -> bool:
-    """Return whether the forecast covers all kinds of a choice, as a run would try them. For a gang it covers one."""
+    """Return whether the forecast covers all kinds of a choice, as a run would try them; for a gang it does not."""
     return spec.resources.is_choice and spec.num_nodes == 1
 
 
@@ -193,7 +193,6 @@ def asked(
 
 
 def affordable_of(spec: RunSpec, offerings: Sequence[Offering]) -> list[Offering]:
-    """Return the offerings within the run's max_price."""
     return [found for found in offerings if affordable(found, spec.resources.max_price)]
 
 

@@ -40,8 +40,6 @@ RUNS_MAX = 10
 
 
 class PlannedJob(NamedTuple):
-    """A forecast, and its input."""
-
     plan: Plan
     spec: RunSpec
     offerings: Sequence[Offering]
@@ -168,10 +166,7 @@ def _with_bench(
 
 
 def _start_s(found: Benched, measured_s: float, spec: RunSpec) -> float:
-    """
-    Return the seconds of a start in the job's run time. A bench runs in real time, and without the simulated boot of
-    the local cloud.
-    """
+    """Return the seconds of a start in run time. A bench runs in real time, without the local cloud's boot."""
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
 

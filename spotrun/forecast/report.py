@@ -1,6 +1,4 @@
-"""
-Shows a forecast as tables, as a picture of its costs, and as JSON. In JSON, figures are rounded and "never" is null.
-"""
+"""Shows a forecast as tables, as a picture of its costs, and as JSON (rounded, with null for "never")."""
 
 from __future__ import annotations
 
@@ -43,7 +41,6 @@ def heading(plan: Plan) -> str:
 
 
 def cost_cells(plan: Plan, row: Forecast) -> list[str]:
-    """Return a cell for each of `COSTS`."""
     per_usd = plan.epochs_per_usd(row)
     amounts = (row.cost_mean_usd, row.cost_p50_usd, row.cost_p95_usd)
     return [*map(usd, amounts), chance(row.budget_passed), NOTHING if per_usd is None else f"{per_usd:.1f}"]
@@ -55,7 +52,6 @@ def time_columns(plan: Plan) -> list[str]:
 
 
 def time_cells(plan: Plan, row: Forecast) -> list[str]:
-    """Return a cell for each of `time_columns`."""
     ends, stood = (row.finish_p50_s, row.finish_p95_s), (row.changeover_s, row.rework_s, row.waiting_s)
     late = [] if plan.time_left is None else [chance(row.missed)]
     return [*map(lasting, ends), *late, f"{row.interruptions:.1f}", *map(lasting, stood)]

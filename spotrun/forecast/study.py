@@ -51,8 +51,6 @@ class SimulatedJob(msgspec.Struct, frozen=True):
 
 
 class StrategyResult(msgspec.Struct, frozen=True):
-    """The summary of all trials of one strategy in one case."""
-
     strategy: str
     case: Case
     cost_share: float

@@ -105,7 +105,7 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
 
 
 class ScrapeCollector(Collector):
-    """Reads the store at a scrape, unless the last reading is fresh or the store is unavailable: then repeats it."""
+    """Reads the store at a scrape. Repeats the last reading while it is fresh, or if the store is unavailable."""
 
     def __init__(self, watched: WatchedRuns, within: timedelta) -> None:
         self._watched = watched

@@ -89,7 +89,6 @@ class Reading(NamedTuple):
 
 
 def open_metrics(reading: Reading) -> str:
-    """Return the metrics as OpenMetrics."""
     written: bytes = generate_open_metrics(_ReadingCollector(reading))  # type: ignore[no-untyped-call]
     return written.decode()
 

@@ -154,5 +154,5 @@ def _key_of(launch: Launch) -> str:
 
 
 def in_order(stretch: Stretch) -> tuple[datetime, datetime]:
-    """Return the stretch's start and end, the end not before the start although writers' clocks differ."""
+    """Return the stretch's start and end, corrected if differing clocks put the end before the start."""
     return stretch.start, max(stretch.start, stretch.end)

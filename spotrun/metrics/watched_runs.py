@@ -79,10 +79,7 @@ class WatchedRun:
 
 
 class WatchedRuns:
-    """
-    The `newest` newest runs of a store, or exactly these `runs`. Threads may share an instance if only one reads at a
-    time.
-    """
+    """The `newest` newest runs of a store, or exactly these `runs`. Only one thread may read at a time."""
 
     def __init__(self, store: str, newest: int, runs: Sequence[OpenRun] = ()) -> None:
         self._runs_store = None if runs else open_store(store)

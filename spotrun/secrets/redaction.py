@@ -69,7 +69,6 @@ class Redactor:
         self._whole, self._pieces = ExactValues(paths | whole), Pieces(known - paths, PIECE)
 
     def clean(self, text: str) -> str:
-        """Return `text` without the secrets that are known by value or by shape."""
         return hide(_WELL_KNOWN.sub(HIDDEN, self._without_exact(text)), HIDDEN)
 
     def clean_short(self, text: str) -> str:

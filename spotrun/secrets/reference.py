@@ -73,7 +73,6 @@ def parse(text: object) -> Reference:
 
 
 def resolved(text: str, default: Reference) -> Reference:
-    """Parse the reference `text`; return `default` if the text is empty."""
     return parse(text) if text else default
 
 

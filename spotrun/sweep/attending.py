@@ -185,7 +185,7 @@ class SweepJob(NamedTuple):
 
 
 class Sweeping:
-    """One process's attendance to a sweep."""
+    """Attends to a sweep in this process."""
 
     def __init__(self, sweep: NamedSweep, wanted: SweepJob, runs: Sequence[OpenRun]) -> None:
         """`runs` are the runs that have begun, in the order of their trials."""
@@ -406,7 +406,7 @@ class Sweeping:
             request_stop(run, self._sweep.with_all)
 
     def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
-        """Return True if another command has stopped the sweep. `at_once`: read the record even before its time."""
+        """Return True if another command has stopped the sweep. `at_once`: read the record now, not at intervals."""
         if self._stopping or (not at_once and time.monotonic() - self._looked_s < RECORD_EVERY_S):
             return False
         self._looked_s = time.monotonic()

@@ -15,7 +15,7 @@ from spotrun.sweep.rungs import SweepPlan, TrialProgress, best_of, held_usd, met
 
 
 class TrialShown(msgspec.Struct, frozen=True):
-    """A trial with its parameters. `why` is why it ended, "" if it is complete or not over."""
+    """A trial with its parameters. `why` is the reason of its end, "" if it is complete or has not ended."""
 
     trial: TrialProgress
     run: str

@@ -157,9 +157,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """
-    Begin this trial, whose run may spend `budget_usd`. `work` is its expected training time; None if it is unknown.
-    """
+    """Begin this trial, whose run may spend `budget_usd`. `work` is its expected training time; None if unknown."""
 
     number: int
     budget_usd: Decimal

@@ -50,8 +50,6 @@ FORGOTTEN_AFTER = timedelta(minutes=10)
 
 
 class SweepFlags(NamedTuple):
-    """The flags of `spotrun sweep`."""
-
     grid: tuple[str, ...]
     budget: str | None
     deadline: str | None

@@ -75,7 +75,6 @@ class LeftFiles:
         return [ComparedCount("files", len(self.names))] if self.names else []
 
     def not_compared(self) -> list[NotCompared]:
-        """Return the whole files, and the parts of files, that were not compared."""
         whole = [NotCompared(f"file {name}", reason) for name, reason in sorted(self._why.items())]
         parts = (
             NotCompared(f"file {name}, {part}", VARIES_AGAIN)

@@ -82,8 +82,6 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsal:
-    """Runs `spec` in `sandbox`, with the kills in `plan`."""
-
     def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, plan: Sequence[Killed] = ()) -> None:
         self._name = name
         self._plan = plan
