@@ -5,7 +5,7 @@ The cost of a run, in dollars and in time, per completed epoch (protocol 24 and 
 
 Epoch e owns the interval from the surviving finish of the previous epoch to its own finish; everything that accrues in
 this interval, including the overlap of two instances, is its cost. The rest begins at the finish of the last completed
-epoch. While the run goes on, the rest is *unfinished*; in a completed run it is the *end of run*: the last checkpoint,
+epoch. Until the run is completed, the rest is called *unfinished*; then it is the *end of run*: the last checkpoint,
 and the script after its training.
 """
 

@@ -49,7 +49,7 @@ DOWNTIME = tuple(kind for kind in Activity if kind not in (Activity.PRODUCTIVE, 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of one kind. `attempt` is the attempt to which it belongs; for boot and setup, the one that follows."""
+    """A stretch of one kind. `attempt` is the attempt to which it belongs; for boot and setup, the next attempt."""
 
     kind: Activity
     start: datetime

@@ -250,7 +250,7 @@ class Published(Model):
 class CostStudy(Model):
     """
     A cost study. `within` is the share by which a figure may differ from a published figure. Times and costs are
-    normalised by those of the place `base`; None means the first place.
+    relative to the place `base`; None means the first place.
     """
 
     title: Remark

@@ -58,10 +58,10 @@ class Question(msgspec.Struct, frozen=True):
 
 class Doubt(msgspec.Struct, frozen=True):
     """
-    The uncertainty of the job itself; each lifetime draws its own values.
+    The uncertainty of the job's figures; each lifetime draws its own values.
 
     The work is wrong by up to the share `work_share` either way. A changeover takes one of `changeovers_s`, or the
-    job's own figure if that is empty, multiplied or divided by up to `changeover_factor`.
+    job's figure if there are none, multiplied or divided by up to `changeover_factor`.
     """
 
     work_share: float = 0.0

@@ -12,10 +12,10 @@ Each decision makes a new study from the ledgers of the runs, so there is no oth
 Once all trials have begun, the rest of the budget may go to trials that were stopped, the most promising first.
 
 Halving is asynchronous: trials are compared when they have logged the metric after their first `grace_epochs` epochs,
-after `keep_one_in` times as many, and so on. At each comparison, a trial goes on if it is in the best share of
+after `keep_one_in` times as many, and so on. At each comparison, a trial continues if it is in the best share of
 1/`keep_one_in` among the trials that have come as far. No trial waits for another.
 
-Moments are wall-clock times, which trials of any clock share.
+Moments are wall-clock times, because the clocks of trials may run at different speeds.
 """
 
 from __future__ import annotations
@@ -489,7 +489,7 @@ def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: 
     """
     Return the stopped trials that can be carried on within the sweep's budget and deadline, the most promising first.
 
-    Trials with the most epochs come first, and trials with equally many epochs in the order of their ranks there.
+    Trials with the most epochs come first; trials with equally many epochs are ordered by their rank at this epoch.
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)
     free = plan.max_parallel - sum(not each.settled for each in trials)
