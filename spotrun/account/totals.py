@@ -1,8 +1,8 @@
 """
-Computes the dollars and counts of a run as sums that only grow.
+Computes the dollars and counts of a run as cumulative sums.
 
-Each sum is rounded to nano-dollars once at each boundary and then only subtracted, so no cent is lost or added between
-the epochs.
+Each sum is rounded to nano-dollars at each boundary between epochs. An epoch is the difference of two such sums, so the
+epochs add up to the total exactly.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ class Bill:
     The costs and counts accrued by a moment, or between two moments.
 
     `counterfactual_usd` is the cost of the same productive time on demand on the same instance type, together with one
-    start (the run's first boot, setup and restore). It leaves out the time that the training would have stood still for
-    checkpoints. `paid` is the billed time of all instances: two that overlap count twice, and time that the cloud
-    forgives counts as zero. `own_usd` is the wear and power of the user's own machine, and `own_paid` its time.
-    `waiting_usd` is the part of the instance dollars that accrued while members of a gang were ready and not in any
-    attempt.
+    start (the run's first boot, setup and restore), but without stalls for checkpoints. `paid` is the billed time of
+    all instances: two that overlap count twice, and time that the cloud does not bill counts as zero. `own_usd` is the
+    wear and power of the user's own machine, and `own_paid` its time. `waiting_usd` is the part of the instance dollars
+    that accrued while members of a gang were ready and not in any attempt.
     """
 
     spot_usd: Decimal
@@ -88,9 +87,7 @@ class Tally:
 
 
 class Integral:
-    """
-    The integral over time of amounts that each last from one moment to another, such as bytes kept or dollars an hour.
-    """
+    """The integral over time of amounts, each from one moment to another, such as stored bytes or dollars an hour."""
 
     def __init__(self, stretches: Iterable[tuple[datetime, datetime, Decimal]]) -> None:
         changes: list[tuple[datetime, Decimal]] = []
@@ -126,8 +123,8 @@ class Machines:
     """
     The cost of the instances of one capacity type, up to any moment.
 
-    Each bill is rounded separately. The bills of instances that are gone are added up once; each call computes only the
-    bills of the few instances that ran at the requested moment.
+    Each instance's bill is rounded separately. The bills of instances that are gone are added up once; each call
+    computes only the bills of the few instances that ran at the requested moment.
     """
 
     def __init__(self, meters: Iterable[Meter | Stretch]) -> None:
@@ -161,8 +158,6 @@ class Machines:
 
 
 class Totals:
-    """The whole bill of a run, up to any moment."""
-
     def __init__(self, state: RunState, spans: tuple[Span, ...], horizon: datetime) -> None:
         rule = state.created.billing
         self._storage_prices = state.created.storage
@@ -254,11 +249,10 @@ def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
     """
-    Return the price that the job is compared with (`report.baseline`); None for the on-demand price of the type that
-    trained.
+    Return the hourly price of the job's `report.baseline`; None for the on-demand price of the type that trained.
 
-    It is also None if the job names a type whose price was not looked up, as in a rehearsal; the assumptions report
-    that.
+    It is also None if the job names a type whose price was not looked up, as in a rehearsal; then the assumptions
+    mention the type.
     """
     report = state.created.job("report")
     found = report.get("baseline", ON_DEMAND)

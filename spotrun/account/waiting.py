@@ -1,7 +1,4 @@
-"""
-The cost of members of a gang while they are ready but not in any attempt, because other members boot or are missing.
-Pure.
-"""
+"""The cost of members of a gang while they are ready but in no attempt, waiting for other members. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from spotrun.run.state import Attempt, RunState
 
 
 class Stretch(NamedTuple):
-    """A part of a meter, from one moment to another, with a meter's methods."""
+    """A part of a meter's time, with a meter's methods."""
 
     meter: Meter
     billed_from: datetime
@@ -34,7 +31,7 @@ class Stretch(NamedTuple):
 
 
 def waiting(state: RunState, horizon: datetime) -> Iterator[Stretch]:
-    """Yield each member's waiting stretches, as of `horizon`. A member that its gang let go has none (protocol 32)."""
+    """Yield each member's waiting stretches up to `horizon`; none after its gang let it go (protocol 32)."""
     if not state.of_gangs:
         return
     trained: defaultdict[MemberName, list[Attempt]] = defaultdict(list)

@@ -48,19 +48,15 @@ from spotrun.units import count_of, to_the_second
 LOOK_S = 0.25
 """Seconds of system time between two checks of the trials' progress."""
 LEAVE_WITHIN_S = 90.0
-"""
-Maximum seconds of system time for the trials to end. The end of a run waits up to a minute for its instances to be
-gone.
-"""
+"""Maximum seconds of system time for the trials to end. A run waits up to a minute for the end of its instances."""
 Watch = Callable[[Sequence[Progress]], None]
 """Receives the progress of each trial that is running."""
 
 
 class PlannedTrial(NamedTuple):
     """
-    A trial of `job` that can be rented: its run, its hourly prices, and the minimum budget with which it begins.
-
-    `job_digest` is the digest of the job without the settings that a bench varies.
+    A trial of `job` that can be rented: the job file of its run, its hourly prices, and the minimum budget with which
+    it begins. `job_digest` is the digest of the job without the settings that a bench varies.
     """
 
     job: str
@@ -72,7 +68,7 @@ class PlannedTrial(NamedTuple):
 
 
 class BenchPlan(NamedTuple):
-    """A bench that can begin. `base` is the type that all other types are compared with."""
+    """A bench that can begin. `base` is the type with which all others are compared."""
 
     job: RunSpec
     trials: Sequence[PlannedTrial]
@@ -105,7 +101,7 @@ def wanted(path: Path, arguments: Sequence[str], wish: BenchFlags) -> BenchPlan:
 
 def planned(job: RunSpec, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]) -> Iterator[PlannedTrial]:
     """
-    Find the prices and minimum budget of each trial of `job`; `specs` are the runs that measure the trials. Nothing is
+    Find the prices and minimum budget of each trial of `job`; `specs` are the jobs of the trials' runs. Nothing is
     rented. The market of each kind is read once.
 
     Raises:
@@ -124,7 +120,7 @@ def require_budget(trials: Sequence[PlannedTrial], budget: Decimal | None) -> No
     Check that each trial could begin with the whole budget.
 
     Raises:
-        SpecInvalid: one of the trials needs more to begin.
+        SpecInvalid: a trial needs more to begin.
     """
     if budget is None:
         return
@@ -144,8 +140,8 @@ def measuring(
     """
     Yield the rows of the trials, each as soon as it is measured.
 
-    `budget` is for all trials together. At most `max_parallel` run at the same time; None means one of each kind.
-    However the block ends, nothing that was rented in it is left running.
+    `budget` is for all trials together. At most `max_parallel` run at the same time; None means one of each kind. At
+    the end of the block, even after an error, everything that was rented in it is ended.
     """
     bench = _Bench(trials, steps, budget, max_parallel, watch)
     try:
@@ -156,7 +152,7 @@ def measuring(
 
 
 class _Bench:
-    """All trials: those that wait, and those that run, each with a share of the budget."""
+    """The trials that wait, and the trials that run, each with a share of the budget."""
 
     def __init__(
         self, trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
@@ -181,10 +177,7 @@ class _Bench:
                 yield self._row(ended)
 
     def _begin(self) -> BenchRow | None:
-        """
-        Begin the trials whose turn it is. If the budget can never pay for the first of them, return a row for it; else
-        None.
-        """
+        """Begin the trials whose turn it is. If the budget can never pay for the first one, return a row for it."""
         kinds = [self._trials[number].trial.kind for number in self._waiting]
         places = next_ones(kinds, [each.kind for each in self._going], self._max_parallel)
         turns = [self._waiting[place] for place in places]
@@ -226,7 +219,7 @@ class _Abandoned(Exception):
 
 
 class _TrialRun:
-    """One run, from its launch until nothing of it is left, in its own thread."""
+    """The run of a trial, from its creation until nothing of it is left running, in its own thread."""
 
     def __init__(
         self,
@@ -237,7 +230,6 @@ class _TrialRun:
         steps: int,
         ended: Queue[_TrialRun],
     ) -> None:
-        """Create the run."""
         self.budget_usd = budget_usd
         self.progress = Progress(planned.trial, number, trials, 0, steps, None)
         self._planned = planned
@@ -298,7 +290,7 @@ class _TrialRun:
             request_stop(self._run)
 
     def row(self) -> BenchRow:
-        """Return the result of the trial, which has ended. Raise the error that ended it, if there was one."""
+        """Return the result of the trial, which has ended, or raise the error that ended it."""
         if self._failure is not None:
             raise self._failure
         run, state = self._run, self._run.ledger.state
@@ -330,12 +322,12 @@ class _TrialRun:
         assert state.terminal is not None
         lasted = state.terminal.at - state.created_at
         if state.terminal.outcome == "completed":
-            return "it ended before its beginning was over; let it train longer"
+            return "it ended during its first steps, which are not measured; let it train longer"
         steps, time = count_of(self._meter.warm_up + 1, "step"), to_the_second(lasted)
         return f"it did not make {steps} in {time} ({detail}); give it more by --trial-timeout or --budget"
 
     def _keep(self, run: OpenRun, measured: Measurement) -> None:
-        """Keep the measured speed for later runs of the job."""
+        """Store the measured speed for later runs of the job."""
         kind = self._planned.trial.kind
         if kind is None:
             return

@@ -1,8 +1,8 @@
 """
-Measures how fast a training runs once it runs evenly, from its agent's status. Pure.
+Measures the steady speed of a training, from its agent's status. Pure.
 
-The first steps are left out: they compile, allocate, and fill the loaders' queues. The rest is cut into blocks, whose
-rates show how evenly the training runs.
+The first steps are left out: they compile, allocate, and fill the loaders' queues. The other steps are divided into
+blocks, whose rates show how even the speed is.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ QUARTERS = 4
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A measurement of `steps` steps and `samples` samples in `seconds` of training, without the beginning.
+    A measurement of `steps` steps and `samples` samples in `seconds` of training, without the first steps.
 
-    `low` and `high` are the quartiles of the blocks' steps per second. `doubt` is the share by which the seconds per
-    step may be wrong in 19 of 20 cases, estimated from how unevenly the blocks went; 0 if there is only one block.
+    `low` and `high` are the quartiles of the blocks' steps per second. `doubt` is the half-width of the 95 % confidence
+    interval of the seconds per step, as a share, from the spread of the blocks; 0 if there is only one block.
     `data_wait`, `cpu_share` and `gpu_share` are shares of that time; None if unknown. `memory_bytes` is the most memory
     that was used on the machine, `gpu_memory_bytes` on all its GPUs together.
     """
@@ -51,17 +51,17 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples per second; None if the training does not report how many samples its batches hold."""
+        """Samples per second; None if the training does not report the sizes of its batches."""
         return self.samples / self.seconds if self.samples else None
 
     @property
     def samples_total(self) -> float | None:
-        """Samples of the whole training; None if the training does not report when it ends."""
+        """Samples of the whole training; None if the training does not report its number of steps or its samples."""
         return None if self.steps_total is None or not self.samples else self.steps_total * self.samples / self.steps
 
 
 class Meter:
-    """Collects an agent's status repeatedly until there is enough: `steps` after the first `warm_up`."""
+    """Collects an agent's statuses until `steps` steps are measured, after the first `warm_up` steps."""
 
     def __init__(self, steps: int, warm_up: int = WARM_UP_STEPS) -> None:
         self._steps = steps
@@ -75,10 +75,7 @@ class Meter:
         self._status: AgentStatus | None = None
 
     def show(self, status: AgentStatus) -> None:
-        """
-        Take a status. An agent that was started again, for example on another instance, counts from zero and warms up
-        again.
-        """
+        """Add a status. If its agent was started again, the measurement begins again."""
         now = status.trained
         if status.launch != self._launch or now.steps < self._last.steps:
             self._launch, self._warm, self._from, self._blocks, self._usages = status.launch, False, now, [], []
@@ -102,7 +99,6 @@ class Meter:
 
     @property
     def steps(self) -> int:
-        """Number of steps that were measured."""
         return sum(block.steps for block in self._blocks)
 
     @property

@@ -21,8 +21,6 @@ OUT_OF_MEMORY = ("out of memory", "outofmemory", "oom-kill", "cannot allocate me
 
 
 class Fate(StrEnum):
-    """The end of a trial."""
-
     MEASURED = "measured"
     OUT_OF_MEMORY = "out of memory"
     FAILED = "failed"
@@ -31,10 +29,7 @@ class Fate(StrEnum):
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    The hourly prices, in US dollars, of the cheapest instances that suit a trial; None if none of that capacity type
-    suits.
-    """
+    """The hourly US dollars of the cheapest instances that suit a trial; None if none of the capacity type suits."""
 
     spot: Decimal | None = None
     on_demand: Decimal | None = None
@@ -60,8 +55,8 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     """
     A trial and its result.
 
-    `instance_type` is the type that it trained on, "" if it never trained. `begins_s` are the run seconds from its
-    launch to its first step, by cause. `usd` is the trial's cost, and `reason` is why it has no figures.
+    `instance_type` is the type on which it trained, "" if it never trained. `begins_s` are the seconds of run time from
+    its creation to its first step, by cause. `usd` is the trial's cost, and `reason` is why it has no figures.
     """
 
     trial: BenchTrial
@@ -91,7 +86,7 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     def hours(self, samples: float | None = None) -> float | None:
         """
         Return the hours of training for the whole job, or for `samples` samples, without validations, starts and
-        interruptions. None if unknown.
+        interruptions; None if unknown.
         """
         if self.measured is None:
             return None
@@ -115,10 +110,9 @@ def devices_of(row: BenchRow) -> int:
 
 def efficiency(row: BenchRow, rows: Iterable[BenchRow]) -> float | None:
     """
-    Return the share of one device's rate that each of several devices contributes: the rate of all, divided by their
-    number times the rate of one.
+    Return the scaling efficiency: the rate of n devices, divided by n times the rate of one device.
 
-    None for one device, or if one device was not measured alone with the same batch size and precision.
+    None for one device, or if one device was not measured with the same batch size and precision.
     """
     number = devices_of(row)
     alone = next((each for each in rows if devices_of(each) == 1 and _but_for_devices(each, row)), None)
@@ -138,9 +132,7 @@ def _device(row: BenchRow) -> str:
 
 
 def begins_s(state: RunState) -> dict[str, float]:
-    """
-    Return the seconds from a run's creation to its first step, by cause: wait, boot, setup and restore of its account.
-    """
+    """Return the seconds from a run's creation to its first step, by activity: wait, boot, setup and restore."""
     found: dict[str, float] = {}
     for span in timeline(state, state.created_at if state.terminal is None else state.terminal.at):
         if span.kind in (Activity.PRODUCTIVE, Activity.REWORK, Activity.STALL):
@@ -155,7 +147,7 @@ def fate_of(detail: str) -> Fate:
 
 
 def best(rows: Iterable[BenchRow]) -> BenchRow | None:
-    """Return the row with the most samples for a dollar, at the lower of its prices; None if none was measured."""
+    """Return the row with the most samples per dollar, at the lower of its prices; None if none was measured."""
     priced = [(value, row) for row in rows if (value := row.per_usd(cheapest(row.prices))) is not None]
     return max(priced, key=lambda each: each[0])[1] if priced else None
 

@@ -2,8 +2,8 @@
 Forecasts a job with a choice of kinds: simulates lifetimes in which the real policy decides, with all kinds and with
 each kind alone.
 
-In each lifetime every kind has its own true speed. It is drawn around the estimate, which is the published figure and
-may be wrong by up to a factor of three either way (`spotrun.policy.throughput`). The run has to measure it.
+In each lifetime every kind has a true speed, drawn around its published speed. The published speed may be wrong by up
+to a factor of three either way (`spotrun.policy.throughput`), so the simulated run has to measure the true one.
 """
 
 from __future__ import annotations
@@ -39,10 +39,7 @@ ALL = "all types"
 
 
 class Way(msgspec.Struct, frozen=True):
-    """
-    A row of the forecast: the job with a set of offerings. A lifetime that trains for longer than `given_up_s` is given
-    up.
-    """
+    """A row of the forecast: the job with a set of offerings. A lifetime is given up after `given_up_s` seconds."""
 
     strategy: str
     market: str
@@ -53,8 +50,8 @@ class Way(msgspec.Struct, frozen=True):
 
 class Choice(msgspec.Struct, frozen=True):
     """
-    The common input for the lifetimes of all rows. `times` is the estimated speed of each kind, relative to the first
-    kind.
+    The common input for the lifetimes of all rows. `times` has the estimated speed of each kind, relative to the first
+    kind; `types` has the kind of each instance type.
     """
 
     ways: tuple[Way, ...]
@@ -81,9 +78,7 @@ def forecast_of_kinds(
     source: Source,
     progressed: Callable[[int, int], None],
 ) -> tuple[list[Forecast], tuple[Share, ...]]:
-    """
-    Return a row for each way, and the kinds that will probably do the work. All ways meet the same markets and speeds.
-    """
+    """Return a row for each way, on the same markets and speeds; and the kinds that will probably do the work."""
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     lives = range(min(lifetimes, LIFETIMES_MAX))
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -138,7 +133,7 @@ def _pools(offerings: Sequence[Offering]) -> SpotPools:
 
 def _work_s(choice: Choice, seed: int) -> dict[str, float]:
     """
-    Return the seconds of the whole work on each instance type in one lifetime. On the first kind this is the job's own
+    Return the seconds of the whole work on each instance type in one lifetime. On the first kind, this is the job's
     estimate, varied within its doubt.
     """
     rng = np.random.default_rng((seed, 4))
@@ -170,10 +165,7 @@ def choice_of(
     strategy: str,
     checkpoint_bytes: int,
 ) -> Choice:
-    """
-    Return the input for a forecast with these rows: the whole choice, each kind alone with the same strategy, and
-    on-demand alone.
-    """
+    """Return the input for these rows: the whole choice, each kind alone with the same strategy, on-demand alone."""
     kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]
     times = _believed(spec, offerings, created)
     slower = PUBLISHED_DOUBT**2
@@ -198,7 +190,7 @@ def _believed(spec: RunSpec, offerings: Sequence[Offering], created: RunCreated)
 
 
 def _alone(spec: RunSpec, kind: Kind, times: float) -> RunSpec:
-    """Return the same job with only this kind. Its expected work is the estimate for this kind."""
+    """Return the job with only this kind, and with the expected work on this kind."""
     named = AnyOf((kind,)) if isinstance(kind, NamedType) else kind
     resources = spec.resources.model_copy(update={"accelerators": named})
     expected = spec.policy.expected_work

@@ -1,17 +1,17 @@
 """
-A run's life as nested stretches of time, with the times of its ledger, for tools that draw traces.
+Divides a run's time into nested stretches, with the times of its ledger, for tools that draw traces.
 
     run
-    ├── launch             from the request for instances to the end of the last of them
-    │   ├── boot, setup    the way to an attempt
-    │   └── attempt        from its takeover until the run knew of its end
+    ├── launch             from the request for instances to the end of the last instance
+    │   ├── boot, setup    before an attempt
+    │   └── attempt        from its takeover until the ledger records its end
     │       ├── training, and each kind of downtime
-    │       └── checkpoint from the moment that it holds until it is durable
+    │       └── checkpoint from its snapshot until it is durable
     ├── wait, detect, paused
-    └── epoch              it may take several attempts
+    └── epoch              may need several attempts
 
-While a run goes on, only launches, attempts and checkpoints that are over are reported: later entries may still change
-how an instant is classified.
+Before the end of a run, only launches, attempts and checkpoints that are over are reported, because later entries may
+change the kind of a moment (training, rework).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Stretch(NamedTuple):
     """
     A stretch of a run's time, in run time.
 
-    `key` identifies it within its run, forever; `within` is the key of the stretch that contains it. `failed` is why it
-    is a failure, "" if it is not.
+    `key` identifies it within its run, and never changes; `within` is the key of the stretch that contains it. `told`
+    are its attributes. `failed` is the reason of a failure; "" if there was none.
     """
 
     key: str
@@ -51,7 +51,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(state: RunState) -> Iterator[Stretch]:
-    """Yield all stretches that are over, none before the stretch that contains it."""
+    """Yield all stretches that are over, each after the stretch that contains it."""
     if state.terminal is not None:
         yield _run(state)
     for launch in state.launches.values():
@@ -98,7 +98,7 @@ def _launch(launch: Launch, end: datetime) -> Stretch:
 
 
 def _end_of(launch: Launch) -> datetime | None:
-    """Return the end of a launch; None while an instance of it may run, or may still start."""
+    """Return the end of a launch; None while one of its instances may run or start."""
     if launch.gone is not None:
         return launch.gone.ended_at
     return launch.closed_at if launch.recorded is None else None
@@ -154,8 +154,5 @@ def _key_of(launch: Launch) -> str:
 
 
 def in_order(stretch: Stretch) -> tuple[datetime, datetime]:
-    """
-    Return the stretch's start and end in order: writers' clocks differ, so an end may have been recorded before its
-    start.
-    """
+    """Return the stretch's start and end, corrected if differing clocks put the end before the start."""
     return stretch.start, max(stretch.start, stretch.end)

@@ -36,10 +36,10 @@ from spotrun.verify.kills import Killed
 from spotrun.verify.sandbox import Sandbox, environment
 
 LOOK_EVERY_S = 0.1
-"""System time between two checks of the run and its trace."""
+"""Seconds of system time between two checks of the run and its trace."""
 SEED = "1"
 STARTED = "2025-01-01T12:00:00+00:00"
-"""The start time that both trainings get. In a real run, all attempts get the same start time too."""
+"""The start time that both trainings receive. In a real run, all attempts receive the same start time too."""
 LEFT_OUT = "checkpoint.files.exclude names it"
 
 
@@ -60,8 +60,7 @@ Watch = Callable[[RehearsalProgress], None]
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     """
     A training that reached its end: the traces of its ranks, and the files that it left. `refused` has the reason for
-    each file that no checkpoint carries, and `not_carried` names state that changed and is in no checkpoint. `state` is
-    the state of the run.
+    each file that no checkpoint includes, and `not_carried` names state that changed and is in no checkpoint.
     """
 
     ranks: dict[int, Trace]
@@ -83,8 +82,6 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsal:
-    """Runs `spec` in `sandbox`, with the kills in `plan`."""
-
     def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, plan: Sequence[Killed] = ()) -> None:
         self._name = name
         self._plan = plan
@@ -157,7 +154,7 @@ class Rehearsal:
     # -- killing -----------------------------------------------------------------------------------------------------
 
     def _kill_if_due(self, trace: Trace) -> bool:
-        """Kill the trainer that waits at its step. Return True if there was one."""
+        """Kill the trainer, or its instance, if it waits at the step of the next kill. Return True if it did."""
         held_at = trace.held_at
         if len(held_at) <= len(self._kills):
             return False
@@ -190,9 +187,7 @@ class Rehearsal:
             raise failure(self._name, self._kills, end.outcome, in_one_line(end.detail))
 
     def _files(self) -> tuple[Folder, dict[str, str]]:
-        """
-        Return the files that the script has written by its end, and the reason for each file that cannot be compared.
-        """
+        """Return the files that the script has written, and the reason for each file that cannot be compared."""
         last = list(self._ledger.refresh().attempts.values())[-1]
         disk = self._cloud.folder(last.instance_id)
         seen = survey(disk / "work", remembered(disk / "files-before.json"), lambda _: True)
@@ -228,8 +223,8 @@ def require_steps(rehearsed: Rehearsed, name: str) -> None:
 
 def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> RunEnded:
     """
-    Return the error for a training that did not reach its end. If there are `kills`, this is the interrupted training,
-    and the straight training has reached its end. `detail` includes advice if spotrun refused the training.
+    Return the error for a training that did not reach its end: the interrupted training if there are `kills`, else a
+    straight one. `detail` includes advice if spotrun refused the training.
     """
     told, _, advice = detail.partition(ADVICE)
     after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""
@@ -247,4 +242,4 @@ def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> Ru
 
 
 ADVICE = "; try: "
-"""The separator between a message and its advice. The script's own errors lack advice."""
+"""The separator between a message of spotrun and its advice."""

@@ -370,7 +370,7 @@ def test_a_bench_with_another_batch_is_named_with_what_to_type(planned_job: Path
     said = spotrun("plan", "net.yaml")
     assert said.code == SpecInvalid.exit_code
     assert "it is not known how long this training takes" in said.err
-    line = f"the bench of {START:%Y-%m-%d} trained with batch 64: `spotrun plan net.yaml -- --batch-size 64` goes by it"
+    line = f"the bench of {START:%Y-%m-%d} trained with batch 64: `spotrun plan net.yaml -- --batch-size 64` uses it"
     assert f"try: {line}; or give --work 3h" in said.err
     assert "2h00m of work" in spotrun("plan", "net.yaml", "--lifetimes", 1, "--", "--batch-size", 64).out
     planned_job.write_text(planned_job.read_text().replace("'16'", "'16', --lr, '1'"))
