@@ -17,7 +17,7 @@ from itertools import zip_longest
 from spotrun.account.cross_region import BYTES_PER_GB, crossings
 from spotrun.account.outcome import interrupted
 from spotrun.account.timeline import FOREVER, Activity, Span, account_end
-from spotrun.account.waiting import Stretch, waiting
+from spotrun.account.waiting import WaitingInterval, waiting
 from spotrun.offering import CapacityType
 from spotrun.run.billing import NANO_DOLLAR, ZERO, Meter, to_nano
 from spotrun.run.bounds import amount_of
@@ -127,8 +127,8 @@ class Machines:
     computes only the bills of the few instances that ran at the requested moment.
     """
 
-    def __init__(self, meters: Iterable[Meter | Stretch]) -> None:
-        changes: list[tuple[datetime, bool, Meter | Stretch]] = []
+    def __init__(self, meters: Iterable[Meter | WaitingInterval]) -> None:
+        changes: list[tuple[datetime, bool, Meter | WaitingInterval]] = []
         for meter in meters:
             if meter.billed_from is not None:
                 changes.append((meter.billed_from, False, meter))
@@ -136,7 +136,7 @@ class Machines:
                     changes.append((max(meter.billed_from, meter.ended_at), True, meter))
         self._moments: list[datetime] = []
         self._settled = [(ZERO, timedelta(0))]
-        self._running: list[tuple[Meter | Stretch, ...]] = [()]
+        self._running: list[tuple[Meter | WaitingInterval, ...]] = [()]
         for moment, ends, meter in sorted(changes, key=lambda change: change[:2]):
             (usd, paid), running = self._settled[-1], self._running[-1]
             if ends:

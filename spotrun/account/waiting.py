@@ -13,7 +13,7 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import Attempt, RunState
 
 
-class Stretch(NamedTuple):
+class WaitingInterval(NamedTuple):
     """A part of a meter's time, with a meter's methods."""
 
     meter: Meter
@@ -30,7 +30,7 @@ class Stretch(NamedTuple):
         return self.meter.time_until(until) - self.meter.time_until(since)
 
 
-def waiting(state: RunState, horizon: datetime) -> Iterator[Stretch]:
+def waiting(state: RunState, horizon: datetime) -> Iterator[WaitingInterval]:
     """Yield each member's waiting stretches up to `horizon`; none after its gang let it go (protocol 32)."""
     if not state.of_gangs:
         return
@@ -46,7 +46,7 @@ def waiting(state: RunState, horizon: datetime) -> Iterator[Stretch]:
             if member.ready_since is None:
                 continue
             for since, ended_at in _between(name, member.ready_since, until, trained[name]):
-                yield Stretch(meter, since, ended_at)
+                yield WaitingInterval(meter, since, ended_at)
 
 
 def _between(

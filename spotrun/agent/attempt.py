@@ -20,12 +20,12 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.attempt_loop import AttemptLoop
 from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.files.commit_files import CommitFiles
-from spotrun.agent.files.content_store import Pieces
+from spotrun.agent.files.content_store import ContentStore
 from spotrun.agent.files.outputs import OutputKeeper
 from spotrun.agent.gang.rendezvous import Rendezvous
 from spotrun.agent.gang_state import OthersState
 from spotrun.agent.gang_watch import GangWatch
-from spotrun.agent.grace_period import Drain
+from spotrun.agent.grace_period import GracePeriod
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.machine import process_groups
 from spotrun.agent.machine.cpu_priority import CpuPriority
@@ -71,7 +71,7 @@ class AttemptRun:
         self._place = place
         self._gang = None if place is None else GangWatch(context, place)
         self._trainers = Trainers(context, spare, place)
-        self._pieces = Pieces(context)
+        self._pieces = ContentStore(context)
         self._files = CommitFiles(context, self._pieces)
         worker = Worker(
             context.store,
@@ -88,7 +88,7 @@ class AttemptRun:
         )
         self._saver = Saver(worker, self._trainers.release, self._trainers.spend, CpuPriority())
         self._watch = StateWatch(context, self._files)
-        self._drain = Drain(context.clock)
+        self._drain = GracePeriod(context.clock)
         assignment = context.assignment
         self._journal = AttemptJournal(
             context.recorder,

@@ -8,7 +8,7 @@ from typing import NoReturn
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.outputs import GIVE_UP_AFTER_S, HAND_OVER_AFTER_S, OutputKeeper
-from spotrun.agent.grace_period import LAST_WORD_MIN_S, LAST_WORD_S, Drain
+from spotrun.agent.grace_period import LAST_WORD_MIN_S, LAST_WORD_S, GracePeriod
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.processes.trainers import Trainers
 from spotrun.run.events import BillingRule, Cause
@@ -25,7 +25,12 @@ class AttemptEnd:
     """Ends the attempt: each method raises PowerOff. `final` is the commit of the training's last snapshot."""
 
     def __init__(
-        self, context: AgentContext, journal: AttemptJournal, drain: Drain, trainers: Trainers, outputs: OutputKeeper
+        self,
+        context: AgentContext,
+        journal: AttemptJournal,
+        drain: GracePeriod,
+        trainers: Trainers,
+        outputs: OutputKeeper,
     ) -> None:
         self._context = context
         self._journal = journal

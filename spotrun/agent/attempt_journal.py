@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from spotrun.agent.inbox import NoticeHeard, NoticesLost, PowerOff, Said, SaveRefused
+from spotrun.agent.inbox import NoticeHeard, NoticesLost, PowerOff, SaveRefused, TrainerMessage
 from spotrun.agent.recorder import unless
 from spotrun.agent.saver import DETAIL_MAX, finite
 from spotrun.errors import SpotrunError
@@ -113,7 +113,7 @@ class AttemptJournal:
         )
         self._append_later(unless(lambda state: has_begun(self._trainer(state, incarnation)), event))
 
-    def epoch_completed(self, ended: EpochEnded, said: Said) -> None:
+    def epoch_completed(self, ended: EpochEnded, said: TrainerMessage) -> None:
         event = EpochCompleted(
             attempt=self.attempt,
             epoch=ended.epoch,

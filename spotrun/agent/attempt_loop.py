@@ -17,7 +17,7 @@ from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.fits import afresh_after
-from spotrun.agent.grace_period import Drain
+from spotrun.agent.grace_period import GracePeriod
 from spotrun.agent.inbox import (
     TURN_S,
     CameTooLate,
@@ -31,7 +31,6 @@ from spotrun.agent.inbox import (
     NoticeHeard,
     NoticesLost,
     PowerOff,
-    Said,
     SaveAbandoned,
     Saved,
     SaveFailed,
@@ -41,6 +40,7 @@ from spotrun.agent.inbox import (
     StateFrozen,
     StateSpread,
     Stranger,
+    TrainerMessage,
 )
 from spotrun.agent.pace import Pace
 from spotrun.agent.preemption import Preemption
@@ -72,7 +72,7 @@ class AttemptLoop:
     _saver: Saver
     _watch: StateWatch
     _pace: Pace
-    _drain: Drain
+    _drain: GracePeriod
     _ending: AttemptEnd
     _backpressure: Backpressure
 
@@ -141,7 +141,7 @@ class AttemptLoop:
 
     def _take(self, letter: Letter) -> None:
         match letter:
-            case Said() if letter.incarnation == self._trainer.number:
+            case TrainerMessage() if letter.incarnation == self._trainer.number:
                 self._training.hear(letter)
             case Exited() if letter.incarnation == self._trainer.number:
                 self._trainer.ended(letter)

@@ -26,7 +26,7 @@ DRAIN_WINDOW_S = 120.0
 STANDBY_MAX_S = 1800.0
 
 
-class Standing(Enum):
+class AgentAction(Enum):
     """The next action of an agent, decided from the ledger."""
 
     START = auto()
@@ -35,7 +35,7 @@ class Standing(Enum):
     LEAVE = auto()
 
 
-def standing(state: RunState, launch_number: int) -> Standing:
+def standing(state: RunState, launch_number: int) -> AgentAction:
     """
     Return the agent's next action (protocol 12).
 
@@ -43,13 +43,13 @@ def standing(state: RunState, launch_number: int) -> Standing:
     """
     launch = state.launches.get(launch_number)
     if launch is None or state.terminal is not None:
-        return Standing.LEAVE
+        return AgentAction.LEAVE
     if launch.attempt is not None:
-        return Standing.CONTINUE if state.current_attempt == launch.attempt else Standing.LEAVE
+        return AgentAction.CONTINUE if state.current_attempt == launch.attempt else AgentAction.LEAVE
     newest_started = max((other.number for other in state.launches.values() if other.attempt is not None), default=-1)
     if not launch.pending or launch.condemned is not None or launch_number < newest_started:
-        return Standing.LEAVE
-    return Standing.START if state.current is None else Standing.STAND_BY
+        return AgentAction.LEAVE
+    return AgentAction.START if state.current is None else AgentAction.STAND_BY
 
 
 def is_fenced(state: RunState, attempt: int) -> bool:
@@ -58,7 +58,7 @@ def is_fenced(state: RunState, attempt: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Leaving:
+class PredecessorLeaving:
     """A predecessor that leaves within `window_s`. The standby read this at `seen_s`, in its monotonic run time."""
 
     seen_s: float
@@ -79,8 +79,13 @@ def leaving_window_s(state: RunState) -> float | None:
 
 
 def standby_verdict(
-    state: RunState, launch: int, leaving: Leaving | None, began_s: float, now_s: float, max_s: float = STANDBY_MAX_S
-) -> Standing:
+    state: RunState,
+    launch: int,
+    leaving: PredecessorLeaving | None,
+    began_s: float,
+    now_s: float,
+    max_s: float = STANDBY_MAX_S,
+) -> AgentAction:
     """
     Return the next action of a standby (protocol 13): START to take over, STAND_BY to keep waiting.
 
@@ -91,11 +96,13 @@ def standby_verdict(
     - Otherwise it never takes over, and leaves after `max_s`.
     """
     now = standing(state, launch)
-    if now is not Standing.STAND_BY:
+    if now is not AgentAction.STAND_BY:
         return now
     if leaving is not None:
-        return Standing.START if now_s - leaving.seen_s >= leaving.window_s + STANDBY_GRACE_S else Standing.STAND_BY
-    return Standing.LEAVE if now_s - began_s >= max_s else Standing.STAND_BY
+        return (
+            AgentAction.START if now_s - leaving.seen_s >= leaving.window_s + STANDBY_GRACE_S else AgentAction.STAND_BY
+        )
+    return AgentAction.LEAVE if now_s - began_s >= max_s else AgentAction.STAND_BY
 
 
 FAILED = 1

@@ -59,11 +59,11 @@ class Stage(Enum):
 class Times(Protocol):
     """The moments at which a training or a command has to stop, in monotonic run seconds."""
 
-    def leave_s(self, drain: Drain) -> float:
+    def leave_s(self, drain: GracePeriod) -> float:
         """Return when training has to stop to meet the deadline."""
         ...
 
-    def give_up_s(self, drain: Drain) -> float:
+    def give_up_s(self, drain: GracePeriod) -> float:
         """Return when a process that has not ended is killed: before the deadline, or some time after a drain began."""
         ...
 
@@ -73,7 +73,7 @@ class Times(Protocol):
 
 
 @dataclass
-class Drain:
+class GracePeriod:
     """
     The planned end of an attempt, without any action. `deadline_s` is when the attempt's time ends, and `draining_s`
     when the drain began, both in monotonic run time.
@@ -161,7 +161,7 @@ class SnapshotTimes:
     pace: Pace
     uploading: bool = False
 
-    def leave_s(self, drain: Drain) -> float:
+    def leave_s(self, drain: GracePeriod) -> float:
         assert drain.deadline_s is not None
         pace = self.pace
         commit_s = None if pace.commit_s is None else pace.commit_s + (pace.stall_s or 0.0)
@@ -171,7 +171,7 @@ class SnapshotTimes:
             return usual_s
         return max(usual_s, drain.deadline_s - drain.window_s * UPLOAD_ALONE_SHARE)
 
-    def give_up_s(self, drain: Drain) -> float:
+    def give_up_s(self, drain: GracePeriod) -> float:
         return drain.durable_by_s()
 
     def too_short(self, left_s: float) -> str:
@@ -187,10 +187,10 @@ class SnapshotTimes:
 class SigtermTimes:
     """The times of a command whose state is not saved. The agent sends SIGTERM as late as is safe."""
 
-    def leave_s(self, drain: Drain) -> float:
+    def leave_s(self, drain: GracePeriod) -> float:
         return drain.killed_at_s() - min(TERMINATED_WITHIN_S, drain.window_s / 2)
 
-    def give_up_s(self, drain: Drain) -> float:
+    def give_up_s(self, drain: GracePeriod) -> float:
         return drain.killed_at_s()
 
     def too_short(self, left_s: float) -> str:
@@ -208,10 +208,10 @@ class StateTimes(SigtermTimes):
     takes_s: float | None
     ended: bool = False
 
-    def leave_s(self, drain: Drain) -> float:
+    def leave_s(self, drain: GracePeriod) -> float:
         assert drain.deadline_s is not None
         margin_s = max(LAST_WORD_S, (NOTICE_MARGIN_S + LAST_WORD_MIN_S) * drain.clock.scale)
         return drain_moment(drain.deadline_s, drain.window_s, self.takes_s, 0.0, margin_s)
 
-    def give_up_s(self, drain: Drain) -> float:
+    def give_up_s(self, drain: GracePeriod) -> float:
         return drain.durable_by_s() if self.ended else drain.killed_at_s()

@@ -19,7 +19,7 @@ class PowerOff(Exception):
 
 
 @dataclass(frozen=True)
-class Said:
+class TrainerMessage:
     """A message from trainer `incarnation`, with its file descriptors. It was read at `at_s`, in monotonic run time."""
 
     incarnation: int
@@ -194,7 +194,7 @@ class CommonPartSent:
 
 
 Letter = (
-    Said
+    TrainerMessage
     | Exited
     | CameTooLate
     | Stranger
@@ -224,7 +224,7 @@ def forget(inbox: Inbox, incarnation: int) -> None:
         letter = inbox.get()
         if isinstance(letter, Exited) and letter.incarnation == incarnation:
             break
-        if not (isinstance(letter, Said | CameTooLate | Stranger) and letter.incarnation == incarnation):
+        if not (isinstance(letter, TrainerMessage | CameTooLate | Stranger) and letter.incarnation == incarnation):
             kept.append(letter)
     for letter in kept:
         inbox.put(letter)

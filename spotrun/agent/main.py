@@ -17,7 +17,7 @@ import traceback
 from spotrun.agent.agent_context import AgentContext, Assignment
 from spotrun.agent.attempt import AttemptRun
 from spotrun.agent.container import NoImageNow
-from spotrun.agent.decisions import Standing, standing
+from spotrun.agent.decisions import AgentAction, standing
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.machine import process_groups
 from spotrun.agent.membership import Membership
@@ -69,7 +69,7 @@ def _run(context: AgentContext) -> None:
     spare: TrainerProcess | None = None
     image = None
     try:
-        if verdict is not Standing.CONTINUE and _standing(context) is Standing.STAND_BY:
+        if verdict is not AgentAction.CONTINUE and _standing(context) is AgentAction.STAND_BY:
             if failure is not None:
                 raise PowerOff(f"set-up failed, and another instance trains: {failure}")
             spare = _early_trainer(context)
@@ -86,11 +86,11 @@ def _run(context: AgentContext) -> None:
             spare.kill()
 
 
-def _standing(context: AgentContext) -> Standing:
+def _standing(context: AgentContext) -> AgentAction:
     if context.assignment.member is not None:
-        return Standing.STAND_BY  # a member's next action is decided for each attempt
+        return AgentAction.STAND_BY  # a member's next action is decided for each attempt
     verdict = standing(context.recorder.state, context.assignment.launch)
-    if verdict is Standing.LEAVE:
+    if verdict is AgentAction.LEAVE:
         raise PowerOff("the run needs nothing from this instance")
     return verdict
 

@@ -20,7 +20,7 @@ from spotrun.agent.attempt_journal import APPEND_WITHIN_S, AttemptJournal
 from spotrun.agent.follower import Follower
 from spotrun.agent.gang import gang_decisions
 from spotrun.agent.gang.connectivity import Door
-from spotrun.agent.gang.gang_decisions import MemberStands
+from spotrun.agent.gang.gang_decisions import MemberAction
 from spotrun.agent.gang.rendezvous import Rendezvous
 from spotrun.agent.inbox import LedgerLost, NoticeHeard, PowerOff
 from spotrun.agent.processes.trainer import Newest
@@ -75,15 +75,15 @@ class Membership:
         while True:
             state = self._context.recorder.state
             match gang_decisions.stands(state, self._name):
-                case MemberStands.LEAVE:
+                case MemberAction.LEAVE:
                     raise PowerOff("the run needs nothing from this instance")
-                case MemberStands.TRAIN:
+                case MemberAction.TRAIN:
                     assert state.current is not None
                     return state.current
-                case MemberStands.SAY_READY:
+                case MemberAction.SAY_READY:
                     self._say_ready(state)
                     since_s = self._context.clock.monotonic()
-                case MemberStands.WAIT:
+                case MemberAction.WAIT:
                     self._start_if_due(state, self._context.clock.monotonic() - since_s)
             self._hear()
 

@@ -11,7 +11,7 @@ from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.outputs import OutputKeeper
-from spotrun.agent.grace_period import Drain, Stage
+from spotrun.agent.grace_period import GracePeriod, Stage
 from spotrun.agent.inbox import NoticeHeard
 from spotrun.agent.pace import Pace
 from spotrun.agent.processes.trainers import Trainers
@@ -31,7 +31,7 @@ class Preemption:
     _start: TrainerStart
     _saver: Saver
     _pace: Pace
-    _drain: Drain
+    _drain: GracePeriod
     _outputs: OutputKeeper
     _ending: AttemptEnd
 

@@ -7,8 +7,8 @@ import queue
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from spotrun.agent.agent_context import AgentContext
-from spotrun.agent.decisions import Leaving, Standing, leaving_window_s, standby_verdict
-from spotrun.agent.inbox import Exited, LedgerLost, LedgerRead, Letter, NoticeHeard, PowerOff, Said
+from spotrun.agent.decisions import AgentAction, PredecessorLeaving, leaving_window_s, standby_verdict
+from spotrun.agent.inbox import Exited, LedgerLost, LedgerRead, Letter, NoticeHeard, PowerOff, TrainerMessage
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.errors import CheckpointDamaged, StoreError
 from spotrun.run.state import Commit, RunState
@@ -74,20 +74,20 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
     prefetch = Prefetch(context)
     kept: list[Letter] = []
     began_s = context.clock.monotonic()
-    leaving: Leaving | None = None
+    leaving: PredecessorLeaving | None = None
     while True:
         state, now_s = context.recorder.state, context.clock.monotonic()
         window_s = leaving_window_s(state)
         if leaving is None and window_s is not None:
-            leaving = Leaving(now_s, window_s)
+            leaving = PredecessorLeaving(now_s, window_s)
         verdict = standby_verdict(state, context.assignment.launch, leaving, began_s, now_s)
-        if verdict is Standing.START:
+        if verdict is AgentAction.START:
             break
-        if verdict is not Standing.STAND_BY:
+        if verdict is not AgentAction.STAND_BY:
             raise PowerOff("the standby is not needed")
         prefetch.follow(state)
         came = _wait(context)
-        if any(isinstance(letter, Said | Exited) for letter in came):
+        if any(isinstance(letter, TrainerMessage | Exited) for letter in came):
             context.status.change(phase="standby")
         kept += came
     for letter in kept:

@@ -9,7 +9,7 @@ from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.gang_watch import GangWatch
-from spotrun.agent.grace_period import Drain
+from spotrun.agent.grace_period import GracePeriod
 from spotrun.agent.inbox import Exited
 from spotrun.agent.pace import Pace
 from spotrun.agent.preemption import Preemption
@@ -33,7 +33,7 @@ class TrainerExit:
     _preemption: Preemption
     _saver: Saver
     _pace: Pace
-    _drain: Drain
+    _drain: GracePeriod
     _ending: AttemptEnd
     _gang: GangWatch | None
 

@@ -16,12 +16,12 @@ from spotrun import address
 from spotrun.account.summary import summarise
 from spotrun.bench.meter import Measurement, Meter
 from spotrun.bench.report import Progress
-from spotrun.bench.result import BenchRow, Fate, Prices, begins_s, fate_of
+from spotrun.bench.result import BenchRow, Prices, TrialOutcome, begins_s, fate_of
 from spotrun.bench.trials import BenchTrial, spec_of, unnamed_arguments
 from spotrun.bench.turns import next_ones, shares
 from spotrun.bench.wish import BenchFlags, about_types, base_of
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
-from spotrun.folder.bench_record import Benched, digest_of, keep
+from spotrun.folder.bench_record import BenchResult, digest_of, keep
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.policy.changeovers import measured_starts
 from spotrun.run.events import BENCH
@@ -190,7 +190,7 @@ class _Bench:
         self._waiting.remove(turns[0])
         without = self._trials[turns[0]]
         reason = f"${self._left_usd:.2f} are left, and ${without.least_usd} are needed to begin"
-        return BenchRow(trial=without.trial, fate=Fate.NO_MONEY, prices=without.prices, reason=reason)
+        return BenchRow(trial=without.trial, fate=TrialOutcome.NO_MONEY, prices=without.prices, reason=reason)
 
     def _start(self, number: int, budget_usd: Decimal | None) -> None:
         trial = _TrialRun(self._trials[number], budget_usd, number, len(self._trials), self._steps, self._ended)
@@ -296,11 +296,11 @@ class _TrialRun:
         run, state = self._run, self._run.ledger.state
         assert state.terminal is not None
         detail = in_one_line(state.terminal.detail)
-        measured, fate, reason = self._meter.measured, Fate.MEASURED, ""
+        measured, fate, reason = self._meter.measured, TrialOutcome.MEASURED, ""
         if not self._meter.enough and state.terminal.outcome == "failed":
             measured, fate, reason = None, fate_of(detail), detail
         elif measured is None:
-            fate, reason = Fate.TOO_SHORT, self._why_too_short(state, detail)
+            fate, reason = TrialOutcome.TOO_SHORT, self._why_too_short(state, detail)
         if measured is not None:
             self._keep(run, measured)
         last = next(reversed(list(state.attempts.values())), None)
@@ -332,7 +332,7 @@ class _TrialRun:
         if kind is None:
             return
         total, step_s = measured.steps_total, 1 / measured.steps_per_s
-        found = Benched(
+        found = BenchResult(
             kind=str(kind),
             step_s=step_s,
             samples=measured.samples / measured.steps if measured.samples else None,

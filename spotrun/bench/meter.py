@@ -13,7 +13,7 @@ from statistics import fmean, quantiles
 
 import msgspec
 
-from spotrun.folder.status_objects import AgentStatus, Trained, Usage
+from spotrun.folder.status_objects import AgentStatus, TrainingStatus, Usage
 
 WARM_UP_STEPS = 10
 BLOCKS = 6
@@ -67,10 +67,10 @@ class Meter:
         self._steps = steps
         self.warm_up = warm_up
         self._launch: int | None = None
-        self._from = Trained()
-        self._last = Trained()
+        self._from = TrainingStatus()
+        self._last = TrainingStatus()
         self._warm = False
-        self._blocks: list[Trained] = []
+        self._blocks: list[TrainingStatus] = []
         self._usages: list[Usage] = []
         self._status: AgentStatus | None = None
 
@@ -113,7 +113,7 @@ class Meter:
         assert self._status is not None
         rates = [block.steps / block.seconds for block in self._blocks]
         low, _, high = quantiles(rates, n=QUARTERS, method="inclusive") if len(rates) > 1 else rates * 3
-        whole = sum(self._blocks, Trained())
+        whole = sum(self._blocks, TrainingStatus())
         used, shares = self._usages, [usage.gpu_share for usage in self._usages if usage.gpu_share is not None]
         return Measurement(
             steps=whole.steps,
@@ -132,18 +132,18 @@ class Meter:
         )
 
 
-def _doubt(blocks: Sequence[Trained]) -> float:
+def _doubt(blocks: Sequence[TrainingStatus]) -> float:
     """Return twice the standard error of the mean seconds per step, as a share of that mean."""
     if len(blocks) < 2:
         return 0.0
-    whole = sum(blocks, Trained())
+    whole = sum(blocks, TrainingStatus())
     mean = whole.seconds / whole.steps
     spread = sqrt(sum(each.steps * (each.seconds / each.steps - mean) ** 2 for each in blocks) / whole.steps)
     return 2 * spread / mean / sqrt(len(blocks))
 
 
-def _between(before: Trained, now: Trained) -> Trained:
-    return Trained(
+def _between(before: TrainingStatus, now: TrainingStatus) -> TrainingStatus:
+    return TrainingStatus(
         seconds=max(0.0, now.seconds - before.seconds),
         waited_s=max(0.0, now.waited_s - before.waited_s),
         steps=max(0, now.steps - before.steps),

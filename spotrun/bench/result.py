@@ -20,7 +20,7 @@ SECONDS_PER_HOUR = 3600
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "oom-kill", "cannot allocate memory", "memoryerror", "can't allocate")
 
 
-class Fate(StrEnum):
+class TrialOutcome(StrEnum):
     MEASURED = "measured"
     OUT_OF_MEMORY = "out of memory"
     FAILED = "failed"
@@ -60,7 +60,7 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     trial: BenchTrial
-    fate: Fate
+    fate: TrialOutcome
     prices: Prices
     instance_type: str = ""
     accelerators: str = ""
@@ -141,9 +141,11 @@ def begins_s(state: RunState) -> dict[str, float]:
     return found
 
 
-def fate_of(detail: str) -> Fate:
+def fate_of(detail: str) -> TrialOutcome:
     """Return how a failed run ended, judged by its last message."""
-    return Fate.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else Fate.FAILED
+    return (
+        TrialOutcome.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else TrialOutcome.FAILED
+    )
 
 
 def best(rows: Iterable[BenchRow]) -> BenchRow | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class Lanes:
+class CopyStreams:
     """Creates one stream for copies on each CUDA device."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Lanes:
 class Moment:
     """A moment on each device that holds `tensors`. Reads inside its context see the contents of that moment."""
 
-    def __init__(self, tensors: Iterable[Tensor], lanes: Lanes) -> None:
+    def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:
         self._lanes = lanes
         self._marks = {device: lanes.mark(device) for device in lanes.devices(tensors)}
 

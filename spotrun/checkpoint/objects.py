@@ -42,7 +42,7 @@ class SavedObject(dict[str, Any]):
         return id(self)
 
 
-class Standing:
+class InitialObjects:
     """
     The objects that a training has at each path below the keys `below` when it begins. A training that resumes has
     equivalent objects at these paths. `is_elsewhere` recognises objects whose state is saved separately.
@@ -73,7 +73,7 @@ class Standing:
             self._first = self._found
 
 
-def parts_of(value: Any, path: Path, standing: Standing | None) -> tuple[str, str, Any] | None:
+def parts_of(value: Any, path: Path, standing: InitialObjects | None) -> tuple[str, str, Any] | None:
     """
     Return the kind, the name and the content of an object; None if no image can hold it.
 
@@ -92,7 +92,7 @@ def parts_of(value: Any, path: Path, standing: Standing | None) -> tuple[str, st
     return None
 
 
-def _standing_parts(value: Any, path: Path, standing: Standing) -> tuple[str, str, Any] | None:
+def _standing_parts(value: Any, path: Path, standing: InitialObjects) -> tuple[str, str, Any] | None:
     kind = type(value)
     is_code = isinstance(value, _CODE) or standing.is_elsewhere(value)
     if not is_code and not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint import layout, notes, objects
-from spotrun.checkpoint.objects import SavedObject, Standing
+from spotrun.checkpoint.objects import InitialObjects, SavedObject
 from spotrun.checkpoint.paths import moved
 from spotrun.checkpoint.plain_kinds import Unnamed
 from spotrun.checkpoint.tree import Json, Path, Unsavable, decode_tree, encode_tree
@@ -58,7 +58,7 @@ class ImagePlan:
 
 
 def plan_image(
-    state: Any, meta: Mapping[str, Any], *, lenient: Collection[str] = (), standing: Standing | None = None
+    state: Any, meta: Mapping[str, Any], *, lenient: Collection[str] = (), standing: InitialObjects | None = None
 ) -> ImagePlan:
     """
     Lay out `state` without copying: the plan refers to the state's own tensors.
@@ -166,7 +166,7 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 class _Encoder:
     """Replaces tensors and arrays in the tree by numbers, and collects them in the order of the tree."""
 
-    def __init__(self, lenient: frozenset[str], standing: Standing | None) -> None:
+    def __init__(self, lenient: frozenset[str], standing: InitialObjects | None) -> None:
         self.tensors: list[Tensor] = []
         self._numbers: dict[object, int] = {}
         self.kinds: list[tuple[str, tuple[int, ...]]] = []

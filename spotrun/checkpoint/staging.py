@@ -18,14 +18,14 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from spotrun.checkpoint.accelerator import Lanes, Moment, pin, unpin
+from spotrun.checkpoint.accelerator import CopyStreams, Moment, pin, unpin
 from spotrun.checkpoint.snapshot import ImagePlan, Piece, write_header, write_pieces
 
 _PAGE_BYTES = 4096
 T = TypeVar("T")
 
 
-class Aside(Generic[T]):
+class CopyTask(Generic[T]):
     """
     Work for the copying thread, done in the order of the `begin` calls. `result` calls `begin` if nothing has.
 
@@ -54,7 +54,7 @@ class Aside(Generic[T]):
 class Staged:
     """An image in arena number `arena`. The pieces in `later` are in the arena once `done()`."""
 
-    def __init__(self, arena: int, memory: Tensor, later: Sequence[Piece], copying: Aside[None] | None) -> None:
+    def __init__(self, arena: int, memory: Tensor, later: Sequence[Piece], copying: CopyTask[None] | None) -> None:
         self.arena = arena
         self.later = later
         self._memory = memory
@@ -79,8 +79,8 @@ class Staged:
 class Stager:
     """Writes images into arenas. One thread may stage while another adopts and frees arenas."""
 
-    def __init__(self, lanes: Lanes | None = None) -> None:
-        self._lanes = lanes or Lanes()
+    def __init__(self, lanes: CopyStreams | None = None) -> None:
+        self._lanes = lanes or CopyStreams()
         self._lock = threading.Condition()
         self._memory: Tensor | None = None
         self._arenas: dict[int, Tensor] = {}
@@ -144,7 +144,7 @@ class Stager:
         copy = partial(write_pieces, waiting, arena, wait=False)
         return Staged(index, arena, later, self.aside(copy, _tensors(waiting)) if waiting else None)
 
-    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor] = ()) -> Aside[T]:
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor] = ()) -> CopyTask[T]:
         """Return work that reads `tensors` as they are now. Until it is done, only optimizers may change them."""
         moment = Moment(tensors, self._lanes)
 
@@ -152,7 +152,7 @@ class Stager:
             with moment.beside():
                 return work()
 
-        return Aside(self._copier, beside)
+        return CopyTask(self._copier, beside)
 
     def close(self) -> None:
         """Wait for copies in progress, and end the copying thread."""

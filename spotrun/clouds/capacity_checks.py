@@ -21,7 +21,7 @@ _CAPACITY_TYPES = {
 }
 
 
-class WantedCapacity(NamedTuple):
+class CapacityRequest(NamedTuple):
     """
     The capacity that a job wants. `types` are the instance types that the job lists for its cloud. A job that names
     neither type nor accelerator is assumed to want one GPU.

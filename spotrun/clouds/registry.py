@@ -32,9 +32,9 @@ def cloud_of(spec: RunSpec) -> Cloud:
     rented = cloud_named(spec.resources.cloud)
     if spec.resources.home is None:
         return rented
-    from spotrun.clouds.owned_machine import AtHome
+    from spotrun.clouds.owned_machine import OwnedMachineCloud
 
-    return AtHome(rented)
+    return OwnedMachineCloud(rented)
 
 
 def clock_of(spec: RunSpec) -> ScaledClock:

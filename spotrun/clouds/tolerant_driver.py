@@ -24,7 +24,7 @@ class _Refusal(NamedTuple):
 _NONE = _Refusal("", -inf)
 
 
-class ForgivingDriver(WrappedDriver):
+class TolerantDriver(WrappedDriver):
     """
     A driver whose `offerings` and `terminate` raise no errors of the cloud. A training can continue without offerings.
     One instance that cannot be ended now (termination protection, a policy of the organisation) must not keep a runner

@@ -19,7 +19,7 @@ class _Pause(NamedTuple):
     lasts_s: float
 
 
-class LeftOut:
+class UnavailablePools:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pauses: dict[Pool, _Pause] = {}

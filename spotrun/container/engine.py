@@ -305,7 +305,7 @@ def entering(holder: int, command: Sequence[str], folder: Path) -> list[str]:
     return [*enter, "--", "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class ContainerRecord(msgspec.Struct, frozen=True):
     """A record, in a file, of a container that may be left over."""
 
     engine: str
@@ -316,13 +316,13 @@ class Remembered(msgspec.Struct, frozen=True):
 def remember(file: Path, engine: Engine, name: str) -> None:
     """Write a container's name to `file` before its start, so that another process can remove a leftover container."""
     temporary = file.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.encode(Remembered(engine.name, engine.path, name)))
+    temporary.write_bytes(msgspec.json.encode(ContainerRecord(engine.name, engine.path, name)))
     temporary.replace(file)
 
 
-def remembered(file: Path) -> Remembered | None:
+def remembered(file: Path) -> ContainerRecord | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Remembered)
+        return msgspec.json.decode(file.read_bytes(), type=ContainerRecord)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 

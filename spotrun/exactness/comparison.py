@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from spotrun.exactness.difference import Difference, DifferenceKind, difference, of_parts
 from spotrun.exactness.places import VaryingPlaces
-from spotrun.exactness.trace import MEMBERS, BatchPosition, Ended, Evaluated, Left, Trace, Trained, Validated
+from spotrun.exactness.trace import MEMBERS, BatchPosition, Ended, Evaluated, ProcessEnded, Trace, Trained, Validated
 
 Place = tuple[BatchPosition, int]
 """A batch, and a number that orders the events after that batch."""
@@ -64,7 +64,7 @@ def _known(traces: Mapping[int, Trace]) -> set[str]:
     for trace in traces.values():
         for end in trace.ended:
             found |= {*end.optimizer, *(end.metrics or ()), *(end.places or ())}
-        for left in trace.all_of(Left):
+        for left in trace.all_of(ProcessEnded):
             found |= left.places.keys()
         for evaluated in trace.all_of(Evaluated):
             found |= evaluated.metrics.keys()
@@ -200,7 +200,9 @@ def _of_end(wanted: Ended, done: Ended, varying: VaryingPlaces) -> Iterator[Diff
     yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
 
 
-def _steady(wanted: Ended | Left, done: Ended | Left, varying: VaryingPlaces) -> tuple[dict[str, str], dict[str, str]]:
+def _steady(
+    wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
+) -> tuple[dict[str, str], dict[str, str]]:
     """
     Return the places of both trainings that can be compared. This leaves out places that vary without an interruption,
     and places that only one training could inspect, which are reported as not compared.
@@ -256,8 +258,10 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
             yield difference(DifferenceKind.RESULTS, *(f"{len(each)} results" for each in (wanted, done)))
 
 
-def _of_one_result(wanted: Evaluated | Left, done: Evaluated | Left, varying: VaryingPlaces) -> Iterator[Difference]:
-    if isinstance(wanted, Left) and isinstance(done, Left):
+def _of_one_result(
+    wanted: Evaluated | ProcessEnded, done: Evaluated | ProcessEnded, varying: VaryingPlaces
+) -> Iterator[Difference]:
+    if isinstance(wanted, ProcessEnded) and isinstance(done, ProcessEnded):
         yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
     elif isinstance(wanted, Evaluated) and isinstance(done, Evaluated) and wanted.stage == done.stage:
         one, other = (each.metrics | _predicted(each) for each in (wanted, done))
@@ -270,5 +274,5 @@ def _predicted(result: Evaluated) -> dict[str, str]:
     return {} if result.predictions is None else {"predictions": result.predictions}
 
 
-def _what(result: Evaluated | Left) -> str:
+def _what(result: Evaluated | ProcessEnded) -> str:
     return f"{result.stage}()" if isinstance(result, Evaluated) else "the end of the process"

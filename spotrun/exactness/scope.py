@@ -8,7 +8,7 @@ import msgspec
 
 from spotrun.exactness.comparison import varying_names, varying_places
 from spotrun.exactness.difference import DifferenceKind
-from spotrun.exactness.trace import Ended, Evaluated, Left, Trace, Validated
+from spotrun.exactness.trace import Ended, Evaluated, ProcessEnded, Trace, Validated
 
 
 class ComparedCount(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ OLDER = "the trace is of an earlier spotrun"
 def compared(traces: Mapping[int, Trace]) -> list[ComparedCount]:
     """Count the compared objects in all ranks of the straight training together. Files are not counted here."""
     ends = [end for trace in traces.values() for end in trace.ended]
-    lefts = [left for trace in traces.values() for left in trace.all_of(Left)[-1:]]
+    lefts = [left for trace in traces.values() for left in trace.all_of(ProcessEnded)[-1:]]
     counts = {
         "ranks": len(traces),
         "steps": max((trace.steps for trace in traces.values()), default=0),
@@ -66,7 +66,7 @@ def not_compared(
         one, other = straight[rank], interrupted[rank]
         found |= dict.fromkeys(varying_places(one, other).names(), VARIES)
         for trace in (one, other):
-            ends: list[Ended | Left] = [*trace.ended, *trace.all_of(Left)[-1:]]
+            ends: list[Ended | ProcessEnded] = [*trace.ended, *trace.all_of(ProcessEnded)[-1:]]
             for record in ends:
                 if record.unread is None:
                     found["objects of the script"] = OLDER
@@ -80,5 +80,5 @@ def _in_words(kind: DifferenceKind, name: str) -> str:
 
 def written_outside(*trainings: Mapping[int, Trace]) -> tuple[str, ...]:
     """Return the paths of files outside of the work folder that any process of the trainings wrote and left there."""
-    lefts = [left for traces in trainings for trace in traces.values() for left in trace.all_of(Left)]
+    lefts = [left for traces in trainings for trace in traces.values() for left in trace.all_of(ProcessEnded)]
     return tuple(sorted({path for left in lefts for path in left.outside}))

@@ -79,7 +79,7 @@ class Improved:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noted:
+class ObjectsRecorded:
     """The contents of objects at an early `moment`. If two trainings differ here, no interruption is the cause."""
 
     moment: str
@@ -100,7 +100,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class StoppedForKill:
     """The trainer stops after `step`, and waits to be killed."""
 
     step: int
@@ -126,7 +126,7 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class ProcessEnded:
     """
     Process `pid` ends, after all code of the script. `places` are the contents of the variables of its modules, and
     `outside` the files that it has written outside of the work folder.
@@ -138,8 +138,12 @@ class Left:
     outside: tuple[str, ...] = ()
 
 
-TraceRecord = Begun | Trained | Validated | Improved | Noted | Evaluated | Held | Ended | Left
-Kind = TypeVar("Kind", Begun, Trained, Validated, Improved, Noted, Evaluated, Held, Ended, Left)
+TraceRecord = (
+    Begun | Trained | Validated | Improved | ObjectsRecorded | Evaluated | StoppedForKill | Ended | ProcessEnded
+)
+Kind = TypeVar(
+    "Kind", Begun, Trained, Validated, Improved, ObjectsRecorded, Evaluated, StoppedForKill, Ended, ProcessEnded
+)
 
 _KINDS: dict[object, Any] = {kind.__name__.lower(): kind for kind in get_args(TraceRecord)}
 
@@ -175,7 +179,7 @@ class Trace:
 
     @property
     def held_at(self) -> list[int]:
-        return [record.step for record in self.all_of(Held)]
+        return [record.step for record in self.all_of(StoppedForKill)]
 
     @property
     def ended(self) -> list[Ended]:
@@ -197,26 +201,26 @@ class Trace:
         """Yield each batch with the number of its pass."""
         return ((number, record) for number, record in self.passes() if isinstance(record, Trained))
 
-    def noted(self) -> dict[str, Noted]:
-        """Return the `Noted` records of the first pass, by their moment."""
+    def noted(self) -> dict[str, ObjectsRecorded]:
+        """Return the `ObjectsRecorded` records of the first pass, by their moment."""
         first = (record for number, record in takewhile(lambda item: item[0] == 0, self.passes()))
-        return {record.moment: record for record in first if isinstance(record, Noted)}
+        return {record.moment: record for record in first if isinstance(record, ObjectsRecorded)}
 
-    def of_each_process(self) -> list[tuple[Evaluated | Left, ...]]:
+    def of_each_process(self) -> list[tuple[Evaluated | ProcessEnded, ...]]:
         """Return the results of each process outside of the training, in the order of first results."""
-        found: dict[int, list[Evaluated | Left]] = {}
+        found: dict[int, list[Evaluated | ProcessEnded]] = {}
         for record in self.records:
-            if isinstance(record, Evaluated | Left):
+            if isinstance(record, Evaluated | ProcessEnded):
                 found.setdefault(record.pid, []).append(record)
         return [tuple(records) for records in found.values()]
 
     def resumed_after_holds(self) -> list[int]:
-        """Return, for each `Held`, the step from which the next pass continued."""
+        """Return, for each `StoppedForKill`, the step from which the next pass continued."""
         follows = [next((later for later in self.records[n:] if isinstance(later, Begun)), None) for n in self._holds()]
         return [begun.step for begun in follows if begun is not None]
 
     def _holds(self) -> list[int]:
-        return [number for number, record in enumerate(self.records) if isinstance(record, Held)]
+        return [number for number, record in enumerate(self.records) if isinstance(record, StoppedForKill)]
 
     def batches_redone(self) -> int:
         positions = [record.position for _, record in self.trained()]

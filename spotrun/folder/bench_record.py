@@ -27,7 +27,7 @@ OTHERS_MAX = 30
 """Maximum records, the newest first, that are searched for a measurement with other arguments."""
 
 
-class Benched(msgspec.Struct, frozen=True, kw_only=True):
+class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     """
     A measurement of a job on a `kind` of instances, by the run `run`. None means unknown.
 
@@ -56,7 +56,7 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
 
 
-def keep(store: Store, spec: RunSpec, found: Benched) -> None:
+def keep(store: Store, spec: RunSpec, found: BenchResult) -> None:
     """
     Store a measurement for later runs of `spec`.
 
@@ -66,7 +66,7 @@ def keep(store: Store, spec: RunSpec, found: Benched) -> None:
     store.put_status(_folder(spec) + _named(found.kind), msgspec.json.encode(found))
 
 
-def benched(store: Store, spec: RunSpec) -> dict[str, Benched]:
+def benched(store: Store, spec: RunSpec) -> dict[str, BenchResult]:
     """
     Return the measurements of a job, by kind. Unreadable records are skipped.
 
@@ -78,7 +78,7 @@ def benched(store: Store, spec: RunSpec) -> dict[str, Benched]:
     return {each.kind: each for each in found if each is not None}
 
 
-def benched_otherwise(store: Store, name: str, job: str, kind: str) -> Benched | None:
+def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResult | None:
     """
     Return the newest measurement on `kind` for the job with this name and digest, whatever values the bench used; None
     if no record matches.
@@ -94,7 +94,7 @@ def benched_otherwise(store: Store, name: str, job: str, kind: str) -> Benched |
     return None
 
 
-def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, Benched]) -> dict[str, float]:
+def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, BenchResult]) -> dict[str, float]:
     """
     Return, for each measured kind, the seconds for as many samples as a step of the first measured kind has. With more
     devices, a step may have more samples.
@@ -104,10 +104,10 @@ def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, Benched]) -> dict
     return {one.kind: one.step_s * (base / one.samples if base and one.samples else 1.0) for one in found}
 
 
-def _read(store: Store, key: str) -> Benched | None:
+def _read(store: Store, key: str) -> BenchResult | None:
     try:
         data = store.get(key, 0, SMALL_BYTES + 1)
-        found = decode(data, Benched) if len(data) <= SMALL_BYTES else None
+        found = decode(data, BenchResult) if len(data) <= SMALL_BYTES else None
     except (ObjectMissing, OutOfBounds):
         return None
     return found if found is not None and found.step_s > 0 and key.endswith("/" + _named(found.kind)) else None

@@ -11,20 +11,22 @@ MISSED = 2
 """Number of intervals without a new status, after which an agent has missed at least one."""
 
 
-class Pulses:
+class GangHeartbeatMonitor:
     """The pulses of all agents of an attempt, by their index."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._pulses: dict[int, Pulse] = {}
+        self._pulses: dict[int, HeartbeatMonitor] = {}
 
     def beat(self, statuses: Iterable[AgentStatus | None]) -> bool:
         """Return True if each agent still writes. Check every status on every call, to record when it was last new."""
-        found = [self._pulses.setdefault(at, Pulse(self._clock)).beats(one) for at, one in enumerate(statuses)]
+        found = [
+            self._pulses.setdefault(at, HeartbeatMonitor(self._clock)).beats(one) for at, one in enumerate(statuses)
+        ]
         return all(found)
 
 
-class Pulse:
+class HeartbeatMonitor:
     """The pulse of one agent, measured on the reader's own clock."""
 
     def __init__(self, clock: Clock) -> None:

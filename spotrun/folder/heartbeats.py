@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from spotrun.clock import Clock
 from spotrun.folder.attendance import other_runner, own_host
-from spotrun.folder.pace import ALL_THE_TIME, Pace
-from spotrun.folder.poll_throttle import Looks
+from spotrun.folder.pace import ALL_THE_TIME, PollIntervals
+from spotrun.folder.poll_throttle import PollThrottle
 from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, Blindness, RunnerStatus, name_in, write_status
 from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
@@ -22,13 +22,13 @@ class Heartbeats:
     """The silences of the agents, as one runner has read them. They change only when it reads the heartbeats again."""
 
     def __init__(
-        self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: Pace = ALL_THE_TIME
+        self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
         """`erased` is called, before anything is written, if a heartbeat that this process wrote is missing."""
         self._erased = erased
         self._store = store
         self._clock = clock
-        self._looks = Looks(clock, pace.look_every_s)
+        self._looks = PollThrottle(clock, pace.look_every_s)
         self._pace = pace
         self._sequence = 0
         self._silent: dict[MemberName, timedelta] = {}

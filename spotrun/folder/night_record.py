@@ -95,7 +95,7 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
         return found.isoformat()
 
 
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
+class BegunNight(msgspec.Struct, frozen=True, kw_only=True):
     """
     A night that began. `run` is the uid of its run. `carried`: an earlier night began that run, which continues. The
     night's function has signed this with the key of its pin.
@@ -108,9 +108,9 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     signature: str = ""
 
 
-class Numbered(msgspec.Struct, frozen=True):
+class NumberedNight(msgspec.Struct, frozen=True):
     number: Count
-    begun: Begun
+    begun: BegunNight
 
     @property
     def signed_text(self) -> bytes:
@@ -183,11 +183,11 @@ class NightRecord:
         except OutOfBounds as error:
             raise StoreError(f"{self.store.uri} does not hold a valid night: {error}", hint=AGAIN) from error
 
-    def newest(self) -> list[Numbered]:
+    def newest(self) -> list[NumberedNight]:
         """Return the newest records, at most DUE_AGAIN, the newest last: enough to find a night called twice."""
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]
-        found = list[Numbered]()
+        found = list[NumberedNight]()
         for number in reversed(numbers):
             if len(found) < DUE_AGAIN and (numbered := self.numbered(number)) is not None:
                 found.insert(0, numbered)
@@ -197,14 +197,14 @@ class NightRecord:
         self.next_number = next(number for number in count(newest + 1) if number not in taken)
         return found
 
-    def later(self, than: Numbered) -> Numbered | None:
+    def later(self, than: NumberedNight) -> NumberedNight | None:
         """Return the newest record if it comes after `than`; None otherwise."""
         if not self._is_taken(than.number + 1):
             return None
         found = self.newest()
         return found[-1] if found and found[-1].number > than.number else None
 
-    def add(self, numbered: Numbered) -> bool:
+    def add(self, numbered: NumberedNight) -> bool:
         """Write a record. Return False if another process, or an earlier try of this process, has used its number."""
         signature = "" if self._signer is None else self._signer.sign(numbered.signed_text)
         data = msgspec.json.encode(replace(numbered.begun, signature=signature))
@@ -217,10 +217,12 @@ class NightRecord:
             return False
         return True
 
-    def numbered(self, number: int) -> Numbered | None:
+    def numbered(self, number: int) -> NumberedNight | None:
         """Return the record of this number; None if it is missing or not valid."""
         try:
-            found = Numbered(number, decode(persist(lambda: self.store.get(_key(number), 0, BYTES_MAX)), Begun))
+            found = NumberedNight(
+                number, decode(persist(lambda: self.store.get(_key(number), 0, BYTES_MAX)), BegunNight)
+            )
         except (ObjectMissing, OutOfBounds):
             return None
         is_ours = self._signer is None or self._signer.has_signed(found.begun.signature, found.signed_text)

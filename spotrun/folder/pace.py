@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 
-class Pace(NamedTuple):
+class PollIntervals(NamedTuple):
     """
     The intervals of one kind of runner. `look_every_s` is the run time between two readings of the heartbeats; each
     reading makes a list and a write request. `market_every` is the run time between two readings of the market's
@@ -23,9 +23,9 @@ class Pace(NamedTuple):
     market_every: timedelta
 
 
-ALL_THE_TIME = Pace(15.0, timedelta(minutes=2), timedelta(minutes=1))
+ALL_THE_TIME = PollIntervals(15.0, timedelta(minutes=2), timedelta(minutes=1))
 """The pace of a process that attends to its run all the time."""
-BY_THE_MINUTE = Pace(170.0, timedelta(seconds=200), timedelta(minutes=15))
+BY_THE_MINUTE = PollIntervals(170.0, timedelta(seconds=200), timedelta(minutes=15))
 """
 The pace of a runner that is called once a minute. It reads the heartbeats in every third call, so that a month of
 nights costs cents. `gap` is shorter than the shortest silence that has consequences, and an agent has time to write

@@ -15,7 +15,7 @@ AT_LEAST_S = 1.0
 """Minimum system time between two polls."""
 
 
-class Looks:
+class PollThrottle:
     """
     Schedules polls. The first is due immediately. A failed poll stays due, because the caller then does not call
     `taken`. Both clocks are checked, because the monotonic clock may stand still while a machine sleeps.

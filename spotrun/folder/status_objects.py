@@ -106,7 +106,7 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
         return min(1.0, self.busy_s / self.of_s) if self.of_s else None
 
 
-class Used(msgspec.Struct, frozen=True, kw_only=True):
+class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
     """
     Use of a machine while it trained. A second in which a quarter of the memory was used counts as a quarter of a
     second of `memory`; likewise for processors and GPUs. `waited` is the time in which the training waited for its
@@ -119,14 +119,14 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory: Busy = Busy()
     waited: Busy = Busy()
 
-    def __add__(self, other: Used) -> Used:
-        return Used(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+    def __add__(self, other: MachineUse) -> MachineUse:
+        return MachineUse(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
-    def times(self, scale: float) -> Used:
-        return Used(**{name: getattr(self, name).times(scale) for name in self.__struct_fields__})
+    def times(self, scale: float) -> MachineUse:
+        return MachineUse(**{name: getattr(self, name).times(scale) for name in self.__struct_fields__})
 
 
-class Trained(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     The work of an agent's trainings in `seconds` of training, without validations: `steps`, and `samples` where known.
     `waited_s` is the time spent waiting for data.
@@ -137,10 +137,10 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     steps: Count = 0
     samples: Count = 0
 
-    def __add__(self, other: Trained) -> Trained:
-        return Trained(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+    def __add__(self, other: TrainingStatus) -> TrainingStatus:
+        return TrainingStatus(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
-    def times(self, scale: float) -> Trained:
+    def times(self, scale: float) -> TrainingStatus:
         """Return the same work, measured by a clock that is `scale` times as fast."""
         return replace(self, seconds=self.seconds * scale, waited_s=self.waited_s * scale)
 
@@ -179,8 +179,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     unreached: tuple[MemberName, ...] = ()
     usage: Usage | None = None
     data_wait: Share | None = None
-    used: Used = Used()
-    trained: Trained = Trained()
+    used: MachineUse = MachineUse()
+    trained: TrainingStatus = TrainingStatus()
 
     @property
     def steps_total(self) -> float | None:

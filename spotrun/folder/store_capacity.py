@@ -5,7 +5,7 @@ from __future__ import annotations
 from spotrun.address import BucketAddress, parse
 from spotrun.clock import Clock
 from spotrun.errors import StoreError, WritesRefused
-from spotrun.folder.poll_throttle import Looks
+from spotrun.folder.poll_throttle import PollThrottle
 from spotrun.run.events import Cause
 from spotrun.run.state import RunState
 from spotrun.store.port import Inspectable, Store
@@ -17,12 +17,12 @@ SMALLEST_BYTES = 1 << 20
 """Assumed size of a checkpoint, in bytes, before the first one."""
 
 
-class Room:
+class StoreCapacity:
     """The room in the store for a runner, which tries at intervals. Between two tries, the answer does not change."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
-        self._looks = Looks(clock)
+        self._looks = PollThrottle(clock)
         self._refused = ""
 
     def refused(self, state: RunState) -> str:

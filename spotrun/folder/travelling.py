@@ -42,7 +42,7 @@ _KEY_BEGINS = re.compile(rb"\s*-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?----
 _BEGINNING_BYTES = 128
 
 
-class Travelling(NamedTuple):
+class UploadSelection(NamedTuple):
     """
     The files of a work folder. `files` travel with the run. The others are listed by their paths in the folder, with a
     slash after a folder: `secrets` look like secrets, `ignored` match a rule.
@@ -53,7 +53,7 @@ class Travelling(NamedTuple):
     ignored: list[str]
 
 
-def travelling(folder: Path, runs: str = "") -> Travelling:
+def travelling(folder: Path, runs: str = "") -> UploadSelection:
     """
     Return which files travel with a run. Links and special files do not travel, and are not listed. If the store of
     runs, with the address `runs`, is inside the folder, it does not travel either: it contains keys, and changes all
@@ -64,12 +64,12 @@ def travelling(folder: Path, runs: str = "") -> Travelling:
     """
     own = _rules(folder / OWN_RULES)
     above = [(parent, rules) for parent in _up_to_repository(folder) if (rules := _rules(parent / GIT_RULES))]
-    found = Travelling([], [], [])
+    found = UploadSelection([], [], [])
     _look(folder, folder, own, above, found, Path(runs.removeprefix("file://")))
     return found
 
 
-def require_script(found: Travelling, script: str) -> None:
+def require_script(found: UploadSelection, script: str) -> None:
     """
     Require that the job's script travels with the run. `script` is its path in the folder.
 
@@ -86,7 +86,7 @@ def require_script(found: Travelling, script: str) -> None:
             )
 
 
-def told(found: Travelling, named: int = NAMED_MAX) -> str | None:
+def told(found: UploadSelection, named: int = NAMED_MAX) -> str | None:
     """Return a note about the files that stay behind, with up to `named` names of each kind; None if all travel."""
     if not found.secrets and not found.ignored:
         return None
@@ -120,7 +120,7 @@ def _look(
     folder: Path,
     own: GitIgnoreSpec | None,
     above: Sequence[tuple[Path, GitIgnoreSpec]],
-    found: Travelling,
+    found: UploadSelection,
     runs: Path,
 ) -> None:
     rules = _rules(folder / GIT_RULES)
@@ -141,7 +141,7 @@ def _look(
 
 
 def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
-    """Return the field of `Travelling` for a path; None if it travels. The deepest folder's rules come first."""
+    """Return the field of `UploadSelection` for a path; None if it travels. The deepest folder's rules come first."""
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None
     if SECRETS.check_file(name.lower()).include or (path.is_file() and _holds_key(path)):

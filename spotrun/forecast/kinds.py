@@ -18,8 +18,18 @@ import msgspec
 import numpy as np
 
 from spotrun.forecast.lifetimes import Source, SpotPools, draw, standby_of
-from spotrun.forecast.lived import LifeOutcome, LivedRun, Truth
-from spotrun.forecast.lives_ahead import SPAN, TICKS, WORKERS, Forecast, Inputs, Question, seed_of, span_s, summary
+from spotrun.forecast.lived import LifeOutcome, SimulatedRun, Truth
+from spotrun.forecast.lives_ahead import (
+    SPAN,
+    TICKS,
+    WORKERS,
+    Forecast,
+    ForecastRequest,
+    Inputs,
+    seed_of,
+    span_s,
+    summary,
+)
 from spotrun.market.wishes import is_of, kind_among
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
@@ -38,7 +48,7 @@ CHUNK = 5
 ALL = "all types"
 
 
-class Way(msgspec.Struct, frozen=True):
+class ForecastRow(msgspec.Struct, frozen=True):
     """A row of the forecast: the job with a set of offerings. A lifetime is given up after `given_up_s` seconds."""
 
     strategy: str
@@ -54,7 +64,7 @@ class Choice(msgspec.Struct, frozen=True):
     kind; `types` has the kind of each instance type.
     """
 
-    ways: tuple[Way, ...]
+    ways: tuple[ForecastRow, ...]
     asked: Inputs
     created: RunCreated
     times: dict[str, float]
@@ -91,7 +101,7 @@ def forecast_of_kinds(
             lived += more
     rows = [
         summary(
-            Question(way.strategy, SpotPools(way.market, (), (), ())),
+            ForecastRequest(way.strategy, SpotPools(way.market, (), (), ())),
             [each.outcome for each in lived],
             choice.asked.job,
             budget_usd,
@@ -120,7 +130,7 @@ def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source
                 given_up_s=way.given_up_s,
             )
             look_s = min(LOOK_MAX_S, job.tick_s)
-            life = LivedRun(way.spec, choice.created, way.offerings, pools.pools, drawn, job.tick_s, truth, look_s)
+            life = SimulatedRun(way.spec, choice.created, way.offerings, pools.pools, drawn, job.tick_s, truth, look_s)
             rows.append(life.live())
     return found
 
@@ -171,13 +181,16 @@ def choice_of(
     slower = PUBLISHED_DOUBT**2
     longest = {kind: SPAN * slower * asked.job.work_s / times[kind] + span_s(asked.job) for kind in kinds}
     of = {kind: tuple(each for each in offerings if kind_among(each, kinds) == kind) for kind in kinds}
-    ways = [Way(strategy, ALL, spec, tuple(offerings), max(longest.values()))]
-    ways += [Way(strategy, f"{kind} alone", _alone(spec, kind, times[kind]), of[kind], longest[kind]) for kind in kinds]
+    ways = [ForecastRow(strategy, ALL, spec, tuple(offerings), max(longest.values()))]
+    ways += [
+        ForecastRow(strategy, f"{kind} alone", _alone(spec, kind, times[kind]), of[kind], longest[kind])
+        for kind in kinds
+    ]
     if spec.resources.spot_policy == "auto" and strategy != "on_demand_only":
         resources = spec.resources.model_copy(update={"spot_policy": "on-demand"})
         dear = tuple(each for each in offerings if each.capacity_type is CapacityType.ON_DEMAND)
         only = spec.model_copy(update={"resources": resources})
-        ways += [Way("on_demand_only", ALL, only, dear, max(longest.values()))] if dear else []
+        ways += [ForecastRow("on_demand_only", ALL, only, dear, max(longest.values()))] if dear else []
     types = {each.instance_type: str(kind_among(each, kinds)) for each in offerings}
     named = {str(kind): times[kind] for kind in kinds}
     return Choice(tuple(ways), asked, created, named, types, checkpoint_bytes)

@@ -103,7 +103,7 @@ class _Trainer(msgspec.Struct):
         return self.starts_s + (step - self.first) * self.step_s
 
 
-class LivedRun:
+class SimulatedRun:
     """
     A simulated run of `spec` on these offerings. The market in `drawn` has one column for each spot pool in `pools`,
     and starts again after its end. The policy decides at least every `look_s` seconds.

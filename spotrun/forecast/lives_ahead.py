@@ -48,7 +48,7 @@ def span_s(job: Job) -> float:
     return job.deadline_s if isfinite(job.deadline_s) else SPAN * (job.work_s + job.changeover_s)
 
 
-class Question(msgspec.Struct, frozen=True):
+class ForecastRequest(msgspec.Struct, frozen=True):
     """A row of a forecast. `rule` decides, or the named strategy if `rule` is None."""
 
     strategy: str
@@ -56,7 +56,7 @@ class Question(msgspec.Struct, frozen=True):
     rule: Patient | None = None
 
 
-class Doubt(msgspec.Struct, frozen=True):
+class JobUncertainty(msgspec.Struct, frozen=True):
     """
     The uncertainty of the job's figures; each lifetime draws its own values.
 
@@ -112,10 +112,10 @@ class Inputs(msgspec.Struct, frozen=True):
     The notices in `standby` are replaced in each lifetime.
     """
 
-    questions: tuple[Question, ...]
+    questions: tuple[ForecastRequest, ...]
     job: Job
     rework_s: float
-    doubt: Doubt = Doubt()
+    doubt: JobUncertainty = JobUncertainty()
     standby: Standby = STANDBY
 
 
@@ -188,7 +188,7 @@ def horizons(job: Job) -> tuple[int, int]:
     return ceil(min(whole_s, mostly_s) / job.tick_s), ceil(whole_s / job.tick_s)
 
 
-def summary(question: Question, outcomes: Sequence[Outcome], job: Job, budget_usd: float | None) -> Forecast:
+def summary(question: ForecastRequest, outcomes: Sequence[Outcome], job: Job, budget_usd: float | None) -> Forecast:
     costs = np.array([outcome.cost_usd for outcome in outcomes])
     ends = np.array([inf if outcome.finished_s is None else outcome.finished_s for outcome in outcomes])
     p5, p50, p95 = (float(cost) for cost in np.quantile(costs, [0.05, 0.5, 0.95]))

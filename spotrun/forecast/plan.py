@@ -13,7 +13,15 @@ from spotrun.clouds.local.market import UNANNOUNCED_SHARE
 from spotrun.errors import SpecInvalid
 from spotrun.forecast.kinds import Share, choice_of, forecast_of_kinds
 from spotrun.forecast.lifetimes import STANDBY, Source, SpotPools
-from spotrun.forecast.lives_ahead import GENERATED, Doubt, Forecast, Inputs, Question, forecast, tick_for
+from spotrun.forecast.lives_ahead import (
+    GENERATED,
+    Forecast,
+    ForecastRequest,
+    Inputs,
+    JobUncertainty,
+    forecast,
+    tick_for,
+)
 from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.ticks import Standby
 from spotrun.intervals import COMMIT_GAP, MEAN_TIME_BETWEEN_INTERRUPTIONS, auto_interval, expected_rework
@@ -67,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True):
         return self.epochs / row.cost_mean_usd if self.epochs and row.cost_mean_usd else None
 
 
-class Sent(msgspec.Struct, frozen=True):
+class CheckpointTraffic(msgspec.Struct, frozen=True):
     """
     Traffic between the instances and the bucket: a checkpoint of `checkpoint_bytes` at each start, and one every
     `interval_s`. Each is transferred once, however many (`size`) instances train together.
@@ -91,7 +99,7 @@ class Sent(msgspec.Struct, frozen=True):
         return self.size * float(offering.price_usd_per_hour)
 
 
-NOTHING_SENT = Sent()
+NOTHING_SENT = CheckpointTraffic()
 
 
 def plan(
@@ -182,12 +190,12 @@ def asked(
     Raises:
         SpecInvalid: no on-demand offering suits the job, so a deadline cannot be promised.
     """
-    sent = Sent(created, measured.checkpoint_bytes, _rework(spec).total_seconds(), spec.num_nodes)
+    sent = CheckpointTraffic(created, measured.checkpoint_bytes, _rework(spec).total_seconds(), spec.num_nodes)
     return Inputs(
         questions=tuple(_questions(spec, affordable_of(spec, offerings), sent)),
         job=job_for(spec, offerings, work, time_left, measured, sent),
         rework_s=_rework(spec).total_seconds() / 2,
-        doubt=Doubt(measured.work_doubt, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
+        doubt=JobUncertainty(measured.work_doubt, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
         standby=_standby(spec, offerings, measured),
     )
 
@@ -202,7 +210,7 @@ def job_for(
     work: timedelta,
     time_left: timedelta | None,
     measured: RunMeasurements = NOTHING_MEASURED,
-    sent: Sent = NOTHING_SENT,
+    sent: CheckpointTraffic = NOTHING_SENT,
 ) -> Job:
     """Return the job as its strategies see it, with production's assumptions for everything that was not measured."""
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
@@ -242,7 +250,7 @@ def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
     return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
 
 
-def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list[Question]:
+def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTraffic) -> list[ForecastRequest]:
     """
     Return the questions: the job's strategy in the first zone, in the first region and everywhere; and, to compare it
     with, on-demand alone and spot alone.
@@ -251,7 +259,7 @@ def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list
     dear = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     toll_usd = sent.to(min(dear, key=sent.usd_per_hour)).start_usd if dear else 0.0
     toll = {ON_DEMAND: toll_usd} if toll_usd else {}
-    on_demand = [Question("on_demand_only", msgspec.structs.replace(ANYWHERE, tolls=toll))] if dear else []
+    on_demand = [ForecastRequest("on_demand_only", msgspec.structs.replace(ANYWHERE, tolls=toll))] if dear else []
     if spec.resources.spot_policy == "on-demand" or not spot:
         return on_demand
     markets = [
@@ -262,8 +270,8 @@ def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list
     distinct = list({market.pools: market for market in markets}.values())
     rule = _rule(spec, falls_back=bool(on_demand))
     own, alone = spec.policy.strategy, "spot_only"
-    ours = [] if own == "on_demand_only" else [Question(own, market, rule) for market in distinct]
-    spot_alone = [] if own == alone else [Question(alone, market) for market in distinct]
+    ours = [] if own == "on_demand_only" else [ForecastRequest(own, market, rule) for market in distinct]
+    spot_alone = [] if own == alone else [ForecastRequest(alone, market) for market in distinct]
     return ours + on_demand + spot_alone
 
 
@@ -274,7 +282,7 @@ def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
     return patience(spec) if falls_back else Patient(inf, None)
 
 
-def _market(name: str, offerings: Sequence[Offering], sent: Sent, toll: dict[str, float]) -> SpotPools:
+def _market(name: str, offerings: Sequence[Offering], sent: CheckpointTraffic, toll: dict[str, float]) -> SpotPools:
     tolls = {name_of(found.pool): sent.to(found).start_usd for found in offerings} | toll
     return SpotPools(
         name,

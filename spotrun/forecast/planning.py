@@ -14,7 +14,7 @@ from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
 from spotrun.clouds.registry import clock_of
 from spotrun.errors import SpecInvalid, StoreError
-from spotrun.folder.bench_record import Benched, benched, benched_otherwise, digest_of
+from spotrun.folder.bench_record import BenchResult, benched, benched_otherwise, digest_of
 from spotrun.forecast.lifetimes import Generated, Local, Recorded, Replayed, Source
 from spotrun.forecast.measured import RunMeasurements, measured
 from spotrun.forecast.plan import Plan, learns
@@ -165,12 +165,12 @@ def _with_bench(
     return known, [f"{' and '.join(told)} was {on}"] if told else []
 
 
-def _start_s(found: Benched, measured_s: float, spec: RunSpec) -> float:
+def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
     """Return the seconds of a start in run time. A bench runs in real time, without the local cloud's boot."""
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
 
-def _said_of_another(found: Benched, spec_path: Path) -> str:
+def _said_of_another(found: BenchResult, spec_path: Path) -> str:
     """Return a note on a bench of the job with other arguments: its date, and how to forecast the job with them."""
     said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise or 'other arguments'}"
     if found.command:

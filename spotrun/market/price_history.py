@@ -12,7 +12,7 @@ from spotrun.instance import PriceSegment
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Spell(NamedTuple):
+class PricePeriod(NamedTuple):
     """The price from `start` to `end`."""
 
     start: datetime
@@ -49,16 +49,16 @@ def price_series(
     return [_mean(part) if part else None for part in parts]
 
 
-def spells(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> Iterator[Spell]:
+def spells(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> Iterator[PricePeriod]:
     """Yield each price between the two moments, with its start and end."""
     ends = [*(segment.since for segment in segments[1:]), until]
     for segment, end in zip(segments, ends, strict=False):
-        spell = Spell(max(segment.since, since), min(end, until), segment.usd_per_hour)
+        spell = PricePeriod(max(segment.since, since), min(end, until), segment.usd_per_hour)
         if spell.start < spell.end:
             yield spell
 
 
-def _mean(known: Sequence[Spell]) -> Decimal:
+def _mean(known: Sequence[PricePeriod]) -> Decimal:
     weights = [(spell.end - spell.start) // _MICROSECOND for spell in known]
     total = sum((weight * spell.usd_per_hour for weight, spell in zip(weights, known, strict=True)), Decimal(0))
     return total / sum(weights)

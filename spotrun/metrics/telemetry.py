@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
 from spotrun.errors import SpotrunError
-from spotrun.metrics.spans import Stretch, in_order
+from spotrun.metrics.spans import TraceSpan, in_order
 from spotrun.version import __version__
 
 TOGETHER = 500
@@ -23,7 +23,7 @@ TOGETHER = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def send(uid: str, stretches: Iterable[Stretch], exporter: SpanExporter) -> int:
+def send(uid: str, stretches: Iterable[TraceSpan], exporter: SpanExporter) -> int:
     """
     Send the stretches, and return their number. A stretch that is sent twice is one span, because ids follow from the
     run.
@@ -41,7 +41,7 @@ def send(uid: str, stretches: Iterable[Stretch], exporter: SpanExporter) -> int:
     return len(spans)
 
 
-def spans_of(uid: str, stretches: Iterable[Stretch]) -> list[ReadableSpan]:
+def spans_of(uid: str, stretches: Iterable[TraceSpan]) -> list[ReadableSpan]:
     ids, made = _Ids(uid), InMemorySpanExporter()
     provider = TracerProvider(
         resource=Resource.create({"service.name": "spotrun"}), id_generator=ids, sampler=ALWAYS_ON

@@ -121,7 +121,7 @@ def _parts_of(address: str) -> SplitResult:
     return parts
 
 
-class InTime:
+class TimeLimitedSink:
     """Limits each try of a sink to `within_s`, even if the system hangs in a name lookup or a connection."""
 
     def __init__(self, inner: Sink, within_s: float) -> None:

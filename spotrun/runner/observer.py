@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable
 
 from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver
-from spotrun.clouds.tolerant_driver import ForgivingDriver
+from spotrun.clouds.tolerant_driver import TolerantDriver
 from spotrun.errors import CloudError, StoreUnavailable
 from spotrun.folder.agent_statuses import AgentStatuses
-from spotrun.folder.heartbeat_monitor import Pulses
+from spotrun.folder.heartbeat_monitor import GangHeartbeatMonitor
 from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.market_record import MarketRecord
-from spotrun.folder.pace import Pace
-from spotrun.folder.poll_throttle import Looks
+from spotrun.folder.pace import PollIntervals
+from spotrun.folder.poll_throttle import PollThrottle
 from spotrun.folder.status_objects import Blindness
-from spotrun.folder.store_capacity import Room
+from spotrun.folder.store_capacity import StoreCapacity
 from spotrun.instance import Instance
 from spotrun.market.world import World, suitable
 from spotrun.policy.idle_polling import is_still
@@ -47,11 +47,11 @@ class Observer:
         ledger: Ledger,
         store: Store,
         driver: CloudDriver,
-        forgiving: ForgivingDriver,
+        forgiving: TolerantDriver,
         clock: Clock,
         spec: RunSpec,
         market: MarketRecord | None,
-        pace: Pace,
+        pace: PollIntervals,
         erased: Callable[[], None],
     ) -> None:
         """`erased` is called when the run's folder may have been deleted, and raises an error if that is so."""
@@ -65,9 +65,9 @@ class Observer:
         self._spec = spec
         self._market = market
         self._heartbeats = Heartbeats(store, clock, erased=erased, pace=pace)
-        self._room = Room(store, clock)
-        self._pulses = Pulses(clock)
-        self._lists = Looks(clock)
+        self._room = StoreCapacity(store, clock)
+        self._pulses = GangHeartbeatMonitor(clock)
+        self._lists = PollThrottle(clock)
         self.listed: tuple[Instance, ...] = ()
         self._unlisted = ""
         self._blind: Blindness | None = None

@@ -18,7 +18,7 @@ from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import GuardedDriver, Guards, NoGuards
 from spotrun.clouds.identities import IdentifiedDriver, Identities, NoIdentities
 from spotrun.clouds.last_words import LastWords
-from spotrun.clouds.tolerant_driver import ForgivingDriver
+from spotrun.clouds.tolerant_driver import TolerantDriver
 from spotrun.errors import (
     AccessDenied,
     CloudError,
@@ -34,7 +34,7 @@ from spotrun.errors import (
 from spotrun.folder.final_status import write_final_status
 from spotrun.folder.ledger import EntryRefused, Ledger, forged
 from spotrun.folder.market_record import MarketRecord
-from spotrun.folder.pace import ALL_THE_TIME, Pace
+from spotrun.folder.pace import ALL_THE_TIME, PollIntervals
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.world import World
 from spotrun.policy import Action, Append, Execute, Terminate, decide, finished
@@ -69,7 +69,7 @@ class Runner:
         guards: Guards | None = None,
         identities: Identities | None = None,
         decide: Decision = decide,
-        pace: Pace = ALL_THE_TIME,
+        pace: PollIntervals = ALL_THE_TIME,
         last_words: LastWords | None = None,
     ) -> None:
         """
@@ -80,7 +80,7 @@ class Runner:
         """
         self._ledger = ledger
         self._store = store
-        self._forgiving = ForgivingDriver(driver, clock)
+        self._forgiving = TolerantDriver(driver, clock)
         self._identified = IdentifiedDriver(self._forgiving, identities or NoIdentities(), clock)
         self._driver = GuardedDriver(self._identified, guards or NoGuards(), clock)
         self._clock = clock

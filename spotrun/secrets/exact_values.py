@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from spotrun.secrets.readings import SHORT, WAYS_OF_TEXT, WRITTEN_MAX, Way, Ways
+from spotrun.secrets.readings import SHORT, WAYS_OF_TEXT, WRITTEN_MAX, RedactionForm, Ways
 from spotrun.secrets.spelled_values import SpelledValues, spelled
 
 BREAKS_MAX = 4096
@@ -64,7 +64,7 @@ class ExactValues:
                     yield reading.start(len(reading.left) - size)
 
 
-class Pieces:
+class ValueFragments:
     """Parts of values to look for, each `size` letters long."""
 
     def __init__(self, values: Iterable[str], size: int) -> None:
@@ -85,7 +85,7 @@ class Pieces:
         yield from self._spelled.found(text)
 
 
-def _written(way: Way, values: Iterable[str]) -> list[str]:
+def _written(way: RedactionForm, values: Iterable[str]) -> list[str]:
     """Return the readings of the values in `way`, sorted, without empty ones."""
     return sorted({way.without(each) for each in values} - {""})
 

@@ -63,7 +63,7 @@ _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encod
 """`\\xe9` may be a byte or a letter; so each letter up to \\xff is read as its single byte in Latin-1."""
 
 
-class Way(NamedTuple):
+class RedactionForm(NamedTuple):
     """
     A way to read a text. It applies the steps of `once`, and then the steps of `turn` repeatedly, at most `levels`
     times. A text without any of the `signs` has no reading of this kind. Only values of at least `least` letters are
@@ -140,9 +140,9 @@ class Ways(NamedTuple):
     `spelled_short` for values shorter than SHORT.
     """
 
-    read: tuple[Way, ...]
-    spelled: Way
-    spelled_short: Way
+    read: tuple[RedactionForm, ...]
+    spelled: RedactionForm
+    spelled_short: RedactionForm
 
 
 def _ways(*once: Step) -> Ways:
@@ -150,18 +150,20 @@ def _ways(*once: Step) -> Ways:
     raw_colours, breaks = _breaks(COLOUR), _breaks(COLOUR, WRITTEN_COLOUR, WRITTEN_BLANK, BLANK)
     decoded = (breaks, _LETTERS, _LATIN)
     whole = (
-        Way(),
-        Way((colours,), signs=("\x1b", "\\")),
-        Way((raw_breaks,), least=SHORT, part=PART),
-        Way((breaks,), signs=("\\",), least=SHORT, part=PART),
-        Way((colours, _LETTERS, _LATIN), once, LEVELS, SIGNS, decodes=True),
-        Way(decoded, once, LEVELS, SIGNS, least=SHORT, part=PART, decodes=True),
-        Way(decoded, (*once, raw_breaks), LEVELS, SIGNS_CUT, least=SHORT, part=PART, decodes=True),
+        RedactionForm(),
+        RedactionForm((colours,), signs=("\x1b", "\\")),
+        RedactionForm((raw_breaks,), least=SHORT, part=PART),
+        RedactionForm((breaks,), signs=("\\",), least=SHORT, part=PART),
+        RedactionForm((colours, _LETTERS, _LATIN), once, LEVELS, SIGNS, decodes=True),
+        RedactionForm(decoded, once, LEVELS, SIGNS, least=SHORT, part=PART, decodes=True),
+        RedactionForm(decoded, (*once, raw_breaks), LEVELS, SIGNS_CUT, least=SHORT, part=PART, decodes=True),
     )
     return Ways(
         whole,
-        Way((raw_breaks, _LETTERS, _LATIN), (*once, raw_breaks), LEVELS, SIGNS, part=PART, silent=BLANKS + "\\"),
-        Way((raw_colours, _LETTERS, _LATIN), (*once, raw_colours), LEVELS, SIGNS, silent="\\"),
+        RedactionForm(
+            (raw_breaks, _LETTERS, _LATIN), (*once, raw_breaks), LEVELS, SIGNS, part=PART, silent=BLANKS + "\\"
+        ),
+        RedactionForm((raw_colours, _LETTERS, _LATIN), (*once, raw_colours), LEVELS, SIGNS, silent="\\"),
     )
 
 

@@ -17,7 +17,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote, quote_plus, urlsplit
 
-from spotrun.secrets.exact_values import ExactValues, Pieces, letters_of
+from spotrun.secrets.exact_values import ExactValues, ValueFragments, letters_of
 from spotrun.secrets.named_values import hide
 
 HIDDEN = "***"
@@ -66,7 +66,7 @@ class Redactor:
         known = {form for secret in secrets for form in forms_of(secret)}
         paths = {each for each in known if each.startswith("/")}  # they share long pieces with harmless paths
         whole = {each for each in known if letters_of(each) < PIECE}
-        self._whole, self._pieces = ExactValues(paths | whole), Pieces(known - paths, PIECE)
+        self._whole, self._pieces = ExactValues(paths | whole), ValueFragments(known - paths, PIECE)
 
     def clean(self, text: str) -> str:
         return hide(_WELL_KNOWN.sub(HIDDEN, self._without_exact(text)), HIDDEN)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from spotrun.secrets.readings import DECODED_MIN, LEVELS, Reading, Step, Way
+from spotrun.secrets.readings import DECODED_MIN, LEVELS, Reading, RedactionForm, Step
 from spotrun.secrets.written_letters import BEGUN, LETTER, SIGNS, WRITTEN_BLANK, WRITTEN_COLOUR, letter_of, utf8
 
 AHEAD = 48
@@ -25,7 +25,7 @@ _WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[
 """Removes characters that may split a written letter, such as a backslash before a line end, but not the line end."""
 
 
-def spelled(values: Iterable[str], way: Way) -> list[str]:
+def spelled(values: Iterable[str], way: RedactionForm) -> list[str]:
     """
     Return the values that contain SIGNS, without ignored characters. A value whose decoded form is also a known value
     without signs is left out, because the decoded form can be read in only one way.
@@ -40,32 +40,32 @@ def _has_signs(value: str) -> bool:
     return any(sign in value for sign in SIGNS)
 
 
-def _decoded(value: str, way: Way) -> str:
+def _decoded(value: str, way: RedactionForm) -> str:
     *_, reading = way.turns(value)
     return reading.left
 
 
-def _spelled(value: str, way: Way) -> str:
+def _spelled(value: str, way: RedactionForm) -> str:
     return "".join(letter for letter in next(way.turns(value)).left if letter not in way.silent)
 
 
-class Beginning:
+class ValuePrefix:
     """A prefix of values, `size` letters long. `whole`: the prefix is a value."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
         self.whole = False
-        self.followed_by: dict[str, Beginning] = {}
+        self.followed_by: dict[str, ValuePrefix] = {}
 
     def add(self, value: str) -> None:
         here = self
         for letter in value:
-            here = here.followed_by.setdefault(letter, Beginning(here.size + 1))
+            here = here.followed_by.setdefault(letter, ValuePrefix(here.size + 1))
         here.whole = True
 
-    def then(self, letters: str, silent: str) -> Beginning | None:
+    def then(self, letters: str, silent: str) -> ValuePrefix | None:
         """Return the prefix extended by `letters`; None if no value begins with the longer prefix."""
-        here: Beginning | None = self
+        here: ValuePrefix | None = self
         for letter in letters:
             if here is None:
                 return None
@@ -77,9 +77,9 @@ class Beginning:
 class SpelledValues:
     """Values to look for, in the form that `spelled` returns."""
 
-    def __init__(self, values: Iterable[str], way: Way) -> None:
+    def __init__(self, values: Iterable[str], way: RedactionForm) -> None:
         self._way = way
-        self._none = Beginning()
+        self._none = ValuePrefix()
         for value in values:
             self._none.add(value)
         self._begins = re.compile(f"[{re.escape(''.join([*self._none.followed_by, *SIGNS]))}]")
@@ -113,12 +113,12 @@ class SpelledValues:
     def _may_be_in(self, text: str) -> bool:
         return bool(self._none.followed_by) and _has_signs(text)
 
-    def _read(self, text: str) -> Iterator[tuple[Beginning, int, int]]:
+    def _read(self, text: str) -> Iterator[tuple[ValuePrefix, int, int]]:
         """
         Yield each prefix of a value that the text contains, with its start and end. If one prefix can end at the same
         character from two starts, the earlier start counts.
         """
-        read: dict[int, dict[Beginning, int]] = {}
+        read: dict[int, dict[ValuePrefix, int]] = {}
         at = self._next(text, 0)
         while at < len(text) or read:
             here = read.pop(at, {})
@@ -132,7 +132,9 @@ class SpelledValues:
         found = self._begins.search(text, at)
         return len(text) if found is None else found.start()
 
-    def _read_on(self, text: str, at: int, here: dict[Beginning, int], read: dict[int, dict[Beginning, int]]) -> None:
+    def _read_on(
+        self, text: str, at: int, here: dict[ValuePrefix, int], read: dict[int, dict[ValuePrefix, int]]
+    ) -> None:
         for end, letters in _written_at(text, at):
             for beginning, start in here.items():
                 then = beginning.then(letters, self._way.silent)

@@ -25,7 +25,7 @@ from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable, WritesRe
 from spotrun.store.asked import count_read, count_write
 from spotrun.store.http import ANSWERS, CONNECT_S, FULL, NO_STORE, READ_S, BucketStore, Verbs, passes, settings
 from spotrun.store.lifecycle import gcs_expiries
-from spotrun.store.port import StoreFacts, Unsaid
+from spotrun.store.port import StoreFacts, UnknownFact
 
 _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)
@@ -101,7 +101,7 @@ class GcsStore(BucketStore):
     def _remove(self, name: str) -> None:
         self._bucket.blob(name).delete(timeout=_TIMEOUT, retry=None)
 
-    def region(self) -> str | Unsaid:
+    def region(self) -> str | UnknownFact:
         found = self.inspect().region
         return "" if found is None else found
 
@@ -110,7 +110,7 @@ class GcsStore(BucketStore):
         try:
             self._bucket.reload(timeout=_TIMEOUT, retry=None)
         except api.Forbidden:
-            unsaid = Unsaid("storage.buckets.get is not allowed")
+            unsaid = UnknownFact("storage.buckets.get is not allowed")
             return StoreFacts(region=unsaid, versioned=unsaid, expiries=unsaid)
         return StoreFacts(
             region=_location(self._bucket),

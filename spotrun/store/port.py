@@ -96,7 +96,7 @@ def checked_key(key: str) -> str:
 
 
 @runtime_checkable
-class Sifted(Protocol):
+class ReportsForeignNames(Protocol):
     """A store that can report the names that its lists leave out."""
 
     def strange_names(self, prefix: str) -> list[str]:
@@ -125,7 +125,7 @@ class CopiesItself(Protocol):
         """
 
 
-class Unsaid(msgspec.Struct, frozen=True):
+class UnknownFact(msgspec.Struct, frozen=True):
     """A fact that is unknown, because the store does not report it, or this account may not read it."""
 
     reason: str
@@ -140,9 +140,9 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     time if that is None. `region` is None for a store without regions, and `free_bytes` for a store without a limit.
     """
 
-    region: str | Unsaid | None
-    expiries: tuple[str, ...] | Unsaid
-    versioned: bool | Unsaid
+    region: str | UnknownFact | None
+    expiries: tuple[str, ...] | UnknownFact
+    versioned: bool | UnknownFact
     older_versions_days: int | None = None
     free_bytes: int | None = None
 
@@ -151,7 +151,7 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Located(Protocol):
     """A store that is in one or several regions of a cloud."""
 
-    def region(self) -> str | Unsaid:
+    def region(self) -> str | UnknownFact:
         """
         Return the region, or the reason why it is unknown.
 

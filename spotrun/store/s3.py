@@ -41,7 +41,7 @@ from spotrun.store.http import (
     passes,
     settings,
 )
-from spotrun.store.port import StoreFacts, Unsaid
+from spotrun.store.port import StoreFacts, UnknownFact
 from spotrun.store.s3_facts import answered, facts_of, region_of
 
 _CONNECTIONS = 32
@@ -132,7 +132,7 @@ class S3Store(BucketStore):
             while piece := body.read(_PIECE_BYTES):
                 yield piece
 
-    def region(self) -> str | Unsaid:
+    def region(self) -> str | UnknownFact:
         with self._translated("HeadBucket", ""):
             return region_of(self._client, self._address.bucket)
 

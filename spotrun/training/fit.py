@@ -58,7 +58,7 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.revival import revived
 from spotrun.training.snapshots import KEY, LAST_ARENA_WAIT_S, Snapshots
 from spotrun.training.structure import Structure
-from spotrun.training.uncarried import Uncarried
+from spotrun.training.uncarried import UntrackedReporter
 from spotrun.training.unsupported import TrainingUnsupported
 from spotrun.training.weights import Misfit
 from spotrun.training.work_folder.work_files import WorkFiles
@@ -100,7 +100,7 @@ class Fit:
         )
         self._python = PythonState(framework, work=self._files.folder)
         self._data = TrainingData(framework, agent, self._seed, self._own.get("data"), self._python.knows)
-        self._uncarried = Uncarried(agent, ranks, required=resume.exact)
+        self._uncarried = UntrackedReporter(agent, ranks, required=resume.exact)
         self._late = LateParts(framework.module)
         self._loaders_made = 0
         self._loads_late = False

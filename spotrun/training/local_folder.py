@@ -24,7 +24,7 @@ from torch import Tensor
 
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.snapshot import ImagePlan, Piece
-from spotrun.checkpoint.staging import Aside, Staged, Stager
+from spotrun.checkpoint.staging import CopyTask, Staged, Stager
 from spotrun.errors import SpotrunError
 from spotrun.trainer_link import Message, Resume, SnapshotTaken
 from spotrun.training.image_memory import ImageMemory
@@ -123,7 +123,7 @@ class LocalFolder(Alone):
     def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
         return self._stager.stage(plan, later, overlapped=overlapped)
 
-    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> CopyTask[T]:
         return self._stager.aside(work, tensors)
 
     def unstage(self, staged: Staged) -> None:

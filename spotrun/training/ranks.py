@@ -39,7 +39,7 @@ Json = Any
 T = TypeVar("T")
 
 
-class Strangers(SpotrunError):
+class RanksUnrelated(SpotrunError):
     """Raised if the processes that met do not belong to the same training or attempt."""
 
 
@@ -77,13 +77,13 @@ class Ranks:
         gangs = [each[:_DIGEST_BYTES] for each in told]
         for rank, each in enumerate(told):
             if not hmac.compare_digest(each[_DIGEST_BYTES:], _proof(rank, gangs[rank], asked)):
-                raise Strangers(
+                raise RanksUnrelated(
                     f"the process that came as rank {rank} of {self.size} does not know the secret of this training",
                     hint=f"pass {RANKS_SECRET} on to each rank as the job's command has it in its environment; if they"
                     " all have it, another program has reached their port: see docs/gangs.md",
                 )
         if len(set(gangs)) > 1:
-            raise Strangers("the processes that met are of different attempts of a run: one of them came too late")
+            raise RanksUnrelated("the processes that met are of different attempts of a run: one of them came too late")
 
     @property
     def misfit(self) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from spotrun import trainer_link
 from spotrun.checkpoint.snapshot import ImagePlan, Piece
-from spotrun.checkpoint.staging import Aside, Staged, Stager
+from spotrun.checkpoint.staging import CopyTask, Staged, Stager
 from spotrun.trainer_link import (
     SEED,
     ArenaFree,
@@ -207,7 +207,7 @@ class Session:
     def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
         return self._stager.stage(plan, later, overlapped=overlapped)
 
-    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> CopyTask[T]:
         return self._stager.aside(work, tensors)
 
     def unstage(self, staged: Staged) -> None:
@@ -286,7 +286,7 @@ class Follower:
     def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
         raise AssertionError("only rank 0 has arenas")
 
-    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> CopyTask[T]:
         raise AssertionError("only rank 0 has arenas")
 
     def unstage(self, staged: Staged) -> None:

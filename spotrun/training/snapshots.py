@@ -14,9 +14,9 @@ from enum import IntEnum
 from functools import partial
 from typing import NoReturn
 
-from spotrun.checkpoint.objects import Standing
+from spotrun.checkpoint.objects import InitialObjects
 from spotrun.checkpoint.snapshot import ImagePlan, plan_image
-from spotrun.checkpoint.staging import Aside, Staged
+from spotrun.checkpoint.staging import CopyTask, Staged
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.trainer_link import SnapshotTaken
 from spotrun.training import machine, module_state, optimizer_parts, tensors, unsupported, weights
@@ -32,7 +32,7 @@ from spotrun.training.progress import finite_metrics
 from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
-from spotrun.training.uncarried import Uncarried
+from spotrun.training.uncarried import UntrackedReporter
 from spotrun.training.work_folder.freezing import Frozen
 from spotrun.training.work_folder.work_files import WorkFiles
 from spotrun.version import __version__
@@ -68,7 +68,7 @@ class _Pending:
     files: Frozen | None
     staged: Staged
     watch: Watch
-    finite: Aside[bool]
+    finite: CopyTask[bool]
     stall_s: float
     step_before: int
 
@@ -98,7 +98,7 @@ class Snapshots:
         ranks: Ranks,
         data: TrainingData,
         python: PythonState,
-        uncarried: Uncarried,
+        uncarried: UntrackedReporter,
         files: WorkFiles,
         late: LateParts,
         counting: Counting,
@@ -121,7 +121,7 @@ class Snapshots:
         self._overlap = Overlap(framework)
         self._buckets = DdpBuckets(framework.module, ranks.size)
         self._pending: _Pending | None = None
-        self._standing = Standing((OPTIMIZERS, SCHEDULERS), self._saved_elsewhere)
+        self._standing = InitialObjects((OPTIMIZERS, SCHEDULERS), self._saved_elsewhere)
 
     def begin(self, resumed: State | None) -> None:
         """Begin, before the first step. `resumed` is the "spotrun" entry of the snapshot; None for a fresh start."""

@@ -21,7 +21,7 @@ HINT = (
 )
 
 
-class Uncarried:
+class UntrackedReporter:
     """Reports to the script's output, and to the agent, which records it. If `required`, a report ends the training."""
 
     def __init__(self, agent: Agent, ranks: Ranks, *, required: bool) -> None:

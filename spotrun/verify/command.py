@@ -24,9 +24,9 @@ from spotrun.run.events import Uncarried
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.verify import job
-from spotrun.verify.kills import Killed, KillPlan
+from spotrun.verify.kills import KillPlan, PlannedKill
 from spotrun.verify.left_files import LeftFiles
-from spotrun.verify.rehearsal import Rehearsal, Rehearsed, Watch
+from spotrun.verify.rehearsal import Rehearsal, RehearsalResult, Watch
 from spotrun.verify.sandbox import Sandbox
 
 COMMITS = 20
@@ -63,7 +63,7 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
     folder: str | None = None
 
 
-def is_command(spec: RunSpec, straight: Rehearsed) -> bool:
+def is_command(spec: RunSpec, straight: RehearsalResult) -> bool:
     """Return whether the job keeps its state in files, and contains no training that could be traced."""
     if straight.has_trace:
         return False
@@ -72,7 +72,7 @@ def is_command(spec: RunSpec, straight: Rehearsed) -> bool:
 
 
 def verify_command(
-    spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch, straight: Rehearsed
+    spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch, straight: RehearsalResult
 ) -> CommandVerification:
     """
     Run a command with kills, and compare its files with the files of the `straight` run.
@@ -103,7 +103,7 @@ class CommandRehearsal(Rehearsal):
     """Kills the instance some time after a commit, so that each kill loses work."""
 
     def __init__(self, sandbox: Sandbox, spec: RunSpec, waits: Sequence[float]) -> None:
-        super().__init__(sandbox, spec, "interrupted", [Killed(step=0, victim="instance") for _ in waits])
+        super().__init__(sandbox, spec, "interrupted", [PlannedKill(step=0, victim="instance") for _ in waits])
         self._waits = waits
         self._killed_at_commit = -1
         self._due_s: float | None = None
@@ -129,9 +129,9 @@ class CommandRehearsal(Rehearsal):
 def compare(
     spec: RunSpec,
     plan: KillPlan,
-    straight: Rehearsed,
-    interrupted: Rehearsed,
-    again: Rehearsed | None,
+    straight: RehearsalResult,
+    interrupted: RehearsalResult,
+    again: RehearsalResult | None,
     clean: Clean,
 ) -> CommandVerification:
     """Compare the files of the runs. `again` is a second run without kills, if one was needed."""

@@ -30,20 +30,20 @@ class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     within: timedelta
 
 
-class Killed(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedKill(msgspec.Struct, frozen=True, kw_only=True):
     """A kill after optimizer step `step`."""
 
     step: int
     victim: str
 
 
-class Kill(Killed, frozen=True, kw_only=True):
+class ResumedKill(PlannedKill, frozen=True, kw_only=True):
     """A kill and the step from which the next trainer continued; 0 is the beginning."""
 
     resumed_from: int
 
 
-def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Killed]:
+def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[PlannedKill]:
     """
     Return the kills of a training of `steps` steps, in order. `improved` are the steps at which a callback saw a new
     best value.
@@ -60,7 +60,7 @@ def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Killed]
     victims = {step: VICTIMS[number % len(VICTIMS)] for number, step in enumerate(drawn)}
     if best is not None:
         victims[best] = "instance"
-    return [Killed(step=step, victim=victims[step]) for step in drawn]
+    return [PlannedKill(step=step, victim=victims[step]) for step in drawn]
 
 
 def _after_best(steps: int, improved: Sequence[int]) -> int | None:
@@ -92,8 +92,9 @@ def checkpoint_every(steps: int) -> Steps:
     return Steps(max(2, min(25, steps // 20)))
 
 
-def with_resumes(kills: Sequence[Killed], trace: Trace) -> tuple[Kill, ...]:
+def with_resumes(kills: Sequence[PlannedKill], trace: Trace) -> tuple[ResumedKill, ...]:
     went_on = trace.resumed_after_holds()
     return tuple(
-        Kill(step=kill.step, victim=kill.victim, resumed_from=step) for kill, step in zip(kills, went_on, strict=False)
+        ResumedKill(step=kill.step, victim=kill.victim, resumed_from=step)
+        for kill, step in zip(kills, went_on, strict=False)
     )

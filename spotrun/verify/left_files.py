@@ -10,7 +10,7 @@ from spotrun.exactness.difference import Difference, DifferenceKind, difference
 from spotrun.exactness.same_everywhere import Clean
 from spotrun.exactness.scope import VARIES_AGAIN, ComparedCount, NotCompared
 from spotrun.exactness.varying import Varying, unnumbered
-from spotrun.verify.rehearsal import Rehearsed
+from spotrun.verify.rehearsal import RehearsalResult
 
 NAMED_MAX = 20
 """Maximum parts of one file that are listed as not compared."""
@@ -23,7 +23,11 @@ class LeftFiles:
     """
 
     def __init__(
-        self, straight: Rehearsed, interrupted: Rehearsed, clean: Clean, again: Rehearsed | None = None
+        self,
+        straight: RehearsalResult,
+        interrupted: RehearsalResult,
+        clean: Clean,
+        again: RehearsalResult | None = None,
     ) -> None:
         refused = straight.refused | interrupted.refused
         names = folders.names_of(straight.work.paths | interrupted.work.paths)
@@ -40,9 +44,9 @@ class LeftFiles:
     def _steady(
         self,
         found: list[folders.FileDifference],
-        straight: Rehearsed,
-        interrupted: Rehearsed,
-        again: Rehearsed,
+        straight: RehearsalResult,
+        interrupted: RehearsalResult,
+        again: RehearsalResult,
         clean: Clean,
     ) -> list[folders.FileDifference]:
         """Return the differences in content that does not vary between the two straight trainings."""

@@ -32,7 +32,7 @@ from spotrun.spec.model import RunSpec
 from spotrun.spec.patterns import chooser
 from spotrun.store.opening import open_store
 from spotrun.units import format_duration
-from spotrun.verify.kills import Killed
+from spotrun.verify.kills import PlannedKill
 from spotrun.verify.sandbox import Sandbox, environment
 
 LOOK_EVERY_S = 0.1
@@ -57,7 +57,7 @@ class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
 Watch = Callable[[RehearsalProgress], None]
 
 
-class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
+class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
     """
     A training that reached its end: the traces of its ranks, and the files that it left. `refused` has the reason for
     each file that no checkpoint includes, and `not_carried` names state that changed and is in no checkpoint.
@@ -67,7 +67,7 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     work: Folder
     refused: dict[str, str]
     not_carried: tuple[Uncarried, ...]
-    kills: tuple[Killed, ...]
+    kills: tuple[PlannedKill, ...]
     duration_s: float
     state: RunState
 
@@ -82,11 +82,11 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsal:
-    def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, plan: Sequence[Killed] = ()) -> None:
+    def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, plan: Sequence[PlannedKill] = ()) -> None:
         self._name = name
         self._plan = plan
         self._counts_steps = not spec.train.state
-        self._kills: list[Killed] = []
+        self._kills: list[PlannedKill] = []
         self._instances = sandbox.instances
         self._excluded = spec.checkpoint.files.exclude
         self._path = sandbox.folder / f"{name}.trace"
@@ -102,7 +102,7 @@ class Rehearsal:
         self._cloud = sandbox.cloud(clock, MarketConfig(boot_s=spec.local.boot.total_seconds()))
         self._runner = Runner(self._ledger, store, self._cloud, clock, spec, uri)
 
-    def run(self, within: timedelta, watch: Watch) -> Rehearsed:
+    def run(self, within: timedelta, watch: Watch) -> RehearsalResult:
         """
         Train to the end, with the planned kills.
 
@@ -127,7 +127,7 @@ class Rehearsal:
         self._refuse_failure(tick)
         work, refused = self._files()
         state = self._ledger.refresh()
-        return Rehearsed(
+        return RehearsalResult(
             ranks=read_ranks(self._path),
             work=work,
             refused=refused,
@@ -201,7 +201,7 @@ def _where(trace: Trace) -> str:
     return f"at step {trace.steps}" if trace.begun else "under way"
 
 
-def require_steps(rehearsed: Rehearsed, name: str) -> None:
+def require_steps(rehearsed: RehearsalResult, name: str) -> None:
     """
     Require a trace with at least one step.
 
@@ -221,7 +221,7 @@ def require_steps(rehearsed: Rehearsed, name: str) -> None:
         )
 
 
-def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> RunEnded:
+def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) -> RunEnded:
     """
     Return the error for a training that did not reach its end: the interrupted training if there are `kills`, else a
     straight one. `detail` includes advice if spotrun refused the training.

@@ -17,9 +17,9 @@ from spotrun.run.events import Uncarried
 from spotrun.spec.model import RunSpec
 from spotrun.verify import job
 from spotrun.verify.command import CommandVerification, is_command, verify_command
-from spotrun.verify.kills import Kill, KillPlan, checkpoint_every, planned, with_resumes
+from spotrun.verify.kills import KillPlan, ResumedKill, checkpoint_every, planned, with_resumes
 from spotrun.verify.left_files import LeftFiles
-from spotrun.verify.rehearsal import Rehearsal, Rehearsed, Watch, require_steps
+from spotrun.verify.rehearsal import Rehearsal, RehearsalResult, Watch, require_steps
 from spotrun.verify.sandbox import Sandbox
 
 
@@ -45,7 +45,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
     identical: bool
     steps: int
-    kills: tuple[Kill, ...]
+    kills: tuple[ResumedKill, ...]
     batches_redone: int
     resumes_from_checkpoint: int
     differences: Differences
@@ -93,7 +93,11 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
 
 
 def compare(
-    straight: Rehearsed, interrupted: Rehearsed, seed: int, clean: Clean, again: Rehearsed | None = None
+    straight: RehearsalResult,
+    interrupted: RehearsalResult,
+    seed: int,
+    clean: Clean,
+    again: RehearsalResult | None = None,
 ) -> Verification:
     """Compare the trainings. `again` is a second straight training, if one was needed."""
     ranks = None if again is None else again.ranks

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.folder.night_pin import VARIABLE, Pin, pin_for, pinned, record_of
-from spotrun.folder.night_record import Begun, Night, NightRecord, Numbered
+from spotrun.folder.night_record import BegunNight, Night, NightRecord, NumberedNight
 from spotrun.night import rows as night_rows
 from spotrun.spec.model import RunSpec
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
@@ -185,9 +185,9 @@ def test_run_that_a_planted_record_names_is_not_listed(
     assert installed.pin is not None
     own = record_of(str(tmp_path), "a", installed.pin)
     for record, due in ((own, "2026-11-27"), (NightRecord(str(tmp_path), "a"), "\x1b[2Jplanted")):
-        begun = Begun(due=due, run="0123456789", at=datetime(2026, 11, 27, tzinfo=UTC))
+        begun = BegunNight(due=due, run="0123456789", at=datetime(2026, 11, 27, tzinfo=UTC))
         record.newest()
-        assert record.add(Numbered(record.next_number, begun))
+        assert record.add(NumberedNight(record.next_number, begun))
     assert row(spotrun, tmp_path)["last"] == "2026-11-27"
 
 

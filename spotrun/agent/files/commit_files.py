@@ -22,9 +22,9 @@ from spotrun.agent.files.content_store import (
     RESTLESS,
     SECRET_NAME,
     TOO_MANY,
-    Pieces,
+    ContentStore,
+    PieceUpload,
     Refused,
-    Sending,
     over_limits,
 )
 from spotrun.agent.files.outputs import SENDERS, SENDERS_AT_THE_END, output_file
@@ -78,7 +78,7 @@ class StoredFiles(NamedTuple):
 class CommitFiles:
     """Stores the files of snapshots, in the thread that saves. Call `begin` before each trainer's first snapshot."""
 
-    def __init__(self, context: AgentContext, pieces: Pieces) -> None:
+    def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
         self._context = context
         self._pieces = pieces
         self._attempt = -1
@@ -141,8 +141,8 @@ class _Storing:
     def __init__(
         self,
         context: AgentContext,
-        pieces: Pieces,
-        sending: Sending,
+        pieces: ContentStore,
+        sending: PieceUpload,
         attempt: int,
         frozen: Frozen,
         known: Mapping[str, StoredFile],

@@ -45,7 +45,7 @@ class StoredList(NamedTuple):
     stored_bytes: int
 
 
-class Pieces:
+class ContentStore:
     """The pieces of a run's files that this agent stores. Call `begin` first. Several threads may use it."""
 
     def __init__(self, context: AgentContext) -> None:
@@ -63,7 +63,7 @@ class Pieces:
         self._attempt = attempt
 
     @contextlib.contextmanager
-    def sending(self, go_on: Callable[[], None]) -> Iterator[Sending]:
+    def sending(self, go_on: Callable[[], None]) -> Iterator[PieceUpload]:
         """
         Yield a Sending. Nothing is deleted until this block ends; by then, the ledger has to name the list of the sent
         files.
@@ -75,7 +75,7 @@ class Pieces:
             self._read_lists()
             known = {piece.blake3: piece for each in self._readable() for file in each.files for piece in file.pieces}
             self._at_work += 1
-        sending = Sending(self._context, self._attempt, known, go_on)
+        sending = PieceUpload(self._context, self._attempt, known, go_on)
         try:
             yield sending
         finally:
@@ -87,7 +87,7 @@ class Pieces:
         newest = self._context.recorder.state.newest_outputs()
         return None if newest is None else self._lists.get(newest.event.key)
 
-    def put_list(self, sending: Sending, listing: Listing) -> StoredList:
+    def put_list(self, sending: PieceUpload, listing: Listing) -> StoredList:
         """
         Store a list of files, unless the store has it already.
 
@@ -163,7 +163,7 @@ class Pieces:
         return [listing for listing in self._lists.values() if listing is not None]
 
 
-class Sending:
+class PieceUpload:
     """
     Sends the pieces of files, each content once. `known` has the stored pieces by digest; `sent` has the objects that
     this sent. Several threads use it.

@@ -27,9 +27,9 @@ from spotrun.agent.files.content_store import (
     LEFT_OUT_NAMED_MAX,
     RESTLESS,
     SECRET_NAME,
-    Pieces,
+    ContentStore,
+    PieceUpload,
     Refused,
-    Sending,
     over_limits,
     stand_behind,
 )
@@ -83,7 +83,7 @@ class _StoredOutput(NamedTuple):
 class OutputKeeper:
     """Stores the files of the script after `start`, in a separate thread. The main loop calls the methods."""
 
-    def __init__(self, context: AgentContext, pieces: Pieces) -> None:
+    def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
         self._context = context
         self._pieces = pieces
         self._chosen = chooser(context.spec.outputs.files)
@@ -223,7 +223,7 @@ class _Storing:
     def __init__(
         self,
         context: AgentContext,
-        pieces: Pieces,
+        pieces: ContentStore,
         attempt: int,
         chosen: Callable[[str], bool],
         go_on: Callable[[], None],
@@ -259,7 +259,7 @@ class _Storing:
 
     # -- the files ---------------------------------------------------------------------------------------------------
 
-    def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
+    def _found(self, sending: PieceUpload, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
         """Send the new files, and return the list of all files, including files that only an earlier attempt had."""
         newest = self._pieces.newest()
         before = {} if newest is None else {file.path: file for file in newest.files}
@@ -309,7 +309,7 @@ class _Storing:
                 refused[path] = (seen.stamp.size_bytes, limit)
         return taken
 
-    def _file(self, sending: Sending, path: str, seen: FileVersion, resting: Survey | None) -> OutputFile:
+    def _file(self, sending: PieceUpload, path: str, seen: FileVersion, resting: Survey | None) -> OutputFile:
         """
         Store one file.
 
@@ -333,7 +333,7 @@ class _Storing:
             raise Refused(RESTLESS, passing=True)
         return now
 
-    def _new(self, sending: Sending, path: str, seen: FileVersion) -> OutputFile:
+    def _new(self, sending: PieceUpload, path: str, seen: FileVersion) -> OutputFile:
         try:
             if seen.stamp.size_bytes <= PIECE_MAX_BYTES:
                 seen, data = self._small(seen)
@@ -368,7 +368,7 @@ class _Storing:
 
     # -- the ledger --------------------------------------------------------------------------------------------------
 
-    def _write_down(self, sending: Sending, found: _FileList, looked_at: datetime, commit: int | None) -> None:
+    def _write_down(self, sending: PieceUpload, found: _FileList, looked_at: datetime, commit: int | None) -> None:
         stored = self._pieces.put_list(sending, found.listing)
         event = OutputsStored(
             attempt=self._attempt,

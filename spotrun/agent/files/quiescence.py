@@ -49,24 +49,24 @@ class Writer(NamedTuple):
         return f"{self.path} is {how} for writing in {self.command} (process {self.pid})"
 
 
-class Look(NamedTuple):
+class TimedSurvey(NamedTuple):
     """The state at one moment; the survey took `took_s` of system time."""
 
     survey: Survey
     took_s: float
 
 
-def rest_s(look: Look, scale: float) -> float:
+def rest_s(look: TimedSurvey, scale: float) -> float:
     """Return the system seconds for which nothing may change."""
     return max(REST_S / scale, REST_MIN_S, SURVEYS * look.took_s)
 
 
-def pause_s(look: Look, scale: float) -> float:
+def pause_s(look: TimedSurvey, scale: float) -> float:
     """Return the system seconds between two surveys."""
     return max(rest_s(look, scale) / LOOKS, look.took_s / BUSY_SHARE_MAX)
 
 
-def why_not_at_rest(before: Look, now: Look, writer: Writer | None) -> str | None:
+def why_not_at_rest(before: TimedSurvey, now: TimedSurvey, writer: Writer | None) -> str | None:
     """
     Return why the state is not at rest; None if it is. `before` and `now` are two surveys at least `rest_s` apart.
     `writer` is a process that had a file open after the second survey.

@@ -41,7 +41,7 @@ BEGINS_WITHIN_MIN_S = 20.0
 """The minimum in system seconds."""
 
 
-class MemberStands(Enum):
+class MemberAction(Enum):
     """The next action of a member that is not in an attempt."""
 
     LEAVE = auto()
@@ -50,7 +50,7 @@ class MemberStands(Enum):
     TRAIN = auto()
 
 
-def stands(state: RunState, name: MemberName) -> MemberStands:
+def stands(state: RunState, name: MemberName) -> MemberAction:
     """
     Return the next action of member `name` according to the ledger (protocol 33 to 35).
 
@@ -59,17 +59,17 @@ def stands(state: RunState, name: MemberName) -> MemberStands:
     """
     launch = state.launches.get(name.launch)
     if launch is None or state.terminal is not None or name.member >= len(launch.members):
-        return MemberStands.LEAVE
+        return MemberAction.LEAVE
     if not state.is_wanted(name):
-        return MemberStands.LEAVE
+        return MemberAction.LEAVE
     if state.current is not None and name in state.current.names:
-        return MemberStands.TRAIN
+        return MemberAction.TRAIN
     if state.has_to_leave(name):
-        return MemberStands.LEAVE
+        return MemberAction.LEAVE
     if state.stop_requested:
-        return MemberStands.WAIT
+        return MemberAction.WAIT
     ready = state.member(name).ready
-    return MemberStands.SAY_READY if ready is None or ready.after != state.last_end else MemberStands.WAIT
+    return MemberAction.SAY_READY if ready is None or ready.after != state.last_end else MemberAction.WAIT
 
 
 def stays(state: RunState, attempt: Attempt) -> bool:

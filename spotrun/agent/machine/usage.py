@@ -11,7 +11,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from spotrun.folder.status_objects import Busy, Gpu, Trained, Usage, Used
+from spotrun.folder.status_objects import Busy, Gpu, MachineUse, TrainingStatus, Usage
 from spotrun.trainer_link import Progress
 
 LOOKS_EVERY_S = 5.0
@@ -36,7 +36,7 @@ class Machine:
         self._times = self._read_times()
         self._newest: Usage | None = None
         self._trained = False
-        self.used = Used()
+        self.used = MachineUse()
         """The use while a trainer trained, in system time."""
 
     def usage(self, gpus: tuple[Gpu, ...] = (), *, trains: bool = False) -> Usage | None:
@@ -91,10 +91,10 @@ class Machine:
         return None if total is None or available is None else (total, available)
 
 
-def used_in(seconds: float, usage: Usage) -> Used:
+def used_in(seconds: float, usage: Usage) -> MachineUse:
     """Return the use over `seconds` if the machine was as busy as in `usage` all the time."""
     gpu_used, gpu_bytes = usage.gpu_memory
-    return Used(
+    return MachineUse(
         cpu=_busy(seconds, usage.cpu_share),
         memory=_busy(seconds, _share(usage.memory_used_bytes, usage.memory_bytes)),
         gpu=_busy(seconds, usage.gpu_share),
@@ -117,7 +117,7 @@ class DataWait:
         self._known: deque[tuple[float, float]] = deque()
         self._last: Progress | None = None
         self._told = False
-        self.trained = Trained()
+        self.trained = TrainingStatus()
         """The totals of all training so far, in system time."""
 
     def new_trainer(self) -> None:
@@ -132,7 +132,7 @@ class DataWait:
         if at.phase == "train":
             if known and self._last is not None:
                 before_s, waited_s = known[-1]
-                self.trained += Trained(
+                self.trained += TrainingStatus(
                     seconds=max(0.0, at_s - before_s),
                     waited_s=at.data_s - waited_s,
                     steps=max(0, at.step - self._last.step),

@@ -14,12 +14,12 @@ from spotrun import trainer_link
 from spotrun.agent import decisions, fits
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.fits import Start
-from spotrun.agent.inbox import CameTooLate, Exited, Said, forget
+from spotrun.agent.inbox import CameTooLate, Exited, TrainerMessage, forget
 from spotrun.agent.processes.liveness import Liveness, Signs
 from spotrun.agent.processes.trainer_process import TrainerProcess, start_trainer
 from spotrun.agent.processes.trainer_socket import ONE_TRAINING
 from spotrun.agent.snapshots.arenas import Arena, Arenas
-from spotrun.agent.snapshots.frozen import Coming, Descriptors, Frozen
+from spotrun.agent.snapshots.frozen import Descriptors, Frozen, PartialFrozenFolder
 from spotrun.agent.snapshots.snapshot import Snapshot
 from spotrun.checkpoint.restore import Image
 from spotrun.trainer_link import (
@@ -123,7 +123,7 @@ class Trainer:
         self._wants_room = False
         self._kill_at_s: float | None = None
         self._paused_s: float | None = None
-        self._freezing: Coming | None = None
+        self._freezing: PartialFrozenFolder | None = None
         self._putting: threading.Thread | None = None
         self._log_start = process.log_start
         self._liveness = Liveness(context.clock, self._signs)
@@ -258,7 +258,7 @@ class Trainer:
 
     def freezes(self, message: FilesFrozen, descriptors: Descriptors) -> None:
         """Handle the first message about the work folder of the next snapshot."""
-        self._freezing = Coming(message, descriptors)
+        self._freezing = PartialFrozenFolder(message, descriptors)
 
     def freezes_more(self, descriptors: Descriptors) -> None:
         if self._freezing is not None:
@@ -278,7 +278,7 @@ class Trainer:
         assert coming.message.number == taken.files
         return coming.whole()
 
-    def snapshot(self, attempt: int, arena: Arena, said: Said, taken: SnapshotTaken, why: str) -> Snapshot:
+    def snapshot(self, attempt: int, arena: Arena, said: TrainerMessage, taken: SnapshotTaken, why: str) -> Snapshot:
         self.stalled_s += taken.stall_s * self._context.clock.scale
         sequence, self._sequence = self._sequence, self._sequence + 1
         self.asked = None

@@ -17,7 +17,7 @@ from spotrun import proc
 from spotrun.agent.agent_context import AgentContext, Assignment
 from spotrun.agent.container import python_in, variables
 from spotrun.agent.gang.rendezvous import alone, listens_on
-from spotrun.agent.inbox import Exited, Inbox, Said
+from spotrun.agent.inbox import Exited, Inbox, TrainerMessage
 from spotrun.agent.logs.secret_values import kept_from_setup
 from spotrun.agent.machine import environment, process_groups, seeding
 from spotrun.agent.machine.sigterm import Termination
@@ -258,7 +258,7 @@ class TrainerProcess:
                 assert received is not None
                 message, fds = received
                 now, now_s = self._clock.now(), self._clock.monotonic()
-                self._inbox.put(Said(self.incarnation, message, now, now_s, Descriptors(fds)))
+                self._inbox.put(TrainerMessage(self.incarnation, message, now, now_s, Descriptors(fds)))
 
     def _wait(self, process: subprocess.Popen[bytes], entrance: Entrance) -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

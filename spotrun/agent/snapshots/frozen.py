@@ -33,7 +33,7 @@ class Descriptors(list[int]):
         self.close()
 
 
-class Coming:
+class PartialFrozenFolder:
     """A frozen folder, while some of its descriptors have not arrived."""
 
     def __init__(self, message: FilesFrozen, descriptors: Descriptors) -> None:
@@ -85,7 +85,7 @@ class Frozen:
         return sum(file.stamp.size_bytes for file in self.folder.files if file.source is not ContentSource.KNOWN)
 
     @contextlib.contextmanager
-    def open(self, file: FrozenFile, work: os.PathLike[str]) -> Iterator[Whole]:
+    def open(self, file: FrozenFile, work: os.PathLike[str]) -> Iterator[FileReader]:
         """
         Yield the bytes of a file. A file that was neither copied nor kept open is read in the `work` folder.
 
@@ -99,9 +99,9 @@ class Frozen:
             case ContentSource.KNOWN:
                 raise TornFile
             case ContentSource.MEMORY:
-                yield Whole(self._descriptors[0], file.at, size_bytes)
+                yield FileReader(self._descriptors[0], file.at, size_bytes)
             case ContentSource.COPY:
-                yield Whole(self._descriptors[1 + file.at], 0, size_bytes)
+                yield FileReader(self._descriptors[1 + file.at], 0, size_bytes)
             case ContentSource.OPEN:
                 with unchanged(self._descriptors[1 + file.at], file) as whole:
                     yield whole
@@ -113,7 +113,7 @@ class Frozen:
         self._descriptors.close()
 
 
-class Whole:
+class FileReader:
     """`size_bytes` bytes of the open file `fd`, from byte `start`."""
 
     def __init__(self, fd: int, start: int, size_bytes: int) -> None:
@@ -142,7 +142,7 @@ class Whole:
 
 
 @contextlib.contextmanager
-def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[Whole]:
+def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[FileReader]:
     """Yield the bytes of a file at its place in the `work` folder. Raises the errors of `Frozen.open`."""
     fd = open_at(work, file.place)
     try:
@@ -153,10 +153,10 @@ def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[Whole]:
 
 
 @contextlib.contextmanager
-def unchanged(fd: int, file: FrozenFile) -> Iterator[Whole]:
+def unchanged(fd: int, file: FrozenFile) -> Iterator[FileReader]:
     """Yield the bytes of the open file `fd`. Raise TornFile if it was changed since it was frozen, before or after."""
     _check(fd, file)
-    yield Whole(fd, 0, file.stamp.size_bytes)
+    yield FileReader(fd, 0, file.stamp.size_bytes)
     _check(fd, file)
 
 

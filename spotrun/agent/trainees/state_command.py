@@ -13,7 +13,7 @@ from spotrun.agent import decisions
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.quiescence import in_words
-from spotrun.agent.grace_period import Drain, SigtermTimes, StateTimes, Times
+from spotrun.agent.grace_period import GracePeriod, SigtermTimes, StateTimes, Times
 from spotrun.agent.inbox import Exited, StateFrozen
 from spotrun.agent.pace import Pace
 from spotrun.agent.processes.trainer import Trainer
@@ -46,7 +46,7 @@ class StateCommand(Command):
         watch: StateWatch,
         pace: Pace,
         saver: Saver,
-        drain: Drain,
+        drain: GracePeriod,
     ) -> None:
         super().__init__(context, trainer, journal)
         self._watch = watch

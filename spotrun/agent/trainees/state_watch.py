@@ -13,7 +13,7 @@ from typing import NamedTuple
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.files.commit_files import CommitFiles
 from spotrun.agent.files.content_store import stand_behind
-from spotrun.agent.files.quiescence import Look, pause_s, rest_s, why_not_at_rest, writer_of
+from spotrun.agent.files.quiescence import TimedSurvey, pause_s, rest_s, why_not_at_rest, writer_of
 from spotrun.agent.files.rules import StateFiles
 from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.snapshots.freeze import Freezing, NotAtRest
@@ -79,10 +79,10 @@ class StateWatch:
             self._closed = True
             self._changed.notify()
 
-    def look(self) -> Look:
+    def look(self) -> TimedSurvey:
         began_s = time.monotonic()
         survey = self._state.survey()
-        return Look(survey, time.monotonic() - began_s)
+        return TimedSurvey(survey, time.monotonic() - began_s)
 
     def _set(self, wish: CopyRequest | None) -> None:
         with self._changed:
@@ -138,7 +138,7 @@ class StateWatch:
             return bool(survey.files or survey.links)
         return survey.first_change(self.stored) is not None
 
-    def _copied(self, before: Look, now: Look) -> Frozen | None:
+    def _copied(self, before: TimedSurvey, now: TimedSurvey) -> Frozen | None:
         """
         Return a copy of the state; None if nothing is new, or the state is not at rest. `trouble` is set only once, at
         the end, because the main loop may read it at any time.
@@ -154,7 +154,7 @@ class StateWatch:
         self.trouble = trouble
         return state
 
-    def _copy(self, before: Look, now: Look) -> Frozen:
+    def _copy(self, before: TimedSurvey, now: TimedSurvey) -> Frozen:
         writer = writer_of(state_files.by_inode(self._work, now.survey.files))
         if (reason := why_not_at_rest(before, now, writer)) is not None:
             raise NotAtRest(reason)

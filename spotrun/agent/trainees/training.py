@@ -13,8 +13,8 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.decisions import HeldSnapshot, gives_way
 from spotrun.agent.files.outputs import OutputKeeper
-from spotrun.agent.grace_period import Drain, SnapshotTimes, Times
-from spotrun.agent.inbox import TURN_S, Exited, Said, StateFrozen
+from spotrun.agent.grace_period import GracePeriod, SnapshotTimes, Times
+from spotrun.agent.inbox import TURN_S, Exited, StateFrozen, TrainerMessage
 from spotrun.agent.pace import Pace
 from spotrun.agent.saver import Saver
 from spotrun.agent.trainees.command import Command
@@ -48,7 +48,7 @@ class Training:
         journal: AttemptJournal,
         pace: Pace,
         saver: Saver,
-        drain: Drain,
+        drain: GracePeriod,
         outputs: OutputKeeper,
         backpressure: Backpressure,
         ending: AttemptEnd,
@@ -68,7 +68,7 @@ class Training:
 
     # -- its messages
 
-    def hear(self, said: Said) -> None:
+    def hear(self, said: TrainerMessage) -> None:
         match said.message:
             case Hello() as hello:
                 self._trainer.hello(hello, said.at_s)
@@ -118,7 +118,7 @@ class Training:
             self._context.note(news)
         self._context.status.progress(progress)
 
-    def _snapshot(self, taken: SnapshotTaken, said: Said) -> None:
+    def _snapshot(self, taken: SnapshotTaken, said: TrainerMessage) -> None:
         arena = self._trainer.filled(taken)
         if arena is None:
             return

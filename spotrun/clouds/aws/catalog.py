@@ -20,7 +20,7 @@ from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
 from spotrun.clouds.instance_type import InstanceType
 from spotrun.clouds.list_prices import ListPrice
 from spotrun.clouds.ttl_cache import ASKED_AGAIN_S, TtlCache
-from spotrun.clouds.unavailable_pools import LeftOut
+from spotrun.clouds.unavailable_pools import UnavailablePools
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering, Pool
@@ -38,7 +38,7 @@ class Catalog:
         self._region = region
         self._config = config
         self._clock = clock
-        self._left_out = LeftOut(clock)
+        self._left_out = UnavailablePools(clock)
         self._types: TtlCache[dict[str, InstanceType]] = TtlCache(clock, TYPES_FOR_S, self._read_types)
         self._zones: TtlCache[dict[str, set[str]]] = TtlCache(clock, TYPES_FOR_S, self._read_zones)
         self._price_list: TtlCache[PriceList] = TtlCache(clock, _price_list_lasts_s, self._read_price_list)

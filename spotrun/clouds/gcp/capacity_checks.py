@@ -7,7 +7,7 @@ from functools import cached_property
 
 from spotrun.clouds.capacity_checks import (
     Allowance,
-    WantedCapacity,
+    CapacityRequest,
     accelerators_of,
     quota_findings,
     smallest_first,
@@ -31,7 +31,7 @@ class Capacity:
     def __init__(self, catalogs: Mapping[str, Catalog], config: GcpConfig, wanted: ResourcesSpec) -> None:
         self._catalogs = catalogs
         self._config = config
-        self._wanted = WantedCapacity(wanted, config.instance_types)
+        self._wanted = CapacityRequest(wanted, config.instance_types)
 
     def types(self, region: str) -> list[str]:
         """Return the types that the job may use in a region, smallest first."""

@@ -19,7 +19,7 @@ from spotrun.clouds.gcp.spot_prices import KEPT_BY_GOOGLE, SpotPrices, spot_pric
 from spotrun.clouds.gcp.surroundings import Image, find_image, find_subnetwork, zones_of
 from spotrun.clouds.instance_type import InstanceType
 from spotrun.clouds.ttl_cache import TtlCache
-from spotrun.clouds.unavailable_pools import LeftOut
+from spotrun.clouds.unavailable_pools import UnavailablePools
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering, Pool
@@ -36,7 +36,7 @@ _APART = ("n1-",)
 _TPUS = ("ct",)
 
 
-class Placed(NamedTuple):
+class ZoneType(NamedTuple):
     """A type in a zone, with its billed parts."""
 
     kind: InstanceType
@@ -61,9 +61,9 @@ class Catalog:
         self._config = config
         self._clock = clock
         self._parts = parts
-        self._left_out = LeftOut(clock)
+        self._left_out = UnavailablePools(clock)
         self._silent: dict[str, str] = {}
-        self._placed: TtlCache[dict[str, dict[str, Placed]]] = TtlCache(clock, self._types_last_s, self._read_types)
+        self._placed: TtlCache[dict[str, dict[str, ZoneType]]] = TtlCache(clock, self._types_last_s, self._read_types)
         self._price_list: TtlCache[PriceList] = TtlCache(clock, _price_list_lasts_s, self._read_price_list)
         self._spot: TtlCache[SpotPrices] = TtlCache(clock, SPOT_PRICES_FOR_S, self._read_spot)
         self._image: TtlCache[Image] = TtlCache(clock, SURROUNDINGS_FOR_S, lambda: find_image(google, config.image))
@@ -190,9 +190,9 @@ class Catalog:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def _read_types(self) -> dict[str, dict[str, Placed]]:
+    def _read_types(self) -> dict[str, dict[str, ZoneType]]:
         """Read the usable types of each zone that is up and answers. A silent zone does not affect the others."""
-        placed: dict[str, dict[str, Placed]] = {}
+        placed: dict[str, dict[str, ZoneType]] = {}
         silent: dict[str, CloudError] = {}
         for zone in zones_of(self._google, self._project, self._region):
             try:
@@ -207,7 +207,7 @@ class Catalog:
     def _types_last_s(self, _: object) -> float:
         return SURROUNDINGS_FOR_S if self._silent else TYPES_FOR_S
 
-    def _types_in(self, zone: str) -> Iterator[tuple[str, Placed]]:
+    def _types_in(self, zone: str) -> Iterator[tuple[str, ZoneType]]:
         query = dict(_PAGE)
         if self._config.instance_types:
             query["filter"] = " OR ".join(f'(name = "{name}")' for name in self._config.instance_types)
@@ -215,7 +215,7 @@ class Catalog:
         for row in self._google.items(f"list the machine types of {zone}", call):
             kind = _instance_type(row)
             if _can_be_used(row) and self._is_wanted(kind):
-                yield kind.name, Placed(kind, machine_of(row))
+                yield kind.name, ZoneType(kind, machine_of(row))
 
     def _is_wanted(self, kind: InstanceType) -> bool:
         config = self._config

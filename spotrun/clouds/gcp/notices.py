@@ -45,7 +45,7 @@ HEARD_LATE = timedelta(seconds=3)
 """Time of the usual notice that may have passed before the agent receives it."""
 
 
-class Value:
+class MetadataValue:
     """
     One value of the metadata. The server answers the first request, and the first request after a failure, immediately.
     It answers a later request when the value has changed, or after `held_back_s`. After a failure the next of `hosts`
@@ -93,13 +93,13 @@ class Value:
         return MetadataConnection(parts.hostname or HOSTS[0], parts.port)
 
 
-class Preemption:
+class PreemptionNotices:
     """
     See NoticeSource. `left` is the time from a preemption's announcement to the end. The moment at which the preemption
     is first seen is stored in the file `kept`, because a restarted agent has no more time than its predecessor.
     """
 
-    def __init__(self, value: Value, left: timedelta, kept: Path | None, clock: Clock) -> None:
+    def __init__(self, value: MetadataValue, left: timedelta, kept: Path | None, clock: Clock) -> None:
         self._value = value
         self._left = left
         self._kept = kept
@@ -129,7 +129,7 @@ class HostMaintenance:
     is a recommendation to leave. A migration does not end the instance.
     """
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: MetadataValue) -> None:
         self._value = value
 
     def notices(self) -> Iterator[Notice]:
@@ -140,14 +140,16 @@ class HostMaintenance:
             raise Blind(f"{MAINTENANCE} holds no event that is known: {event[:80]!r}")
 
 
-def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[Preemption, HostMaintenance]:
+def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[PreemptionNotices, HostMaintenance]:
     """Return sources for the host in the variable of Google's own libraries, or else for HOSTS."""
     host = environment.get(HOST_VARIABLE)
     hosts = HOSTS if host is None else (host,)
     folder = environment.get("SPOTRUN_INSTANCE_DIR")
     kept = None if folder is None else Path(folder) / "preempted-at"
     left = time_left(timedelta(seconds=int(environment.get(NOTICE_VARIABLE, "0"))))
-    return Preemption(Value(PREEMPTED, hosts), left, kept, clock), HostMaintenance(Value(MAINTENANCE, hosts))
+    return PreemptionNotices(MetadataValue(PREEMPTED, hosts), left, kept, clock), HostMaintenance(
+        MetadataValue(MAINTENANCE, hosts)
+    )
 
 
 def time_left(asked: timedelta) -> timedelta:

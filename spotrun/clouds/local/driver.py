@@ -15,7 +15,7 @@ from spotrun.clouds.local import settling
 from spotrun.clouds.local.config import NOTICE, MarketConfig
 from spotrun.clouds.local.launching import Launcher
 from spotrun.clouds.local.market import Market
-from spotrun.clouds.local.records import CloudLog, Places, Record, RecordFolder, instance_id_of
+from spotrun.clouds.local.records import CloudLog, CloudPaths, Record, RecordFolder, instance_id_of
 from spotrun.errors import CloudError, CloudUnavailable
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.quotes import Quotes
@@ -49,7 +49,7 @@ class LocalDriver:
         *,
         init: Sequence[str] = BOOTSTRAP,
     ) -> None:
-        self._places = Places(root.expanduser().absolute())
+        self._places = CloudPaths(root.expanduser().absolute())
         self._clock = clock
         config = market or MarketConfig()
         self._market = Market(config, clock.epoch)

@@ -17,7 +17,7 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.market import Market
 from spotrun.clouds.local.members import ALL, MEMBERS_NET, NONE
-from spotrun.clouds.local.records import POLL_S, CloudLog, Places, Record, RecordFolder
+from spotrun.clouds.local.records import POLL_S, CloudLog, CloudPaths, Record, RecordFolder
 from spotrun.clouds.local.script import Script
 from spotrun.clouds.local.settling import as_seen, settled, was_cut_short
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
@@ -40,7 +40,7 @@ _OF_ONE_INSTANCE = (
 
 class Launcher:
     def __init__(
-        self, places: Places, clock: ScaledClock, config: MarketConfig, init: Sequence[str], log: CloudLog
+        self, places: CloudPaths, clock: ScaledClock, config: MarketConfig, init: Sequence[str], log: CloudLog
     ) -> None:
         self._places = places
         self._clock = clock

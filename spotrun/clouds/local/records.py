@@ -180,7 +180,7 @@ class RecordFolder:
         return body
 
 
-class Places:
+class CloudPaths:
     """The paths below the root of a local cloud."""
 
     def __init__(self, root: Path) -> None:

@@ -30,7 +30,7 @@ from spotrun.clouds.local import processes
 from spotrun.clouds.local.market import Loss, Market
 from spotrun.clouds.local.members import CUT_OFF_NET, MEMBERS_NET, given_up, has_all
 from spotrun.clouds.local.metadata import MetadataService
-from spotrun.clouds.local.records import RECORD_VARIABLE, CloudLog, Places, Record, RecordFolder
+from spotrun.clouds.local.records import RECORD_VARIABLE, CloudLog, CloudPaths, Record, RecordFolder
 from spotrun.clouds.local.script import Observer, Script, StatusFile
 from spotrun.clouds.local.settling import bury, bury_dead
 from spotrun.errors import unless_no_room
@@ -71,7 +71,7 @@ class SteadyClock:
 class Supervisor:
     """Runs one instance from boot to end. Each turn of the loop checks everything that may happen."""
 
-    def __init__(self, places: Places, folder: RecordFolder, record: Record) -> None:
+    def __init__(self, places: CloudPaths, folder: RecordFolder, record: Record) -> None:
         self._places = places
         self._folder = folder
         self._log = CloudLog(places.log)
@@ -314,7 +314,7 @@ class Supervisor:
         self._log.write(event, self._clock.now(), instance_id=self._folder.instance_id, **facts)
 
 
-def guard(supervisor_pid: int, places: Places, folder: RecordFolder, give_up_at: float) -> None:
+def guard(supervisor_pid: int, places: CloudPaths, folder: RecordFolder, give_up_at: float) -> None:
     """Wait for the supervisor; kill it if it outlives the time-to-live. End the instance unless the supervisor did."""
     overdue = not _wait_for_exit(supervisor_pid, give_up_at)
     if overdue:
@@ -354,7 +354,7 @@ def _announced_at(loss: Loss) -> datetime:
 
 def main(root: str, instance_id: str, ready: int) -> None:
     """Become the guardian and the supervisor of an instance. This process has inherited the instance's lock."""
-    places = Places(Path(root))
+    places = CloudPaths(Path(root))
     folder = places.record_folder(instance_id)
     assert folder is not None
     if os.fork() != 0:

@@ -24,7 +24,7 @@ BEAT_S = 5.0
 DEAF_AFTER_S = 12 * BEAT_S
 
 
-class HeardByStep:
+class ListenerNotices:
     """
     The notices that the listener writes: see NoticeSource. If the file was not touched for DEAF_AFTER_S, the source
     counts as not answering.
@@ -47,8 +47,8 @@ class HeardByStep:
             raise Blind(f"the step that listens for Slurm's signal has been silent for {silent_s:.0f} s")
 
 
-def slurm_notices(environment: Mapping[str, str], clock: Clock) -> list[HeardByStep]:
-    return [HeardByStep(Path(environment.get("SPOTRUN_INSTANCE_DIR", "/nonexistent")) / FILE, clock)]
+def slurm_notices(environment: Mapping[str, str], clock: Clock) -> list[ListenerNotices]:
+    return [ListenerNotices(Path(environment.get("SPOTRUN_INSTANCE_DIR", "/nonexistent")) / FILE, clock)]
 
 
 def read(file: Path) -> datetime | None:

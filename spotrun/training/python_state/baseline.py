@@ -14,9 +14,9 @@ from torch import Tensor
 from spotrun.checkpoint.slots import attributes_of
 from spotrun.training.python_state.fingerprints import Budget, Unchanged, unchanged
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, LEAVES, Before, Node, Walk
-from spotrun.training.python_state.quiet import Quiet
+from spotrun.training.python_state.quiet import LibraryModuleState
 from spotrun.training.python_state.stateful_objects import GENERATORS
-from spotrun.training.python_state.unchanged_cache import Resting, Still
+from spotrun.training.python_state.unchanged_cache import UnchangedCandidate, UnchangedObjects
 from spotrun.training.python_state.values import same
 
 STARTED = "started: "
@@ -54,9 +54,9 @@ class Baseline:
         self._earlier: dict[int, Node] = {}
         self._budget = Budget()
         self._ignored: dict[int, object] = {}
-        self._quiet: dict[int, Quiet] = {}
+        self._quiet: dict[int, LibraryModuleState] = {}
         self._registered: dict[int, object] = {}
-        self._still = Still()
+        self._still = UnchangedObjects()
         self._changing: set[int] = set()
         """Large objects that were found to change, and are saved from then on without a comparison."""
 
@@ -83,7 +83,7 @@ class Baseline:
             if issubclass(type(value), Tensor):
                 self._registered[id(value)] = value
         for module, names in walk.plain:
-            self._quiet[id(module)] = Quiet.of(module, names)
+            self._quiet[id(module)] = LibraryModuleState.of(module, names)
 
     def add_started(self, walk: Walk) -> None:
         """
@@ -98,13 +98,13 @@ class Baseline:
             self._known.setdefault(key, _BaselineObject(walk.nodes[key], None))
         for path, rest, value in walk.others.values():
             self._name(f"{STARTED}{path}{rest}", value)
-        self._still = Still(self._resting())
+        self._still = UnchangedObjects(self._resting())
 
-    def _resting(self) -> Iterator[Resting]:
+    def _resting(self) -> Iterator[UnchangedCandidate]:
         """Yield the objects that existed and have a path, so that their holders can refer to them."""
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:
-                yield Resting(node, node.has_same_parts if compare is None else partial(compare, False))
+                yield UnchangedCandidate(node, node.has_same_parts if compare is None else partial(compare, False))
 
     def ignore(self, values: Iterable[object]) -> None:
         """Keep the values of an image out of the baseline: a process has them only once it has loaded an image."""

@@ -51,7 +51,7 @@ Facts: TypeAlias = tuple[Any, ...]
 """Values that `values.same` compares."""
 
 
-class Glance:
+class Inspector:
     """
     Inspects objects. `carried` are the objects that images hold, by `id`. Objects of the packages `harmless` are
     skipped, and so are files open for writing below the folder `work`, which belong to checkpoints.

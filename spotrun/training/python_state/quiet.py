@@ -16,7 +16,7 @@ from torch import Tensor, nn
 _requires_grad = attrgetter("requires_grad")
 
 
-class Quiet(NamedTuple):
+class LibraryModuleState(NamedTuple):
     """A library's module in its earlier state."""
 
     module: nn.Module
@@ -29,7 +29,7 @@ class Quiet(NamedTuple):
     flags: list[bool]
 
     @classmethod
-    def of(cls, module: nn.Module, names: Sequence[str]) -> Quiet:
+    def of(cls, module: nn.Module, names: Sequence[str]) -> LibraryModuleState:
         """Record a module. `names` are the attributes to compare."""
         get = itemgetter(*names) if names else _nothing
         attributes = vars(module)

@@ -21,7 +21,7 @@ from spotrun.training.python_state.restoring import Restorer
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.surroundings import Surroundings
 from spotrun.training.python_state.torch_hooks import TorchHooks
-from spotrun.training.python_state.untracked import Unseen
+from spotrun.training.python_state.untracked import UntrackedObjects
 from spotrun.training.python_state.values import name_of
 
 DEPTH = 4
@@ -50,7 +50,7 @@ class PythonState:
         self._dumps = 0
         self._started = False
         self._given: dict[str, object] = {}
-        self._unseen = Unseen(())
+        self._unseen = UntrackedObjects(())
         self._surroundings = Surroundings()
         self._hooks = TorchHooks(torch.nn.Module())
         self._news: list[UntrackedChange] = []
@@ -87,7 +87,7 @@ class PythonState:
         walk = self._walk(self._baseline.before(probe=False))
         self._baseline.add_started(walk)
         others = (one for key, one in walk.others.items() if key not in walk.stops and not self._is_of_library(one[2]))
-        self._unseen = Unseen(others, walk.nodes.keys() | walk.stops.keys(), self._work)
+        self._unseen = UntrackedObjects(others, walk.nodes.keys() | walk.stops.keys(), self._work)
         self._surroundings = Surroundings()
         self._hooks = TorchHooks(self._framework.module, self._framework.optimizers)
         self._given = self._given_now()

@@ -27,17 +27,17 @@ Look: TypeAlias = Callable[[], tuple[list[Any], list[Any]]]
 """Returns what reveals a change of some objects: values to compare with `==`, and objects that must be identical."""
 
 
-class Resting(NamedTuple):
+class UnchangedCandidate(NamedTuple):
     """An object found by an earlier walk, and a test whether it is unchanged."""
 
     node: Node
     rests: Callable[[], bool]
 
 
-class Still:
+class UnchangedObjects:
     """The small objects that were found and have not changed, including everything in them."""
 
-    def __init__(self, found: Iterable[Resting] = ()) -> None:
+    def __init__(self, found: Iterable[UnchangedCandidate] = ()) -> None:
         self._blocks = [block for kind, each in _by_kind(found) for block in _blocks(kind, each)]
         self._keys = self._that_hold_no_others()
 
@@ -58,7 +58,7 @@ class Still:
 
 
 class _Block:
-    def __init__(self, kind: str, objects: list[Resting]) -> None:
+    def __init__(self, kind: str, objects: list[UnchangedCandidate]) -> None:
         self.objects = objects
         self._kind = kind
         self._look = _LOOKS[kind]([each.node.value for each in objects])
@@ -75,13 +75,13 @@ class _Block:
         return _Block(self._kind, [each for each in self.objects if each.rests()])
 
 
-def _by_kind(found: Iterable[Resting]) -> Iterator[tuple[str, list[Resting]]]:
+def _by_kind(found: Iterable[UnchangedCandidate]) -> Iterator[tuple[str, list[UnchangedCandidate]]]:
     small = [(kind, each) for each in found if (kind := _kind_of_small(each.node)) and each.rests()]
     for kind, group in groupby(sorted(small, key=lambda one: one[0]), key=lambda one: one[0]):
         yield kind, [each for _, each in group]
 
 
-def _blocks(kind: str, objects: list[Resting]) -> Iterator[_Block]:
+def _blocks(kind: str, objects: list[UnchangedCandidate]) -> Iterator[_Block]:
     for start in range(0, len(objects), BLOCK):
         yield _Block(kind, objects[start : start + BLOCK])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 
 from spotrun.training.python_state.encoding import HARMLESS, UntrackedChange
-from spotrun.training.python_state.inspection import DEPTH, Facts, Glance
+from spotrun.training.python_state.inspection import DEPTH, Facts, Inspector
 from spotrun.training.python_state.outside import UNKNOWN
 from spotrun.training.python_state.values import name_of, same
 
@@ -23,14 +23,14 @@ OF_DATA = "data["
 """Prefix of the paths of datasets. Generators there are seeded by position, and transforms record their last action."""
 
 
-class Unseen:
+class UntrackedObjects:
     """
     The objects that existed when training began. `carried` are the objects that images hold, by `id`. Files open for
     writing below the folder `work` are in checkpoints too.
     """
 
     def __init__(self, others: Iterable[tuple[str, str, object]], carried: Container[int] = (), work: str = "") -> None:
-        self._glance = Glance(carried, HARMLESS, work)
+        self._glance = Inspector(carried, HARMLESS, work)
         self._left: list[tuple[str, object, int, Facts]] = []
         self._many = 0
         for path, rest, value in others:

@@ -19,7 +19,17 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from spotrun.exactness.trace import Begun, Ended, Evaluated, Held, Improved, Left, Noted, Trained, Validated
+from spotrun.exactness.trace import (
+    Begun,
+    Ended,
+    Evaluated,
+    Improved,
+    ObjectsRecorded,
+    ProcessEnded,
+    StoppedForKill,
+    Trained,
+    Validated,
+)
 from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile, path_of_rank
 from spotrun.training.data.data_order import ExactOrder, order_of
 from spotrun.training.framework import Framework
@@ -54,7 +64,7 @@ class Holds:
         if not self._steps:
             return
         if step >= self._steps[0]:
-            self._file.append(Held(step=self._steps[0]))
+            self._file.append(StoppedForKill(step=self._steps[0]))
             while True:
                 threading.Event().wait(3600)
         if step >= self._steps[0] - SLOW_STEPS:
@@ -88,7 +98,7 @@ class ProcessTrace:
         places = Places(self.script)
         places.modules()
         outside = self._outside.written()
-        self.file.append(Left(pid=os.getpid(), places=places.found, unread=places.unread, outside=outside))
+        self.file.append(ProcessEnded(pid=os.getpid(), places=places.found, unread=places.unread, outside=outside))
 
 
 @cache
@@ -201,7 +211,7 @@ class FrameworkTrace:
     def note(self, moment: str) -> None:
         """Record all places, at a moment before any interruption."""
         if self._is_first_pass:
-            self._file.append(Noted(moment=moment, places=self._places().found))
+            self._file.append(ObjectsRecorded(moment=moment, places=self._places().found))
 
     def _places(self) -> Places:
         here = self._here
