@@ -15,8 +15,7 @@ from statistics import fmean
 import msgspec
 
 from benchmarks.fidelity.job import CHECKPOINT_BYTES, world_of
-from spotrun.forecast.lifetimes import Lifetime, Source, draw
-from spotrun.forecast.lives_ahead import (
+from spotrun.forecast.lifetime_forecast import (
     GENERATED,
     HORIZON,
     WORKERS,
@@ -28,6 +27,7 @@ from spotrun.forecast.lives_ahead import (
     seed_of,
     span_s,
 )
+from spotrun.forecast.lifetimes import Lifetime, Source, draw
 from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.plan import NOTHING_MEASURED, Plan, affordable_of, asked
 from spotrun.offering import CapacityType, Offering

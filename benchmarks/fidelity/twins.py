@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.fidelity.job import world_of
 from spotrun.errors import SpotrunError
 from spotrun.forecast.baselines import COMPARED
-from spotrun.forecast.lives_ahead import HORIZON
+from spotrun.forecast.lifetime_forecast import HORIZON
 from spotrun.forecast.study import WORKERS, Case, Options, jobs, read
 from spotrun.forecast.ticks import Outcome, Ticks, on_demand_bill, simulate
 from spotrun.offering import CapacityType, Offering

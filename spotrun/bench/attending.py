@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from spotrun import address
 from spotrun.account.summary import summarise
+from spotrun.bench.flags import BenchFlags, about_types, base_of
 from spotrun.bench.meter import Measurement, Meter
 from spotrun.bench.report import Progress
 from spotrun.bench.result import BenchRow, Prices, TrialOutcome, begins_s, fate_of
+from spotrun.bench.scheduling import next_ones, shares
 from spotrun.bench.trials import BenchTrial, spec_of, unnamed_arguments
-from spotrun.bench.turns import next_ones, shares
-from spotrun.bench.wish import BenchFlags, about_types, base_of
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.bench_record import BenchResult, digest_of, keep
 from spotrun.folder.status_objects import AgentStatus

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from blake3 import blake3
 
-from spotrun.checkpoint.beneath import open_at, open_for_reading, parent_of
 from spotrun.checkpoint.restore import read_verified
+from spotrun.checkpoint.safe_open import open_at, open_for_reading, parent_of
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder.fetched_names import unfetched
 from spotrun.folder.stored_files import Content, Fetched, Outcome, OutputFile, Piece

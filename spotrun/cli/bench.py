@@ -129,7 +129,7 @@ def bench(
     """
     from spotrun.bench import report
     from spotrun.bench.attending import wanted
-    from spotrun.bench.wish import BenchFlags
+    from spotrun.bench.flags import BenchFlags
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.prepared import billed
 

@@ -11,7 +11,7 @@ from spotrun.cli.options import JsonOption, print_json, write_text
 from spotrun.errors import FiguresDiffer, SpecInvalid
 
 if TYPE_CHECKING:
-    from spotrun.estimate.benched import BenchedSpeed
+    from spotrun.estimate.bench_speeds import BenchedSpeed
     from spotrun.estimate.cost_study import CostStudy, Listed, Measured, Rented
     from spotrun.estimate.price_lists import ListPrice
     from spotrun.market.quotes import Quotes
@@ -55,10 +55,10 @@ def estimate(
 
 def _reckonable(path: Path) -> CostStudy:
     """Return the study, completed with the prices of rented and listed places, and with measured speeds."""
-    from spotrun.estimate.benched import with_benches
+    from spotrun.estimate.bench_speeds import with_benches
+    from spotrun.estimate.cloud_prices import with_prices
     from spotrun.estimate.cost_study_file import load_study, placed_in
-    from spotrun.estimate.listed import with_list_prices
-    from spotrun.estimate.looked_up import with_prices
+    from spotrun.estimate.list_prices import with_list_prices
 
     def price_of(name: str, listed: Listed) -> ListPrice:
         with placed_in(path, name):
@@ -96,7 +96,7 @@ def _benched(job: Path, measured: Measured) -> BenchedSpeed:
     """
     from decimal import Decimal
 
-    from spotrun.estimate.benched import BenchedSpeed
+    from spotrun.estimate.bench_speeds import BenchedSpeed
     from spotrun.folder.bench_record import benched
     from spotrun.runs.open_run import absent, default_store
     from spotrun.spec.file import load_spec

@@ -17,9 +17,7 @@ from multiprocessing import get_context
 import msgspec
 import numpy as np
 
-from spotrun.forecast.lifetimes import Source, SpotPools, draw, standby_of
-from spotrun.forecast.lived import LifeOutcome, SimulatedRun, Truth
-from spotrun.forecast.lives_ahead import (
+from spotrun.forecast.lifetime_forecast import (
     SPAN,
     TICKS,
     WORKERS,
@@ -30,6 +28,8 @@ from spotrun.forecast.lives_ahead import (
     span_s,
     summary,
 )
+from spotrun.forecast.lifetimes import Source, SpotPools, draw, standby_of
+from spotrun.forecast.simulated_run import LifeOutcome, SimulatedRun, Truth
 from spotrun.market.wishes import is_of, kind_among
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering

@@ -13,7 +13,7 @@ from spotrun.report.html.markup import Markup, element, head, join, row, section
 from spotrun.units import count_of
 
 if TYPE_CHECKING:
-    from spotrun.forecast.lives_ahead import Forecast
+    from spotrun.forecast.lifetime_forecast import Forecast
     from spotrun.forecast.plan import Plan
 
     Cells = Callable[[Plan, Forecast], list[str]]

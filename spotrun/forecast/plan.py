@@ -12,8 +12,7 @@ from spotrun.clouds.local.config import NOTICE
 from spotrun.clouds.local.market import UNANNOUNCED_SHARE
 from spotrun.errors import SpecInvalid
 from spotrun.forecast.kinds import Share, choice_of, forecast_of_kinds
-from spotrun.forecast.lifetimes import STANDBY, Source, SpotPools
-from spotrun.forecast.lives_ahead import (
+from spotrun.forecast.lifetime_forecast import (
     GENERATED,
     Forecast,
     ForecastRequest,
@@ -22,6 +21,7 @@ from spotrun.forecast.lives_ahead import (
     forecast,
     tick_for,
 )
+from spotrun.forecast.lifetimes import STANDBY, Source, SpotPools
 from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.ticks import Standby
 from spotrun.intervals import COMMIT_GAP, MEAN_TIME_BETWEEN_INTERRUPTIONS, auto_interval, expected_rework

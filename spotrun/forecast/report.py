@@ -26,7 +26,7 @@ from spotrun.report.tables import (
 from spotrun.units import format_duration
 
 if TYPE_CHECKING:
-    from spotrun.forecast.lives_ahead import Forecast
+    from spotrun.forecast.lifetime_forecast import Forecast
     from spotrun.forecast.plan import Plan
 
 PICTURE_WIDTH, PICTURE_WIDTH_MIN = 44, 24

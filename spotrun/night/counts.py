@@ -15,7 +15,7 @@ from spotrun.clock import Clock, system_clock
 from spotrun.errors import StoreError
 from spotrun.folder.run_calls import WRITTEN_EVERY, Calls, write_calls
 from spotrun.store import opening
-from spotrun.store.asked import RequestCounts, asked
+from spotrun.store.request_counts import RequestCounts, asked
 
 
 class CallCounter:

@@ -22,10 +22,10 @@ from google.cloud.storage.exceptions import DataCorruption
 
 from spotrun.address import BETWEEN_REGIONS
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable, WritesRefused
-from spotrun.store.asked import count_read, count_write
 from spotrun.store.http import ANSWERS, CONNECT_S, FULL, NO_STORE, READ_S, BucketStore, Verbs, passes, settings
 from spotrun.store.lifecycle import gcs_expiries
 from spotrun.store.port import StoreFacts, UnknownFact
+from spotrun.store.request_counts import count_read, count_write
 
 _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)

@@ -28,7 +28,7 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError as BrokenBody
 
 from spotrun.errors import LoginExpired, ObjectMissing, StoreError, StoreUnavailable, WritesRefused
-from spotrun.store import asked
+from spotrun.store import request_counts
 from spotrun.store.http import (
     ANSWERS,
     CONNECT_S,
@@ -270,5 +270,5 @@ def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
             response_checksum_validation="when_required",  # a checkpoint is compared with the ledger's digest
         ),
     )
-    client.meta.events.register("before-send.s3", asked.count)
+    client.meta.events.register("before-send.s3", request_counts.count)
     return client

@@ -58,8 +58,8 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.revival import revived
 from spotrun.training.snapshots import KEY, LAST_ARENA_WAIT_S, Snapshots
 from spotrun.training.structure import Structure
-from spotrun.training.uncarried import UntrackedReporter
 from spotrun.training.unsupported import TrainingUnsupported
+from spotrun.training.untracked_report import UntrackedReporter
 from spotrun.training.weights import Misfit
 from spotrun.training.work_folder.work_files import WorkFiles
 
@@ -100,7 +100,7 @@ class Fit:
         )
         self._python = PythonState(framework, work=self._files.folder)
         self._data = TrainingData(framework, agent, self._seed, self._own.get("data"), self._python.knows)
-        self._uncarried = UntrackedReporter(agent, ranks, required=resume.exact)
+        self._untracked = UntrackedReporter(agent, ranks, required=resume.exact)
         self._late = LateParts(framework.module)
         self._loaders_made = 0
         self._loads_late = False
@@ -111,7 +111,7 @@ class Fit:
             ranks,
             self._data,
             self._python,
-            self._uncarried,
+            self._untracked,
             self._files,
             self._late,
             self._counting,
@@ -249,7 +249,7 @@ class Fit:
         self._load_averages(own)
         if "python" in own:
             self._python.load(own["python"], last=True)
-            self._uncarried.say(self._python.news(), self._counting.step(self._framework.step))
+            self._untracked.say(self._python.news(), self._counting.step(self._framework.step))
         else:  # a checkpoint of spotrun 0.1
             attributes.load(module, own["attributes"])
 

@@ -32,7 +32,7 @@ from spotrun.training.progress import finite_metrics
 from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
-from spotrun.training.uncarried import UntrackedReporter
+from spotrun.training.untracked_report import UntrackedReporter
 from spotrun.training.work_folder.freezing import Frozen
 from spotrun.training.work_folder.work_files import WorkFiles
 from spotrun.version import __version__
@@ -98,7 +98,7 @@ class Snapshots:
         ranks: Ranks,
         data: TrainingData,
         python: PythonState,
-        uncarried: UntrackedReporter,
+        untracked: UntrackedReporter,
         files: WorkFiles,
         late: LateParts,
         counting: Counting,
@@ -111,7 +111,7 @@ class Snapshots:
         self._ranks = ranks
         self._data = data
         self._python = python
-        self._uncarried = uncarried
+        self._untracked = untracked
         self._files = files
         self._late = late
         self._counting = counting
@@ -298,7 +298,7 @@ class Snapshots:
         if orders:
             state[KEY]["gradients"] = orders
         lost = [*self._python.news(), *self._data.news(), *framework.lost()]
-        self._uncarried.say(lost, self._counting.step(framework.step))
+        self._untracked.say(lost, self._counting.step(framework.step))
         if odd := optimizer_parts.by_name(framework.optimizers, framework.module):
             state[optimizer_parts.BY_NAME] = odd
         state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, because a resume needs it last

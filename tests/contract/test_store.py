@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store.asked import RequestCounts, asked
 from spotrun.store.http import BucketStore, crc32c
 from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
 from spotrun.store.port import CopiesItself, InPieces, ReportsForeignNames, Store
+from spotrun.store.request_counts import RequestCounts, asked
 from tests.support.fault_proxy import FaultProxy, Request
 from tests.support.memory_store import MemoryStore
 from tests.support.object_stores import RunningServer

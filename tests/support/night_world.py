@@ -42,8 +42,8 @@ from spotrun.runner import creation
 from spotrun.runs import open_run as runs
 from spotrun.spec.model import RunSpec
 from spotrun.store import opening, s3
-from spotrun.store.asked import RequestCounts
 from spotrun.store.port import StoredObject
+from spotrun.store.request_counts import RequestCounts
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_aws import REGION, TYPE, PlainAws, refusal
 from tests.support.plain_run import Account, LivedClock, misbooked

@@ -12,7 +12,7 @@ from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Follower
-from spotrun.training.uncarried import UntrackedReporter
+from spotrun.training.untracked_report import UntrackedReporter
 from tests.support.checkpoint_images import image_bytes
 
 SCRIPT = """
@@ -76,7 +76,7 @@ class Process:
         self.callbacks: dict[str, object] = {}
         modules = {"a_script": self.script}
         self.state = PythonState(cast("Framework", self), Script(["/work"], modules))
-        self.uncarried = UntrackedReporter(Follower(), Ranks(0, 1), required=False)
+        self.untracked = UntrackedReporter(Follower(), Ranks(0, 1), required=False)
 
     def roots(self) -> dict[str, object]:
         return self.callbacks
@@ -92,12 +92,12 @@ class Process:
     def image(self) -> Any:
         """As a checkpoint gives it back."""
         state = self.state.dump()
-        self.uncarried.say(self.state.news(), step=1)
+        self.untracked.say(self.state.news(), step=1)
         return read_image(bytearray(image_bytes({"python": state}, {})))[0]["python"]
 
     def resumed(self, image: Any) -> Process:
         self.state.load(image, last=True)
-        self.uncarried.say(self.state.news(), step=1)
+        self.untracked.say(self.state.news(), step=1)
         return self
 
 

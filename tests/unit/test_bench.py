@@ -18,8 +18,8 @@ from spotrun.bench.meter import BLOCKS, WARM_UP_STEPS, Measurement, Meter
 from spotrun.bench.page import bench_page
 from spotrun.bench.report import Progress, as_json, cost_of, findings, time_of, view
 from spotrun.bench.result import BenchRow, Prices, TrialOutcome, best, efficiency, fate_of
+from spotrun.bench.scheduling import CENT, MAX_PARALLEL, next_ones, shares
 from spotrun.bench.trials import Arguments, BenchTrial, spec_of, trials
-from spotrun.bench.turns import CENT, MAX_PARALLEL, next_ones, shares
 from spotrun.bench.verdict import cpus_gain, device_gain, loading_gain, verdict
 from spotrun.errors import SpecInvalid
 from spotrun.folder.bench_record import FOLDER, BenchResult, benched, digest_of, keep, steps_of_the_first

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotrun.estimate.assumptions import assumptions
-from spotrun.estimate.benched import BenchedSpeed, with_benches
+from spotrun.estimate.bench_speeds import BenchedSpeed, with_benches
+from spotrun.estimate.cloud_prices import with_prices
 from spotrun.estimate.cost_study import CostStudy
 from spotrun.estimate.cost_study_file import load_study
 from spotrun.estimate.costs import Cost, break_even_days, costs, costs_at
-from spotrun.estimate.listed import with_list_prices
-from spotrun.estimate.looked_up import with_prices
+from spotrun.estimate.list_prices import with_list_prices
 from spotrun.estimate.price_lists import PRICE_LISTS, find_price
 from spotrun.estimate.prices import usd_per_hour, usd_per_month
 from spotrun.estimate.published import compared

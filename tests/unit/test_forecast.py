@@ -17,8 +17,8 @@ from spotrun.account.summary import summarise
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.forecast.generator import generate
+from spotrun.forecast.lifetime_forecast import ForecastRequest, Inputs, JobUncertainty, forecast, tick_for
 from spotrun.forecast.lifetimes import Generated, Lifetime, Local, Recorded, Replayed, Source, SpotPools, draw
-from spotrun.forecast.lives_ahead import ForecastRequest, Inputs, JobUncertainty, forecast, tick_for
 from spotrun.forecast.measured import RunMeasurements, measured
 from spotrun.forecast.page import forecast_page
 from spotrun.forecast.plan import Plan, asked, plan

@@ -59,7 +59,7 @@ PURE = (
     *(
         f"estimate/{name}.py"
         for name in (
-            *("assumptions", "benched", "costs", "listed", "looked_up"),
+            *("assumptions", "bench_speeds", "cloud_prices", "costs", "list_prices"),
             *("price_lists", "prices", "published", "speeds"),
         )
     ),

@@ -12,9 +12,9 @@ from spotrun.clock import ScaledClock
 from spotrun.forecast import kinds, plan
 from spotrun.forecast.kinds import Share, choice_of, lived_by
 from spotrun.forecast.lifetimes import Drawn, Generated
-from spotrun.forecast.lived import LifeOutcome, SimulatedRun, Truth
 from spotrun.forecast.plan import asked
 from spotrun.forecast.report import as_json, expects
+from spotrun.forecast.simulated_run import LifeOutcome, SimulatedRun, Truth
 from spotrun.forecast.ticks import Standby
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.pools import name_of

@@ -22,8 +22,8 @@ from spotrun.night.counts import CallCounter, since_start_s
 from spotrun.report import terminal
 from spotrun.report.html.page import page
 from spotrun.report.machine_use import whole_report
-from spotrun.store import asked, opening
-from spotrun.store.asked import RequestCounts
+from spotrun.store import opening, request_counts
+from spotrun.store.request_counts import RequestCounts
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.report_samples import stormy
@@ -119,7 +119,7 @@ def test_a_record_that_is_none_is_passed_over() -> None:
 
 
 def test_each_kind_of_request_to_s3_counts_as_it_is_billed() -> None:
-    before = asked.asked()
+    before = request_counts.asked()
     for method, url in [
         ("GET", "b/k"),
         ("HEAD", "b"),
@@ -127,8 +127,8 @@ def test_each_kind_of_request_to_s3_counts_as_it_is_billed() -> None:
         ("PUT", "b/k"),
         ("DELETE", "b/k"),
     ]:
-        asked.count(SimpleNamespace(method=method, url=url))
-    assert asked.asked().since(before) == RequestCounts(reads=2, writes=2)
+        request_counts.count(SimpleNamespace(method=method, url=url))
+    assert request_counts.asked().since(before) == RequestCounts(reads=2, writes=2)
 
 
 def test_the_process_knows_since_when_it_lives() -> None:

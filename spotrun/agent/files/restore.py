@@ -21,8 +21,8 @@ from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.files.commit_files import CommitFiles, StoredFile
 from spotrun.agent.files.rules import StateFiles, TrainingFiles
 from spotrun.checkpoint import fetching
-from spotrun.checkpoint.beneath import folder_at, parent_of
 from spotrun.checkpoint.outputs import read_listing
+from spotrun.checkpoint.safe_open import folder_at, parent_of
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder import work_files, workdir
 from spotrun.folder.frozen_files import copy_bytes

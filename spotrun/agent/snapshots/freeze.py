@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spotrun.agent.snapshots.frozen import Descriptors, Frozen
-from spotrun.checkpoint.beneath import folder_at, open_for_reading
+from spotrun.checkpoint.safe_open import folder_at, open_for_reading
 from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder, copy_bytes, unnamed
 from spotrun.folder.work_files import FileVersion, Stamp, Survey
 

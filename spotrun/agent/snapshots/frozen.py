@@ -12,7 +12,7 @@ from functools import cached_property
 
 import msgspec
 
-from spotrun.checkpoint.beneath import open_at
+from spotrun.checkpoint.safe_open import open_at
 from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder, sample_at
 from spotrun.folder.work_files import Stamp, Survey
 from spotrun.trainer_link import FilesFrozen

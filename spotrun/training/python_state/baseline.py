@@ -14,7 +14,7 @@ from torch import Tensor
 from spotrun.checkpoint.slots import attributes_of
 from spotrun.training.python_state.fingerprints import Budget, Unchanged, unchanged
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, LEAVES, Before, Node, Walk
-from spotrun.training.python_state.quiet import LibraryModuleState
+from spotrun.training.python_state.library_state import LibraryModuleState
 from spotrun.training.python_state.stateful_objects import GENERATORS
 from spotrun.training.python_state.unchanged_cache import UnchangedCandidate, UnchangedObjects
 from spotrun.training.python_state.values import same

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from spotrun.checkpoint.objects import is_named_tuple
 from spotrun.checkpoint.slots import attributes_of, has_attributes
 from spotrun.training import module_state
-from spotrun.training.python_state.quiet import LibraryModuleState
+from spotrun.training.python_state.library_state import LibraryModuleState
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.stateful_objects import is_asked, parts_of
 from spotrun.training.python_state.values import SCALARS, is_scalar
