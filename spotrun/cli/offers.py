@@ -83,7 +83,7 @@ def offers(
         for kind in (*wish.instance_types, *absent[:1]):
             if (never := cloud_named(cloud).never_rented(kind)) is not None:
                 reason, hint = never.message, hint if kind in absent else never.suggestion
-        raise SpecInvalid(f"{cloud} has no such instances: {reason}", hint=hint or "ask in another --region")
+        raise SpecInvalid(f"{cloud} has no such instances: {reason}", hint=hint or "try another --region")
     if as_json:
         print_json(shown.as_json(found, sort))
     else:

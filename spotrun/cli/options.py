@@ -17,7 +17,7 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Its id, its name (the newest run of that name), their first letters, or the address of its folder.",
+        help="The run's id, its name (the newest run of that name), the first letters of either, or its folder's address.",
         autocompletion=run_names,
     ),
 ]

@@ -1,4 +1,4 @@
-"""The order in which a run would request offerings, with the reasons: for people to read before anything is spent."""
+"""Lists the order in which a run would request offerings, with the reasons, for the user to read before a launch."""
 
 from __future__ import annotations
 

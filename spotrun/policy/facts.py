@@ -40,7 +40,6 @@ class Facts:
         return cls(newborn, spec, world, newborn.created_at)
 
     def at(self, now: datetime) -> Facts:
-        """Return the same facts at another time."""
         return Facts(self.state, self.spec, self.world, now, self.strategies)
 
     @property

@@ -11,7 +11,7 @@ from spotrun.run.state import Launch, RunState
 from spotrun.spec.model import RunSpec
 
 STILLBORN_MAX = 3
-"""Number of instances in a row that ended by themselves before an attempt; one more is expected to do the same."""
+"""Number of instances in a row that ended before an attempt, after which the next is expected to end so too."""
 NO_CAPACITY = "no capacity"
 CANNOT_START = "the cloud cannot start an instance"
 
@@ -40,15 +40,15 @@ def may_be_of(spec: RunSpec, capacity_type: CapacityType) -> bool:
 
 
 def refused(launch: Launch) -> bool:
-    """Return whether the cloud had no capacity, or the account may have no more: our code is not at fault."""
+    """Return whether the cloud had no capacity, or a quota of the account is full."""
     closed = launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
     return closed or launch.taken_before_it_ran or launch.over_quota
 
 
 def rejected(launch: Launch) -> bool:
     """
-    Return whether the cloud rejects the request itself, at once or when it starts the instance: the same request would
-    fail again.
+    Return whether the cloud rejects the request as invalid, in its answer or when it starts the instance: the same
+    request would fail again.
     """
     refused = launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
     return refused or launch.failed_to_start

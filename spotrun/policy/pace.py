@@ -1,5 +1,5 @@
 """
-Measures how fast a run's steps went, from the reports of its agents.
+Measures the duration of a run's steps, from the reports of its agents.
 
 A *stretch* lies between two moments at which the step of one trainer is known: its first new step, each of its
 snapshots, and the last report of its agent. So the pace includes validation, checkpoints and slow spells.
