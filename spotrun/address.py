@@ -68,7 +68,7 @@ def parse(uri: str) -> BucketAddress | str:
     if not bucket:
         raise StoreError(f"{shown(uri)} names no bucket", hint=f"write it like {scheme}://bucket/prefix")
     if not _BUCKET.fullmatch(bucket):
-        hint = "a name has 3 characters or more: small letters, digits, '.', '_' and '-', the first and last no sign"
+        hint = "use 3 or more small letters, digits, '.', '_' and '-'; begin and end with a letter or a digit"
         raise StoreError(f"{shown(bucket)} cannot be the name of a bucket, in {shown(uri)}", hint=hint)
     if prefix and not _PREFIX.fullmatch(prefix):
         hint = "use letters, digits, '.', '_', '=' and '-' between slashes; no part may begin with a dot"

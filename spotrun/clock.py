@@ -1,5 +1,5 @@
 """
-The clock of a run, as an interface.
+Defines the clock of a run, as an interface and as an implementation.
 
 On the local cloud a run's time may pass faster than real time (`time_scale`). Everything that the user reads, and every
 price, notice, poll and time-to-live, is in *run time*. *System time* is the time of this machine's own clock.

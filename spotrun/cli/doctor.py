@@ -21,7 +21,7 @@ def doctor(
         ),
     ] = None,
     store: LaunchStoreOption = None,
-    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="The region where you want to rent.")] = None,
+    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="The region to rent in.")] = None,
     accelerators: Annotated[
         str | None, typer.Option("--accelerators", metavar="NAME:COUNT", help="The accelerators that you want.")
     ] = None,

@@ -198,7 +198,9 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
     if failed:
         message = _could_not(failed)
         if any(each.damaged for each in failed):
-            raise CheckpointDamaged(message, hint="fetch an older checkpoint's files by --step, or the other files by patterns")
+            raise CheckpointDamaged(
+                message, hint="fetch an older checkpoint's files by --step, or the other files by patterns"
+            )
         raise SpotrunError(message, hint="move away what is there, or name another folder by --to")
     refused = [each for each in found if each.outcome is Outcome.REFUSED]
     if refused or (found and all(each.outcome is Outcome.LEFT for each in found)):

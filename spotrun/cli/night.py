@@ -54,7 +54,8 @@ def install(
     Train a job every night from a function in the cloud.
 
     The function begins each night as `launch --nightly` would, and looks after the run once a minute until the run has
-    ended. Between nights nothing runs. Your own machine may be off. To change the job, its files or its times, install it again.
+    ended. Between nights nothing runs, and your machine may be off. To change the job, its files or its times, install
+    it again.
     """
     from spotrun import address
     from spotrun.night.installing import Installation

@@ -17,7 +17,7 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="The run's id, its name (the newest run of that name), the first letters of either, or its folder's address.",
+        help="The run's id or name (the newest run of that name), its first letters, or the address of its folder.",
         autocompletion=run_names,
     ),
 ]

@@ -42,7 +42,7 @@ def resume(
     if opened.created.is_bench:
         raise SpecInvalid(
             f"{opened.id} is a measurement of a `spotrun bench` that has ended",
-            hint=f"`spotrun down {opened.typed}` makes sure that its instance has ended; to measure again, repeat the bench",
+            hint=f"`spotrun down {opened.typed}` makes sure that its instance has ended; repeat the bench to measure",
         )
     require_known(opened, yes)
 

@@ -98,7 +98,9 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
         f"{known.run} took {to_the_second(known.bare)} and made no checkpoint: half of all spot instances are "
         f"taken within {to_the_second(life)}, and after each loss it would start from zero"
     )
-    fix = "train with Lightning, whose state is checkpointed, or --on-demand; if the job has changed since, give another --name"
+    fix = (
+        "train with Lightning, whose state is checkpointed, or --on-demand; if the job has changed, give another --name"
+    )
     return Hopeless(reason, fix)
 
 

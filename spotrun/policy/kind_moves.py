@@ -127,7 +127,7 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
     """
-    Return the USD of an hour's work of the first kind in the current pool, at the current price, even if the pool rests.
+    Return the USD of an hour's work of the first kind in the current pool, at its price now, even if the pool rests.
     """
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:

@@ -1,4 +1,4 @@
-"""Outcomes of the launches of a run, in the words that the rules of the policy use."""
+"""Classifies the outcomes of a run's launches for the rules of the policy."""
 
 from __future__ import annotations
 

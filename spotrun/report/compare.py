@@ -72,8 +72,8 @@ def _ratio(summary: RunSummary, first: RunSummary) -> float | None:
 
 def warnings(runs: Sequence[ComparedRun]) -> list[str]:
     """
-    Return a sentence for each group of runs that differ from the first in the same way: their bills pay for different
-    work.
+    Return a warning for each group of runs whose work differs from the first run's in the same way, because their bills
+    cannot be compared.
     """
     by_difference: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
@@ -141,7 +141,7 @@ def csv(summaries: Sequence[RunSummary]) -> str:
 
 
 def markdown(summaries: Sequence[RunSummary], *, with_trend: bool = False) -> str:
-    """Return the table of `show` as Markdown, for a pull request or a wiki; below it, how key figures changed."""
+    """Return the table of `show` as Markdown; `with_trend` adds the trend below."""
     runs = comparison(summaries)
     rows = [["", *(run.title for run in runs)], ["---", *("---:" for _ in runs)]]
     rows += [
@@ -155,12 +155,12 @@ def markdown(summaries: Sequence[RunSummary], *, with_trend: bool = False) -> st
 
 
 def _cell(text: str) -> str:
-    """Escape Markdown's signs, so that a name cannot become a link, a picture or a tag."""
+    """Escape Markdown's special characters, so that a name cannot become a link, a picture or a tag."""
     return _SIGNS.sub(r"\\\g<0>", text)
 
 
 def assumptions(summaries: Sequence[RunSummary]) -> str:
-    """Return the assumptions behind the figures, each once. An assumption that not all runs share names its runs."""
+    """Return the assumptions behind the figures, each once, with the names of its runs unless all runs share it."""
     holders: dict[str, list[str]] = {}
     for summary in summaries:
         for part in plain(summary.assumptions).split("; "):

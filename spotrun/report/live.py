@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a live screen on a terminal, plain lines elsewhere."""
+"""Shows a run until it ends: a live screen on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BAR_WIDTH, BAR_WIDTH_MIN = 40, 10
 PLAIN_EVERY_S = 10.0
 """Seconds of system time between two progress lines if nothing else happens."""
 NEWS_EVERY_S = 1.0
-"""Seconds of system time between two progress lines while something new holds up the run."""
+"""Seconds of system time between two progress lines if there is a new reason why the run is held up."""
 
 
 def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Tick]:
@@ -58,7 +58,7 @@ class _Watching:
 
 
 class PlainView(_Watching, View[Tick]):
-    """Prints a line for each event, and a progress line now and then: soon if something new holds up the run."""
+    """Prints a line for each event, and a progress line every few seconds."""
 
     _printed = 0
     _progress_at = 0.0

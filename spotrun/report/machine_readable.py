@@ -1,8 +1,8 @@
 """
-A run's account for programs: JSON and CSV. Dollars are decimal strings, times are seconds, epochs count from 1. An
-attempt is identified by the number of its entry in the ledger; people see it as attempt 1, 2, 3.
+Formats a run's account for programs, as JSON and CSV. The keys do not change, because other programs read them.
 
-The keys do not change: other programs read them.
+Dollars are decimal strings, times are seconds, epochs count from 1. An attempt is identified by the number of its entry
+in the ledger; people see it as attempt 1, 2, 3.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
 
 
 def report_csv(summary: RunSummary) -> str:
-    """Return a row for each completed epoch, one for the rest under its name, one for the total."""
+    """Return a row for each completed epoch, a row for the rest, and a row for the total."""
     whole = report(summary)
     total = {**whole["total"], "epoch": "total"}
     rows = [*whole["epochs"], {**whole["unfinished"], "epoch": summary.rest_name}, total]

@@ -1,4 +1,4 @@
-"""The load of a run's machines, for its report and for programs."""
+"""Formats the load of a run's machines, for its report and as JSON."""
 
 from __future__ import annotations
 

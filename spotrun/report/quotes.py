@@ -1,4 +1,4 @@
-"""`spotrun offers` as text and as JSON: the offerings of a cloud, with their prices."""
+"""Formats `spotrun offers`: the offerings of a cloud with their prices, as text and as JSON."""
 
 from __future__ import annotations
 

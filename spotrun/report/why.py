@@ -66,7 +66,7 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
 
 
 def briefly(made: list[Decision]) -> list[Decision]:
-    """Return the decisions, with one line for all refused requests in a row except the first and the last."""
+    """Return the decisions; of refused requests in a row, only the first and the last, and a line for the others."""
     shortened: list[Decision] = []
     rest = made
     while rest:
@@ -222,7 +222,7 @@ class _Narrator:
         if event.commit is None:
             return None
         if event.in_place:
-            return "resume", "went on with its files as they stood on this instance"
+            return "resume", "went on with its files that were on this instance"
         skipped = f", as {len(event.skipped)} newer could not be used" if event.skipped else ", the newest"
         commit = before.commit(event.commit)
         if commit is not None and not commit.event.has_image:
@@ -321,8 +321,8 @@ def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
     """
-    Return the lost time of a command, which has no steps: the time since the copy of its state with which the successor
-    begins.
+    Return the lost time of a command, which has no steps: the time since the copy of its state that the next attempt
+    begins with.
     """
     commit = None if number is None else end.commit(number)
     if commit is None:

@@ -105,7 +105,7 @@ def _report_end(run: OpenRun, last: Tick) -> None:
         return
     hint = f"see `spotrun logs {run.typed}{_of_member(last.state)}`; continue with `spotrun resume {run.typed}`"
     if terminal_state.outcome == "failed":
-        hint += ", which trains the code as it was uploaded; " + launch_again(run, last.state)
+        hint += ", which trains the uploaded code; " + launch_again(run, last.state)
     raise RunEnded(f"{run.id} {terminal_state.outcome}: {in_one_line(terminal_state.detail)}", hint=hint)
 
 
@@ -141,17 +141,17 @@ def changed_script(run: OpenRun) -> str | None:
     try:
         here = hashlib.sha256((Path(run.spec.workdir) / source).read_bytes()).hexdigest()
     except OSError:
-        return None  # launched from another machine, or the folder has gone
+        return None  # launched from another machine, or the folder was deleted
     if here == launched:
         return None
     advice = launch_again(run, run.ledger.state)
-    return f"{source} has changed since the launch, and this run trains it as it was uploaded; {advice}"
+    return f"{source} has changed since the launch, and this run trains the uploaded version; {advice}"
 
 
 def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:
     """
-    Return a function that shows a tick. It does not stop the runner if the reader of the output has left (`| head`, a
-    closed terminal).
+    Return a function that shows a tick. If the output is closed (`| head`, a closed terminal), the runner continues
+    without it.
     """
 
     def show(tick: Tick) -> None:

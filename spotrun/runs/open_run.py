@@ -81,13 +81,13 @@ class OpenRun:
 
     def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
         """
-        Return the state from all entries and None, or the state from the entries before the first damaged one, and the
-        damage. So a command can still show the readable part of the run. The caller raises the damage at its end.
+        Return the state from all entries and None; or the state from the entries before the first damaged entry, and
+        the damage. So a command can still show the readable part of the run; it has to raise the damage afterwards.
         """
         try:
             return self.ledger.refresh(), None
         except LedgerDamaged as damage:
-            what = f"{damage.message}; shown is what the entries before it say"
+            what = f"{damage.message}; only the entries before it are shown"
             return self.ledger.state, LedgerDamaged(what, hint=damage.hint)
 
     @cached_property
@@ -139,8 +139,8 @@ def _require_its_name(uri: str, created: RunCreated) -> None:
     if uri.rpartition("/")[2] != run_id:
         raise RunMisnamed(f"{uri} says that it is the run {run_id}", hint=f"a run's folder is called {run_id}")
     if not re.fullmatch(NAME_PATTERN, created.name) or not _UID.fullmatch(created.uid):
-        hint = "delete the folder: no spotrun has made it"
-        raise RunMisnamed(f"{uri} says that it is the run {run_id}, and no run is called so", hint=hint)
+        hint = "delete the folder: spotrun did not make it"
+        raise RunMisnamed(f"{uri} says that it is the run {run_id}, which is not a valid name of a run", hint=hint)
 
 
 def default_store() -> str:
@@ -157,7 +157,7 @@ def reference(run_id: str, uri: str) -> str:
 
 
 def who() -> str:
-    """Return the user's name and host, for the ledger. In a container a user may have a number and no name."""
+    """Return the user's name and host, for the ledger; in a container a user may have only a number."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # OSError from Python 3.13 on
@@ -210,7 +210,7 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
 
 
 def attended(run: OpenRun) -> bool:
-    """Return True if a runner has recently written a sign of life, and is not known to have died since."""
+    """Return True if a runner has recently updated its status, and is not known to have ended since."""
     statuses = persist(lambda: run.store.list(RUNNER_KEY))
     silent = datetime.now(UTC) - statuses[0].modified_at if statuses else UNATTENDED_AFTER_MAX
     if silent >= UNATTENDED_AFTER_MAX:

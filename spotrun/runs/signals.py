@@ -16,10 +16,8 @@ HEEDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 class Signalled(SystemExit):
     """
-    A signal. If nothing catches the exception, the process exits with 128 plus the signal's number, as a shell reports
-    it.
-
-    Ctrl-C stays a KeyboardInterrupt.
+    SIGTERM or SIGHUP; Ctrl-C stays a KeyboardInterrupt. If nothing catches the exception, the process exits with 128
+    plus the signal's number, the code by which shells report a signal.
     """
 
     def __init__(self, number: int) -> None:

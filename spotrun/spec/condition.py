@@ -79,7 +79,7 @@ class Condition:
     alternatives: tuple[tuple[Comparison, ...], ...]
 
     def met_by(self, found: Figures) -> tuple[Comparison, ...]:
-        """Return the comparisons of the first alternative that holds; () if none of them holds."""
+        """Return the comparisons of the first alternative that holds; () if none holds."""
         return next((one for one in self.alternatives if all(each.holds(found) for each in one)), ())
 
 

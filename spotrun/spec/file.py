@@ -1,6 +1,5 @@
 """
-Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line. A Python
-script counts as a job file that names only this script.
+Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ _FLAGS = {
 @dataclass(frozen=True)
 class PlacedProblem:
     """
-    A problem, and the place where the user can find it: a line and column of the file, or a flag, which `key` then
-    names.
+    A problem and its place: a line and column of the file, or a flag, in which case `key` is the flag.
     """
 
     file: str | None
@@ -72,7 +70,7 @@ class PlacedProblem:
 
 
 class SpecFileInvalid(SpecInvalid):
-    """A spec with problems. `problems` holds them in the order of the file, for `--json`."""
+    """A spec has problems. `problems` holds them in the order of the file, for `--json`."""
 
     def __init__(self, path: Path, problems: tuple[PlacedProblem, ...], hint: str | None = None) -> None:
         count = "" if len(problems) == 1 else f"{len(problems)} problems in {shown(path, 200)}\n"
@@ -97,13 +95,13 @@ def load_spec(
 ) -> RunSpec:
     """
     Return the resolved spec of a job file. A Python script counts as a job file next to it that names only the script.
-    The spec has all defaults. `workdir`, `checkpoint.uri` and `aws.advisor`, which a file gives relative to its own
-    folder, are absolute paths.
+    The spec has all defaults. `workdir`, `checkpoint.uri` and `aws.advisor`, which are relative to the file's folder in
+    the file, are absolute in the spec.
 
     `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot", "envs.LR":
     "0.1"}; None means that the flag was not given. They are checked like the file, and problems name the flag
-    (`--max-price`, `--spot`, `--env LR`). `default_store` is `checkpoint.uri` if neither the file nor a flag gives one.
-    `arguments`, if there are any, replace the arguments of the script.
+    (`--max-price`, `--spot`, `--env LR`). `default_store` is the default of `checkpoint.uri`. `arguments`, if there are
+    any, replace the arguments of the script.
 
     Raises:
         SpecFileInvalid: lists every problem with its key, line and suggestion; nothing was started.
@@ -138,7 +136,7 @@ def _resolved(
     draft = Draft(path, document)
     spec = resolve(draft, overrides, default_store, arguments)
     if spec is None:
-        told = f"`spotrun validate --from sky {shown(path, 200)}` says what becomes of each key"
+        told = f"`spotrun validate --from sky {shown(path, 200)}` shows the translation of each key"
         raise SpecFileInvalid(path, draft.placed(), told if draft.of_sky else None)
     return spec
 
@@ -214,7 +212,7 @@ class Draft:
         return self.document.data
 
     def hopeless(self) -> bool:
-        """Return True if the text could not be read to its end, so that the data are not what the user wrote."""
+        """Return True if the text could not be read to its end, so that the data are incomplete."""
         return bool(self.problems) and not self.data
 
     def section(self, name: str) -> dict[str, Any] | None:
@@ -261,8 +259,8 @@ class Draft:
 
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
     """
-    Return a problem with its place. If `at` is None, the place is the line of the problem's key, or of the nearest key
-    above it.
+    Return a problem with its place: `at`, or if that is None, the line of the problem's key or of the nearest key above
+    it.
     """
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)
@@ -278,7 +276,7 @@ def _self_and_above(key: Key) -> list[Key]:
 
 
 SCRIPT = ".py"
-_NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --to script {}` makes one of it")
+_NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --to script {}` converts it")
 _SHELL = ("is a shell script, not a job", 'write "run: bash {}" into a JOB.yaml, and name that')
 _NO_JOBS = {".ipynb": _NOTEBOOK, ".sh": _SHELL, ".bash": _SHELL}
 """Files that users name instead of a job, by suffix, with what each file is and what to do instead."""
@@ -318,7 +316,7 @@ def require_file(path: Path, hint: str = _NAME_A_JOB) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Read the file's text. Each reason for which this can fail has its own message."""
+    """Read the file's text. Raise an error with a separate message for each reason why this can fail."""
     try:
         with open(path, "rb") as file:
             content = file.read(BYTES_MAX + 1)
@@ -401,8 +399,8 @@ def _take_run(draft: Draft) -> None:
 
 def _take_places(draft: Draft) -> None:
     """
-    Replace a choice between the user's own machine and a cloud: the cloud's keys move up, and the machine is
-    resources.home.
+    Replace a choice between the user's own machine and a cloud: the cloud's keys move up to `resources`, and the
+    machine becomes resources.home.
     """
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
     if not isinstance(resources, dict):
@@ -410,7 +408,7 @@ def _take_places(draft: Draft) -> None:
     if HARDWARE in resources:
         name = shown(resources.pop(HARDWARE))
         advice = f"write any_of: [{{cloud: local, hardware: {name}}}, {{cloud: aws}}]"
-        draft.add(("resources", HARDWARE), "a machine of your own goes with a cloud", advice)
+        draft.add(("resources", HARDWARE), "a machine of your own must be combined with a cloud", advice)
     if not has_machine(resources.get(ANY_OF)):
         return
     try:
@@ -627,8 +625,8 @@ def _check_script(draft: Draft, workdir: Path, value: object) -> None:
 
 def _check_module(draft: Draft, workdir: Path, value: object) -> None:
     """
-    Check the module of a job. A package that is missing in the work folder is accepted: it may be installed, or `setup`
-    installs it.
+    Check the module of a job. A package that is missing in the work folder is accepted, because it may be installed, or
+    `setup` may install it.
     """
     try:
         name = read_module(value)

@@ -1,8 +1,8 @@
 """
 Parses the name of a container image in `resources.image_id`: `docker:HOST/REPO/NAME:TAG@sha256:…`.
 
-The parts follow the grammar of registries (https://github.com/distribution/reference). A tag may refer to another image
-tomorrow. So the launch looks up the digest and writes it behind the tag, and the run uses the digest.
+The parts follow the grammar of registries (https://github.com/distribution/reference). Because a tag may later refer to
+another image, the launch looks up the digest and adds it to the tag, and the run uses the digest.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Image(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """True if the registry is on this very machine. Such a registry has no certificate."""
+        """True if the registry is on this machine. Such a registry has no certificate."""
         return self.host.partition(":")[0] in LOOPBACK
 
     def with_digest(self, digest: str) -> Image:

@@ -38,7 +38,7 @@ STATE_DIR = "SPOTRUN_STATE_DIR"
 FILES_MAX = 300
 """Maximum files of the work folder that are read."""
 BYTES_MAX = 1 << 20
-"""Maximum bytes of a file that is read. A larger file is taken for data."""
+"""Maximum bytes of a file that is read. A larger file counts as data."""
 _STRATEGY = re.compile(r"(fsdp|deepspeed|model_parallel)", re.IGNORECASE)
 _FLAG = re.compile(
     r"--(use[_-])?(fsdp|deepspeed)([_-].*)?(=.*)?|(.*[-+./])?strategy=(fsdp|deepspeed|model_parallel).*", re.IGNORECASE
@@ -58,7 +58,7 @@ _SHELL = ("", ".sh", ".bash", ".zsh")
 
 
 class Finding(NamedTuple):
-    """A word that spreads state, with its file and line; without a file, the word is in the command itself."""
+    """A word that spreads state, with its file and line; `path` is "" for a word of the job's command."""
 
     what: str
     path: str = ""
@@ -70,7 +70,7 @@ class Finding(NamedTuple):
 
 def require_whole_state(spec: RunSpec) -> None:
     """
-    Check that the state of a training on several instances is not spread over them, as far as its files show.
+    Check that the state of a training on several instances is not spread over the instances, as far as its files show.
 
     Raises:
         SpecInvalid: the command or a file uses something that spreads state.

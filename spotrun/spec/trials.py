@@ -10,7 +10,7 @@ A parameter is set in the first of these places that applies:
     the script is Hydra's                          lr=VALUE is added
     its arguments are not known here               --lr VALUE is added
 
-So a parameter that can only be a mistake is refused before anything is rented.
+A parameter for which none applies is refused before anything is rented.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 Reads single values of a spec: converts a value from YAML or a flag to the type in the model.
 
-Every `read_*` raises `Unreadable` if it cannot read the value; that becomes a problem with key, line and suggestion.
+Every `read_*` raises `Unreadable` if it cannot read the value; the caller adds the key and the line.
 Nothing here touches the file system.
 """
 

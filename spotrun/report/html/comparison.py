@@ -20,8 +20,8 @@ RUNS_MAX = 100
 
 def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str:
     """
-    Return the last `RUNS_MAX` runs in the given order; ratios are to the first of all runs. `with_trend` adds a trend:
-    then the runs have one name, oldest first.
+    Return a page on the last `RUNS_MAX` runs in the given order; ratios are to the first of all runs. `with_trend` adds
+    a trend; the runs must then have one name, oldest first.
     """
     runs = comparison(summaries)[-RUNS_MAX:]
     simulated = " (simulated prices)" if any(run.summary.simulated for run in runs) else ""

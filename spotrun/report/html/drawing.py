@@ -1,5 +1,5 @@
 """
-Drawings that fit the screen: marks are placed at percents of the width, and texts keep their size.
+Makes drawings that fit the screen: marks are placed at percents of the width, and texts keep their size.
 
 A drawing has rows. The name of a row stands to the left of its marks; on a narrow screen, above them.
 """
@@ -17,7 +17,7 @@ TOP, HEIGHT = 20, 220
 
 
 def picture(said: str, *rows: Markup) -> Markup:
-    """Return a drawing. Screen readers read `said` instead of it."""
+    """Return a drawing. Screen readers read `said` instead."""
     return element("div", *rows, class_="drawing", role="img", aria_label=said)
 
 
@@ -79,8 +79,7 @@ def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Marku
 
 def label(x: float, y: float, text: str, anchor: str = "start", spare: bool = False) -> Markup:
     """
-    Draw a text. `anchor` is the part of it that stands at `x`: start, middle or end. A narrow screen hides a `spare`
-    text.
+    Draw a text whose `anchor` (start, middle or end) is at `x`. A narrow screen hides a `spare` text.
     """
     hidden = {"class_": "spare"} if spare else {}
     return element("text", text, x=f"{x:.2f}%", y=f"{y:g}", text_anchor=anchor, **hidden)

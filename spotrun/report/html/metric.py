@@ -1,4 +1,4 @@
-"""A metric of the training over dollars paid and over time: the price of an improvement."""
+"""Draws a metric of the training over dollars paid, and over time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def points(state: RunState, now: datetime, metric: str) -> list[Point]:
 
 
 def training_loss(state: RunState) -> str | None:
-    """Return the metric of surviving commits that looks most like the training's loss; None if none does."""
+    """Return the metric of surviving commits that is most likely the training's loss; None if none is likely."""
     names = dict.fromkeys(name for commit in _surviving(state) for name in commit.event.metrics)
     return min((name for name in names if "loss" in name.lower()), key=_strangeness, default=None)
 

@@ -81,8 +81,8 @@ def _take_config(found: Translation) -> None:
     config = found.data.get("config")
     if isinstance(config, dict) and "hooks" in config:
         del config["hooks"]
-        advice = "remove it; let the command save when it gets SIGTERM, which comes before an instance goes"
-        found.refuse(("config", "hooks"), "nothing of a job runs when an instance ends", advice)
+        advice = "remove it; let the command save when it gets SIGTERM, which comes before an instance ends"
+        found.refuse(("config", "hooks"), "no hook runs when an instance ends", advice)
         if not config:
             del found.data["config"]
 
@@ -97,9 +97,9 @@ def differences(data: dict[str, Any]) -> Iterator[str]:
     if "cloud" not in resources:
         yield "no cloud is named: SkyPilot takes the cheapest, spotrun rehearses on this machine; infra: aws rents"
     if not {"use_spot", "spot_policy"} & resources.keys():
-        yield "use_spot is not there: SkyPilot rents on demand, spotrun spot where it can; use_spot: false is on demand"
+        yield "use_spot is missing: SkyPilot rents on demand, spotrun spot where it can; use_spot: false is on demand"
     if "workdir" not in data:
-        yield "workdir is not there: SkyPilot uploads nothing, spotrun the folder of the file"
+        yield "workdir is missing: SkyPilot uploads nothing, spotrun the folder of the file"
     elif not str(data["workdir"]).startswith(("/", "~")):
         yield "workdir is relative to the file; SkyPilot reads it relative to where it is called"
     if "retry" not in data:

@@ -40,7 +40,7 @@ def _take_infra(found: Translation, key: Key, resources: dict[str, Any]) -> None
         return
     given = place.given()
     if not given:
-        found.say(key, "any cloud, as if it were not there")
+        found.say(key, "any cloud, as if the key were missing")
     for name, text in given.items():
         if not found.put((_RESOURCES, name), text, key):
             return
@@ -52,7 +52,7 @@ def _all_of(given: dict[str, str]) -> str:
 
 
 def _take_gpus(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """Translate `gpus`, SkyPilot's other name for accelerators. A number alone is another tool's form, and stays."""
+    """Translate `gpus`, SkyPilot's other name for accelerators, but not a bare number, which is another tool's form."""
     if isinstance(resources["gpus"], int):
         return
     value = resources.pop("gpus")
@@ -62,7 +62,7 @@ def _take_gpus(found: Translation, key: Key, resources: dict[str, Any]) -> None:
 
 def _take_accelerators(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     if isinstance(resources["accelerators"], list):
-        found.say(key, "a choice by dollars per sample: the order of the list is none of preference")
+        found.say(key, "a choice by dollars per sample: the order of the list does not count")
 
 
 def _take_memory(found: Translation, key: Key, resources: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ def _take_disk(found: Translation, key: Key, resources: dict[str, Any]) -> None:
         nearest = min(max(size, DISK_LEAST), DISK_MOST)
         found.refuse(key, f"must be from {DISK_LEAST} to {DISK_MOST:,} GB, not {size}", f"write {nearest}")
     elif (cloud := resources.get("cloud")) in BUILT_IN and cloud not in DISKS and not find_cloud(cloud).here:
-        found.refuse(key, f"an instance on {cloud} has the disks that it has", "remove it")
+        found.refuse(key, f"the disks of an instance on {cloud} cannot be chosen", "remove it")
     elif all(found.put((section, "volume_gb"), size, key) for section in DISKS):
         found.say(key, *(f"{section}.volume_gb: {size}" for section in DISKS))
 
@@ -192,7 +192,7 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
             if found.put(("retry", "max_restarts"), setting, at):
                 words.append(f"retry.max_restarts: {shown(setting)}")
         elif name == "recover_on_exit_codes":
-            found.refuse(at, "exit codes are not told apart", "remove it, and write retry: {max_restarts: 10}")
+            found.refuse(at, "exit codes are not distinguished", "remove it, and write retry: {max_restarts: 10}")
         else:
             found.refuse(at, f"is no key of {key[-1]}", f"remove it: {RECOVERS}")
     found.say(key, *words)
@@ -200,8 +200,8 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
 
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
     """
-    Accept a strategy that does what spotrun does: try every place where the job may run, and last the place where an
-    instance was just interrupted.
+    Accept a strategy that does what spotrun does: try every place where the job may run, and the place of an
+    interruption last.
     """
     name = str(value).upper()
     if name == "FAILOVER":
@@ -282,8 +282,8 @@ def take_resources(found: Translation) -> None:
 
 def _read(found: Translation, key: Key, resources: dict[str, Any]) -> bool:
     """
-    Return whether YAML could read the whole value at `key`. If not, that is already a problem, and a key that only
-    SkyPilot has is removed.
+    Return whether YAML could read the whole value at `key`. If not, the problem is already recorded; remove the key if
+    only SkyPilot has it.
     """
     unread = any(key[: len(above)] == above or above[: len(key)] == key for above in found.unreadable)
     if unread and key[-1] not in OURS:

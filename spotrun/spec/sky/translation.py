@@ -1,4 +1,4 @@
-"""The result of translating a SkyPilot task file."""
+"""Collects the translation of a SkyPilot task file."""
 
 from __future__ import annotations
 
