@@ -98,7 +98,7 @@ class VerbGroup(TyperGroup):
 
 
 class _ImportedWhenChosen(UserDict[str, Any]):
-    """Commands by their names."""
+    """Maps names to commands. A command is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]

@@ -121,7 +121,7 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
-    """Raise an error if a run is damaged or copied, so that the exit code shows that too."""
+    """Raise an error if a run is damaged or copied, for the exit code."""
     from spotrun.units import count_of
 
     damaged = [row for row in rows if row["state"] == "damaged"]

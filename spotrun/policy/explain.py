@@ -75,7 +75,6 @@ def _far_away(offering: Offering, facts: Facts) -> str:
 
 
 def _when_without_spot(spec: RunSpec) -> str:
-    """Describe when a run of this job goes on demand."""
     if spec.resources.spot_policy == "on-demand":
         return "asked first: spot_policy is on-demand"
     if spec.policy.deadline is not None:

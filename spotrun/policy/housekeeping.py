@@ -237,7 +237,7 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Return whether the member left, or was given up, so long ago that its instance must have ended."""
+    """Return whether enough time has passed since the member left, or was given up, for its instance to end."""
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 

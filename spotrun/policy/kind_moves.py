@@ -50,7 +50,7 @@ def move_to_another_kind(facts: Facts) -> KindMove | None:
 
 
 def _may_be_left(facts: Facts, current: Attempt) -> bool:
-    """Return whether the attempt is not leaving, and the speed of its kind is known."""
+    """Return whether the attempt may be replaced: it is not leaving already, and the speed of its kind is known."""
     kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
     return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None
 

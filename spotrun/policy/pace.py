@@ -51,7 +51,6 @@ def measured_pace(state: RunState, world: World, counts: Callable[[Attempt], boo
 
 
 def _stretches(state: RunState, world: World, counts: Callable[[Attempt], bool]) -> Iterator[tuple[int, float]]:
-    """Yield the steps and seconds of each stretch."""
     for marks in _marks(state, world, counts).values():
         for (step, at), (next_step, next_at) in pairwise(sorted(marks)):
             if next_step > step:

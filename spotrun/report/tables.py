@@ -176,7 +176,7 @@ class FiguresTable:
         return [Block(self._narrowed(natural, least, group, width), 1) for group in self._groups(least, width)]
 
     def _groups(self, least: Sequence[int], width: int) -> list[list[int]]:
-        """Return groups of columns: as many side by side as fit, but at least one next to the repeated ones."""
+        """Return groups of columns: as many as fit side by side, but at least one next to the repeated columns."""
         leading = list(range(self._repeated))
         groups = [leading]
         for column in range(self._repeated, len(least)):

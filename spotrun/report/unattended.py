@@ -45,7 +45,7 @@ def left_alone(run: str, state: RunState) -> str:
 
 
 def _carried_on(run: str, created: RunCreated) -> str:
-    """Return the command that carries the run on, with the words that join it to the alternative."""
+    """Return the command that carries the run on, as the beginning of a sentence that also names the alternative."""
     if created.is_bench:
         return "The bench that it measured for is over: "
     if created.sweep:

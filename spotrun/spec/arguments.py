@@ -115,8 +115,8 @@ def _texts(workdir: Path) -> Iterator[str]:
 
 class Script:
     """
-    The names that a job's script defines (`itself`; none for a command), and the names in all Python files of the work
-    folder (`beside`). Each file is read once, when it is first needed.
+    The names that a job's script defines (none for a command), and the names in all Python files of the work folder.
+    Each file is read once, when it is first needed.
     """
 
     def __init__(self, spec: RunSpec) -> None:

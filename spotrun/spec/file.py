@@ -372,7 +372,6 @@ def _leave_out_own_keys(draft: Draft) -> None:
 
 
 def _take_sky(draft: Draft) -> None:
-    """Translate SkyPilot's keys to spotrun's."""
     found = translate(draft.data, draft.document.unreadable)
     for key in found.cleared:
         draft.forget(key)
@@ -427,7 +426,6 @@ def _take_places(draft: Draft) -> None:
 
 
 def _take_use_spot(draft: Draft) -> None:
-    """Translate SkyPilot's `use_spot` to resources.spot_policy."""
     resources = draft.section("resources")
     if resources is None or "use_spot" not in resources:
         return

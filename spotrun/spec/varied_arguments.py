@@ -72,7 +72,7 @@ def _flags(names: Sequence[str]) -> list[str]:
 def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str], value: str) -> TrainSpec:
     changed, number = re.subn(_written(names), lambda found: f"{found[1]}{found[2]}{value}", command)
     if number != 1:
-        how = "does not have it" if not number else f"has it {number} times"
+        how = "lacks it" if not number else f"has it {number} times"
         raise SpecInvalid(
             f"{flag}: the command {how}, as {' or '.join(_flags(names[:2]))} and a value",
             hint="write it into the command, or write train: {script: …, args: […]} instead of run",
