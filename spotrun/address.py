@@ -51,7 +51,7 @@ def parse(uri: str) -> BucketAddress | str:
     if meant := mistyped(uri):
         parse(meant)  # if `meant` is not an address of a store either, its own error says why
         raise StoreError(
-            f"{shown(uri)} is no address of a store",
+            f"{shown(uri)} is not the address of a store",
             hint=f"did you mean {shown(meant)}? (a folder of that name is ./{shown(uri)})",
         )
     if not separator:

@@ -44,8 +44,8 @@ def auto_interval(
     saved: float = 0.0,
 ) -> timedelta:
     """
-    Return Young's interval, at most 10 min. It is longer if training would stand still for more than 3.5 % of it, and
-    never shorter than COMMIT_GAP.
+    Return Young's interval, but at most 10 min; and in any case at least COMMIT_GAP, and such that training stands
+    still for at most 3.5 % of the interval.
 
     Only losses that undo steps count. The share `saved` (0 to 1) of the losses undoes none: their notice leaves time
     for one more commit.

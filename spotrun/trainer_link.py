@@ -281,7 +281,7 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesReady:
-    """The work folder is as it was at the checkpoint. If it is not, `problem` says why, and training must not begin."""
+    """The work folder is as it was at the checkpoint; or, with a `problem`, it is not, and training must not begin."""
 
     problem: str = ""
 
@@ -469,8 +469,8 @@ class TrainerLink:
 
     def receive(self, timeout_s: float | None) -> tuple[Message, list[int]] | None:
         """
-        Return the next message and its file descriptors; None if no message came in time. A timeout of None waits for
-        ever, 0 not at all.
+        Return the next message and its file descriptors; None if no message came in time. A timeout of None waits
+        without limit, 0 not at all.
 
         Raises:
             LinkClosed: the other end is gone.

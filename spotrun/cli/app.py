@@ -31,7 +31,7 @@ VERBS = {
         "train.yaml --grid lr=1e-3,3e-4 --budget 40",
     ),
     "offers": ListedVerb(
-        "Show what can be rented: prices now and lately, what spot saves, and what your quotas allow.",
+        "Show what can be rented: current and recent prices, what spot saves, and what your quotas allow.",
         "--cloud aws --accelerators A10G:1",
     ),
     "plan": ListedVerb(

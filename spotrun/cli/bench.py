@@ -195,7 +195,7 @@ def _measure(asked: BenchPlan, steps: int, max_parallel: int | None, rows: list[
 
 
 def _slower(max_parallel: int | None) -> str:
-    return f"{max_parallel} at once share this machine, and slow each other down"
+    return f"{max_parallel} trainings at once share this machine, and slow each other down"
 
 
 def _show(

@@ -143,7 +143,7 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
                 if fits(left.path):
                     raise RunNotFound(
                         f"{run_id} has not stored {plain(left.path)}: {plain(left.reason)}",
-                        hint="`outputs` of the job says which files are stored",
+                        hint="`outputs` of the job names the files that are stored",
                     )
             if not listing.files:
                 raise RunNotFound(f"{run_id} has no file {plain(pattern)!r}: {NONE_STORED}")

@@ -55,7 +55,7 @@ def offers(
     sort: SortOption = "usd",
     as_json: JsonOption = False,
 ) -> None:
-    """Show what can be rented: prices now and lately, what spot saves, and what your quotas allow."""
+    """Show what can be rented: current and recent prices, what spot saves, and what your quotas allow."""
     from spotrun.clouds.cloud import RentalFlags
     from spotrun.clouds.registry import cloud_named
     from spotrun.market.wishes import unmet, wishes_by_flags

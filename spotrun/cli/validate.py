@@ -112,7 +112,7 @@ def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> t
     if reading.spec is None:
         keys = count_of(reading.refused, "line")
         raise SpecInvalid(
-            f"{path} is no job yet: {keys} above {'says' if reading.refused == 1 else 'say'} what to write instead",
+            f"{path} is not a job yet: {keys} above {'says' if reading.refused == 1 else 'say'} what to write instead",
             hint="correct the file, or a copy of it; docs/skypilot.md has all keys",
         )
     if write is not None:

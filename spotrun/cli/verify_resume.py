@@ -86,5 +86,5 @@ def _steps(text: str | None) -> tuple[int, ...]:
         return ()
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) for word in words):
-        raise SpecInvalid(f"--at {text!r} is no list of steps, which count from 1", hint="--at 12,40")
+        raise SpecInvalid(f"--at {text!r} is not a list of steps, which count from 1", hint="--at 12,40")
     return tuple(map(int, words))

@@ -168,7 +168,7 @@ def _strategy(facts: Facts) -> Strategy:
         return OnDemandOnly()
     if name not in facts.strategies:
         hint = "stop this run (`spotrun stop`), and launch it again with policy.strategy: ours"
-        raise SpecInvalid(f"no job is run by strategy {name} any more", hint=hint)
+        raise SpecInvalid(f"jobs can no longer use strategy {name}", hint=hint)
     return facts.strategies[name]
 
 

@@ -26,7 +26,7 @@ def why_needed(state: RunState) -> str:
 
 
 def is_standby(state: RunState, launch: Launch) -> bool:
-    """Return whether the run requested this launch while an attempt went on."""
+    """Return whether the run requested this launch during an attempt."""
     beside = launch.intent.beside
     if beside is None or launch.intent.standby_for is not None:
         return beside is not None

@@ -178,8 +178,8 @@ def _shortest(facts: Facts) -> timedelta:
 
 def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
     """
-    Return whether the unspent money, spent by halves, pays for the remaining work and half as much again, at today's
-    price.
+    Return whether the unspent money pays for AMPLE times the remaining work at today's price, including a start for
+    each life that gets the share of LIVES_IN_A_BUDGET.
     """
     work, price, state = workload(facts), offering.price_usd_per_hour, facts.state
     if work is None or price <= 0:

@@ -121,7 +121,7 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
 
 
 def full_quota(state: RunState, now: datetime) -> str:
-    """Name the full quota that the newest pool reported, and when that pool is tried again; "" if no quota is full."""
+    """Name the full quota that a pool reported last, and when that pool is tried again; "" if no quota is full."""
     full = [rest for rest in _refusals(state, now).values() if rest.launch.over_quota]
     return _refusal(max(full, key=lambda rest: rest.began_at), state.created.time_scale) if full else ""
 

@@ -34,7 +34,7 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
 
 
 def left_undone(coming: str, run: str, created: RunCreated) -> str:
-    """Return the sentence for a run that lacks a runner; `coming` is its next step. Commands find the run by `run`."""
+    """Return the sentence for a run that lacks a runner; `coming` is its next step. Users type `run` for the run."""
     if created.is_bench:
         return f"has no runner, and the bench that it measured for is over: `spotrun down {run}` ends it"
     command = f"`spotrun resume {run}`"

@@ -13,7 +13,7 @@ from spotrun.run.state import Launch, RunState
 
 
 def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
-    """Return one line about a run that has a runner. Commands find the run by `run`."""
+    """Return one line about a run that has a runner. Users type `run` for the run."""
     if state.stop_requested:
         return f"{run} has to stop, and {runner} stops it. `spotrun down {run}` ends it now"
     return (

@@ -41,7 +41,7 @@ def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
 
 def choose(question: str, answers: Sequence[str], default: str | None = None) -> str:
     """
-    Ask until the user types one of `answers`, or the beginning of one, and return it. Enter alone means `default`.
+    Ask until the user types one of `answers`, or the beginning of one, and return it. An empty answer means `default`.
 
     Raises:
         EOFError: the input has ended.

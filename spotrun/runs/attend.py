@@ -111,8 +111,8 @@ def _report_end(run: OpenRun, last: Tick) -> None:
 
 def _of_member(state: RunState) -> str:
     """
-    Return the flag of `spotrun logs` that shows the output of the member that failed; "" if the lead failed, or the run
-    is not a gang's.
+    Return the flag of `spotrun logs` that shows the output of the member that failed; "" if the lead failed, or if the
+    run has no gang.
     """
     named = member_in(state.terminal.detail) if state.terminal is not None and state.of_gangs else ""
     return f" --member {named}" if named else ""

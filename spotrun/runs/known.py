@@ -55,7 +55,7 @@ def remember(run: OpenRun) -> None:
 
 
 def _write(run_uid: str, first_sha256: str, run_id: str) -> None:
-    """Remember that this user knows the run. If the home folder cannot be written to, a later command asks again."""
+    """Store that the run is known. If the home folder cannot be written to, a later command asks again."""
     path = _path(run_uid)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -131,7 +131,7 @@ class OpenRun:
 def _require_its_name(uri: str, created: RunCreated) -> None:
     """
     Raises:
-        RunMisnamed: the folder's name is not the one that its entry 0 says, or is not a valid name of a run. Another
+        RunMisnamed: the folder's name differs from the name in its entry 0, or is not a valid name of a run. Another
             user with write access to the store could make a folder whose entry 0 has another run's uid, or whose name
             looks like another run's.
     """

@@ -1,6 +1,6 @@
 """
-Removes ended runs, for `rm` and `prune`. First checks which runs may be removed, reports what stays elsewhere, and
-asks.
+Removes ended runs, for `rm` and `prune`. First checks which runs may be removed, reports what stays elsewhere, and asks
+for confirmation.
 """
 
 from __future__ import annotations

@@ -525,7 +525,7 @@ def resolve_paths(draft: Draft, default_store: str) -> None:
     aws = draft.data.get("aws")
     advisor = aws.get("advisor") if isinstance(aws, dict) else None
     if isinstance(advisor, str) and (meant := mistyped(advisor)):
-        draft.add(("aws", "advisor"), f"{shown(advisor)} is no URL", f"did you mean {shown(meant)}?")
+        draft.add(("aws", "advisor"), f"{shown(advisor)} is not a URL", f"did you mean {shown(meant)}?")
     elif isinstance(aws, dict) and advisor is not None and not (isinstance(advisor, str) and "://" in advisor):
         file = _expanded(draft, ("aws", "advisor"), advisor)
         aws["advisor"] = advisor if file is None else str(file)

@@ -516,7 +516,7 @@ class AwsSpec(Model):
     advisor: str | None = Field(
         default=None,
         description="A URL or file of Amazon's spot-advisor-data.json, which spotrun reads once, when it creates the "
-        "run. It then expects types that are seldom interrupted to last longer, until the run has measured better.",
+        "run. It then expects types that are rarely interrupted to last longer, until the run has measured better.",
     )
     launch_template: fields.TemplateName | None = Field(
         default=None,

@@ -104,7 +104,7 @@ def two_instances(sandbox: Sandbox, bench: subprocess.Popen[str]) -> list[OpenRu
 def test_two_are_measured_at_once_within_one_budget_and_shown_as_they_were_asked_for(toys: Sandbox):
     bench = ("bench", on_toys(toys), "--batch", "4,2000", "--max-parallel", 2, "--steps", 30, "--budget", 4, "--yes")
     output = toys.call(*bench, "--json")
-    assert "2 at once share this machine" in output
+    assert "2 trainings at once share this machine" in output
     small, large = rows_of(output)
     assert (small["name"], large["name"]) == ("V100:1, batch 4", "V100:1, batch 2000")
     assert (small["fate"], large["fate"]) == ("measured", "out of memory")

@@ -88,7 +88,7 @@ SAID: dict[str, Taken | Refused] = {
     ),
     "machine-image": taken(aws__image_id="ami-0f1e2d3c4b5a69788", resources__region="us-east-1"),
     "images-of-regions": refused((4, "resources.image_id", "keep one, and write image_id: ami-… and region: NAME")),
-    "image-by-tag": refused((3, "resources.image_id", "is no image that spotrun can start; remove it")),
+    "image-by-tag": refused((3, "resources.image_id", "is not an image that spotrun can start; remove it")),
     "container": refused(
         (9, "envs.SKYPILOT_DOCKER_PASSWORD", "is a password, and envs are written into the ledger; write secrets: ["),
     ),

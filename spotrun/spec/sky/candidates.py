@@ -58,7 +58,7 @@ def read_place(value: object) -> CandidatePlace:
     if cloud in ELSEWHERE:
         return CandidatePlace(cloud)
     if "" in (first, *after) or len(after) > 2:
-        raise Unreadable(f"{shown(value)!r} is no place", form)
+        raise Unreadable(f"{shown(value)!r} is not a place", form)
     region, zone = (None if part == _ANY else part for part in (*after, _ANY, _ANY)[:2])
     if cloud == _ANY:
         if region or zone:
@@ -165,7 +165,7 @@ class Candidates:
             return [self._of_one_place(name, getattr(places[0], name)) for name in PARTS]
         cloud, regions = places[0].cloud, _distinct(place.region for place in places)
         if any(place.zone for place in places):
-            raise Unreadable("names zones of several candidates", "name one zone, or the regions alone")
+            raise Unreadable("names zones of several candidates", "name one zone, or only the regions")
         if None in regions:
             raise Unreadable("names a region, and any region", "name all regions, or none")
         if cloud is None:

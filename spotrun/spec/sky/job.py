@@ -1,9 +1,9 @@
 """
 Translates a job with SkyPilot's keys to spotrun's keys.
 
-A key with the same meaning is replaced by spotrun's. A key without a counterpart becomes a problem that says what to
-write instead; no key is dropped silently. `spotrun.spec.file` translates every job, so a file may mix the keys of both
-tools.
+A key with the same meaning is replaced by spotrun's. A key without a counterpart becomes a problem with advice on
+what to write instead; no key is dropped silently. `spotrun.spec.file` translates every job, so a file may mix the keys
+of both tools.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _take_nothings(found: Translation) -> None:
 
 
 def _take_envs(found: Translation) -> None:
-    """Refuse a variable without a value, because the launch has to give it one. A secret needs only a name here."""
+    """Refuse a variable without a value, which the launch would have to give. A secret needs only a name."""
     for section in ("envs", "secrets"):
         values = found.data.get(section)
         if not isinstance(values, dict):

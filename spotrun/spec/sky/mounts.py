@@ -42,7 +42,7 @@ def _no_mount(target: str, source: object) -> Unreadable:
         return Unreadable("unknown key", advice, at=(wrong,))
     mode = str(source.get("mode", _MODES[0])).upper()
     if mode not in _MODES:
-        return Unreadable(f"{shown(mode)} is no way to mount", f"write one of {', '.join(_MODES)}", at=("mode",))
+        return Unreadable(f"{shown(mode)} is not a way to mount", f"write one of {', '.join(_MODES)}", at=("mode",))
     if str(source.get("store", "")).lower() == "volume":
         return Unreadable("no volume is attached to an instance", f"remove it; {_KEPT}")
     origin = source.get("source")

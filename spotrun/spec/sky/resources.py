@@ -118,11 +118,11 @@ def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None
             return
     if (container := _container_of(value)) is not None:
         del resources["image_id"]
-        found.refuse(key, f"{shown(value)} is no machine image", f"write {container} for that container image")
+        found.refuse(key, f"{shown(value)} is not a machine image", f"write {container} for that container image")
     elif ":" in value or value.startswith("ocid1."):
         del resources["image_id"]
         advice = "remove it: instances get an image with drivers and PyTorch; or name yours, like ami-…"
-        found.refuse(key, f"{shown(value)} is no image that spotrun can start", advice)
+        found.refuse(key, f"{shown(value)} is not an image that spotrun can start", advice)
 
 
 def _container_of(value: str) -> str | None:
@@ -177,7 +177,7 @@ def _take_setting_of_autostop(found: Translation, key: Key, value: object) -> No
     elif name in ("hook", "hook_timeout"):
         found.refuse(key, "nothing runs on an instance after its run", "write the command at the end of run")
     elif name not in ("idle_minutes", "down", "wait_for"):
-        found.refuse(key, "is no key of autostop", f"remove it: {ENDS}")
+        found.refuse(key, "is not a key of autostop", f"remove it: {ENDS}")
 
 
 def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> None:
@@ -194,7 +194,7 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
         elif name == "recover_on_exit_codes":
             found.refuse(at, "exit codes are not distinguished", "remove it, and write retry: {max_restarts: 10}")
         else:
-            found.refuse(at, f"is no key of {key[-1]}", f"remove it: {RECOVERS}")
+            found.refuse(at, f"is not a key of {key[-1]}", f"remove it: {RECOVERS}")
     found.say(key, *words)
 
 
@@ -208,7 +208,7 @@ def _take_strategy(found: Translation, key: Key, value: object) -> None:
         advice = "remove it; to stay in one region name it, like infra: aws/us-east-1"
         found.refuse(key, "spotrun does not prefer the place that has just taken an instance", advice)
     elif name not in ("NONE", "EAGER_NEXT_REGION", "EAGER_FAILOVER"):
-        found.refuse(key, f"{shown(value)} is no way to recover", f"remove it: {RECOVERS}")
+        found.refuse(key, f"{shown(value)} is not a way to recover", f"remove it: {RECOVERS}")
 
 
 def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) -> None:
