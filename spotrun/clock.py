@@ -19,10 +19,7 @@ EPOCH_VARIABLE = "SPOTRUN_CLOCK_EPOCH"
 
 
 def zone(time_scale: float) -> str:
-    """
-    Return the time zone in which a run's moments are shown: `UTC`, or `of run time` if run time is faster than real
-    time.
-    """
+    """Return the time zone of a run's moments, as shown: `UTC`, or `of run time` if run time is faster."""
     return "UTC" if time_scale == 1 else "of run time"
 
 

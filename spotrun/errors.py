@@ -296,10 +296,7 @@ def command_for(extra: str) -> str:
 
 
 def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
-    """
-    Return the command for a spotrun that `uv tool` installed. uv installs a tool from scratch, so the command repeats
-    the earlier requirements.
-    """
+    """Return the command for `uv tool`, with the earlier requirements, because uv installs a tool from scratch."""
     import tomllib
 
     told = tomllib.loads(receipt.read_text())["tool"]["requirements"]

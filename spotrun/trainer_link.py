@@ -111,10 +111,7 @@ class FitBegins:
 
 @dataclass(frozen=True, kw_only=True)
 class ArenasWanted:
-    """
-    Snapshots need `size_bytes` each. The trainer sends this message again, with a larger size, when the state has
-    grown.
-    """
+    """Snapshots need `size_bytes` each. Sent again, with a larger size, when the state has grown."""
 
     size_bytes: int
 
@@ -328,10 +325,7 @@ class DrainWanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """
-    The snapshot of `step` is committed. `files` is the number of the `FilesFrozen` that became durable with the
-    snapshot.
-    """
+    """The snapshot of `step` is committed, with the files of the `FilesFrozen` number `files`."""
 
     step: int
     files: int | None = None

@@ -194,10 +194,7 @@ def _usd_suggestion(text: str) -> str:
 
 
 def to_the_cent(usd: float | Decimal) -> str:
-    """
-    Format dollars to the cent (`$0.27`). Less than ten cents gets two significant digits: `$0.0042`. Only zero is
-    `$0.00`.
-    """
+    """Format dollars: `$0.27`; below ten cents two significant digits, `$0.0042`; `$0.00` only for zero."""
     amount = abs(float(usd))
     two_digits = 0 < amount < 0.095
     text = f"{Decimal(f'{amount:.1e}'):f}" if two_digits else f"{amount:.2f}"

@@ -92,10 +92,7 @@ def bill(
 
 
 def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
-    """
-    Show the corrections, ask, and write them to the ledger. Messages go to the error output, because the standard
-    output may be JSON.
-    """
+    """Show the corrections, ask, and write them to the ledger. Messages go to stderr: stdout may be JSON."""
     from functools import partial
 
     from spotrun.bill.corrections import corrected, corrections

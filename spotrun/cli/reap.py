@@ -95,10 +95,7 @@ def reap(
 
 
 def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
-    """
-    Return all instances, and None. If a region does not answer, return the instances of the other regions, and the
-    error of this region.
-    """
+    """Return all listed instances; and the error of the first region that did not answer, or None."""
     unseen = None
     try:
         found = driver.instances()
@@ -273,10 +270,7 @@ def _is_removed(identities: Identities, uid: str, what: str) -> bool:
 
 
 def _identified(identities: Identities) -> list[str]:
-    """
-    Return the uids of runs that have an identity. If the account has one identity for all runs, it may not allow this
-    call.
-    """
+    """Return the uids of runs that have an identity; none if the account does not allow this call."""
     try:
         return identities.runs()
     except CloudError as error:

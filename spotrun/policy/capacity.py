@@ -260,10 +260,7 @@ def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | Non
 def _dearer_kind(
     facts: Facts, spot: Offering, on_demand: list[Offering], missing: timedelta, *, dying: bool
 ) -> Chosen | Wait:
-    """
-    Wait a while for spot of a better kind, because waiting costs nothing; then choose `spot` or on-demand, whichever is
-    cheaper.
-    """
+    """Wait a while for spot of a better kind; then choose the cheaper of `spot` and on-demand."""
     if missing < facts.spec.policy.on_demand_after and not dying:
         return Wait(reason=f"waiting for spot of a better kind than {kind_of(facts, spot)}")
     work = on_demand_work(facts)

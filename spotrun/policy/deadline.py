@@ -79,10 +79,7 @@ def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
 
 
 def leaves_time_to_move(facts: Facts) -> bool:
-    """
-    Return whether a spot instance has time for a handover, and the strategy would still keep the run on its pool
-    afterwards.
-    """
+    """Return whether spot has time for a handover, after which the strategy would keep the run on that pool."""
     running = _kept(facts)
     if running is None:
         return False
@@ -96,10 +93,7 @@ def give_up(pending: Launch) -> ev.LaunchClosed:
 
 
 def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
-    """
-    Return a DeadlineOutOfReach once the deadline certainly cannot be met; None before that, and after the event was
-    written.
-    """
+    """Return a DeadlineOutOfReach if the deadline certainly cannot be met, and the event was not written yet."""
     state, now = facts.state, facts.now
     deadline_at = state.created.deadline_at
     if deadline_at is None or state.deadline_lost is not None:
@@ -146,10 +140,7 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
 
 
 def _kept(facts: Facts) -> Launch | None:
-    """
-    Return the launch of the running instance; None if it has to be replaced, because it is at home and cannot meet the
-    deadline there.
-    """
+    """Return the launch of the running instance; None if it is at home and cannot meet the deadline there."""
     current = facts.state.current
     if current is None or current.leaving or nearly_over(facts, current) or is_at_home(facts.state, current):
         return None

@@ -87,10 +87,7 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
 
 
 def _never_accepted(facts: Facts, newest: Launch) -> bool:
-    """
-    Return whether every pool that the job allows rejects the request, and none has accepted it since the run was
-    opened.
-    """
+    """Return whether every allowed pool rejects the request, and none has accepted it since the run was opened."""
     if not rejected(newest) or _has_trained(facts.state):
         return False
     types = [each for each in CapacityType if may_be_of(facts.spec, each)]

@@ -105,10 +105,7 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
 
 
 def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | None:
-    """
-    Return the reason if most instances are lost before their first checkpoint, and the notice is too short for one;
-    else None.
-    """
+    """Return the reason if most instances end before a checkpoint, and a notice is too short for one; else None."""
     interval, notice = interval_between(spec, known), spec.cloud.notice
     if known.commit is None or interval is None or interval <= life:
         return None

@@ -121,10 +121,7 @@ def _why_given_up(facts: Facts, offered: Offering | None) -> str:
 
 
 def _short_since(state: RunState) -> datetime:
-    """
-    Return since when the gang has lacked as many members as now. The loss of a member that was never ready does not
-    count.
-    """
+    """Return since when the gang has lacked this many members, not counting losses of members never ready."""
     ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
     begun = [_idle_since(state, name) for name in idle(state)]
     return max([state.opened_at, *ends, *begun])

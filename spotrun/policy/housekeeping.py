@@ -243,10 +243,7 @@ def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
 
 
 def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
-    """
-    Return why an intent, whichever runner wrote it, must not be executed (protocol 10). The fold has checked caps and
-    budget.
-    """
+    """Return why an intent must not be executed (protocol 10). The fold has checked caps and budget."""
     wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
     capacity_type = intent.offering.capacity_type
     if not wanted and capacity_type is CapacityType.OWN:

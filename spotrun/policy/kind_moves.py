@@ -56,10 +56,7 @@ def _may_be_left(facts: Facts, current: Attempt) -> bool:
 
 
 def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
-    """
-    Return how much work the running instance would still do, in hours of the first kind; None while the work left is
-    unknown.
-    """
+    """Return the work that the running instance would still do, in hours of the first kind; None if unknown."""
     left = workload(facts)
     if left is None:
         return None

@@ -46,10 +46,7 @@ def refused(launch: Launch) -> bool:
 
 
 def rejected(launch: Launch) -> bool:
-    """
-    Return whether the cloud rejects the request as invalid, in its answer or when it starts the instance: the same
-    request would fail again.
-    """
+    """Return whether the cloud rejected the request, in its answer or at the start; a repeat would fail too."""
     refused = launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
     return refused or launch.failed_to_start
 
@@ -85,10 +82,7 @@ def words_of_refusal(launch: Launch) -> str:
 
 
 def stillborn(launch: Launch) -> bool:
-    """
-    Return whether a launch ended before an attempt for another reason than the market or a quota, or its request was
-    rejected.
-    """
+    """Return whether a launch was rejected, or ended before an attempt because of neither the market nor a quota."""
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL
     if launch.gone is None or launch.over_quota or launch.came_up:

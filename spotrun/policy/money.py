@@ -250,10 +250,7 @@ def affordable_life(
 
 
 def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
-    """
-    Return how long one instance would live to do the work left, from its start to its end; None while the work is
-    unknown.
-    """
+    """Return how long one instance would live to do the work left, its start included; None if unknown."""
     work = workload(facts)
     if work is None:
         return None
@@ -262,10 +259,7 @@ def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
 
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:
-    """
-    Return whether the budget pays for all the work left on `offering`; True if the run lacks a budget or the work is
-    unknown.
-    """
+    """Return whether the budget pays for all the work left; True without a budget, or if the work is unknown."""
     needed, price = life_needed(facts, offering), offering.price_usd_per_hour
     if facts.state.created.budget_usd is None or needed is None or price <= 0:
         return True
@@ -289,10 +283,7 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
-    """
-    Drain spot to make way if the deadline needs on-demand, and the budget then pays for all the work; else stop or
-    wait.
-    """
+    """Drain spot if on-demand has to replace it and the budget then pays for all the work; else stop or wait."""
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):
         yield Append(event=ev.DrainRequested(attempt=current.number, reason=ONE_AT_A_TIME))

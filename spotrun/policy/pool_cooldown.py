@@ -139,10 +139,7 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
 
 
 def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
-    """
-    Return the pools that have just refused, each with its rest. A pool that has given an instance since then does not
-    rest.
-    """
+    """Return the pools that have just refused, and have given no instance since, each with its rest."""
     found: dict[Pool, Rest] = {}
     for launch in since_opened(state):
         pool = launch.intent.offering.pool

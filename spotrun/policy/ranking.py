@@ -126,10 +126,7 @@ def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
 
 @once
 def worthwhile_spot(facts: Facts) -> list[Offering]:
-    """
-    Return the spot offerings whose progress costs less per hour than on-demand. An on-demand instance that trains
-    already needs no start.
-    """
+    """Return spot whose progress costs less per hour than on-demand, which needs no start if it trains already."""
     stays, all_work = facts.state.current is not None and not facts.state.current.leaving, horizon_s(facts)
     on_demand = [_price_of_progress(facts, found, all_work, starts=not stays) for found in on_demand_now(facts)]
     limit = min(on_demand, default=inf)

@@ -86,10 +86,7 @@ def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
 
 
 def _acted_on(state: RunState, current: Attempt) -> bool:
-    """
-    Return whether a standby was started for the recommendation. A standby that was refused cost nothing, and another
-    pool may be tried.
-    """
+    """Return whether a standby was started for the recommendation. A refused standby does not count."""
     assert current.rebalance_at is not None
     return any(
         launch.intent.beside == current.number

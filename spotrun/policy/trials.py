@@ -152,10 +152,7 @@ def _spread(facts: Facts, one: Kind, other: Kind) -> float:
 
 
 def expected_gain(known: float, believed: float, spread: float, most: float = inf) -> float:
-    """
-    Return E[max(0, known - x)] for an x whose logarithm is normal with median `believed`. An x above `most` counts as
-    no gain.
-    """
+    """Return E[max(0, known - x)] for a log-normal x with median `believed`; an x above `most` gains nothing."""
     if min(known, believed, most) <= 0:
         return 0.0
     edge = log(min(known, most) / believed) / spread

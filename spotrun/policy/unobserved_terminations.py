@@ -66,10 +66,7 @@ def over_by(state: RunState, name: MemberName) -> datetime | None:
 
 
 def has_left(state: RunState, name: MemberName) -> bool:
-    """
-    Return whether the member's attempt is over, and no other attempt will name it. Once the run has ended, no member
-    waits.
-    """
+    """Return whether the member's attempt is over, and no other attempt will use the member."""
     if state.of_gangs and state.terminal is not None:
         return True
     attempt = state.attempt_of(name)

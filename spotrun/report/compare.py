@@ -71,10 +71,7 @@ def _ratio(summary: RunSummary, first: RunSummary) -> float | None:
 
 
 def warnings(runs: Sequence[ComparedRun]) -> list[str]:
-    """
-    Return a warning for each group of runs whose work differs from the first run's in the same way, because their bills
-    cannot be compared.
-    """
+    """Return a warning for each group of runs whose work differs from the first run's in the same way."""
     by_difference: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
         if run.unlike_first:
@@ -97,10 +94,7 @@ def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
 
 
 def trend(summaries: Sequence[RunSummary]) -> str:
-    """
-    Return how key figures changed over the runs of one name, oldest first: one line for each, with the change since the
-    first run.
-    """
+    """Return a line for each key figure of the runs of one name, oldest first, with the change since the first."""
     alike = len({run.time_scale for run in summaries}) == 1
 
     def mark(run: RunSummary) -> str:

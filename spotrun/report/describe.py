@@ -37,10 +37,7 @@ def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
 
 
 def timestamp(at: datetime) -> str:
-    """
-    Return the moment in the form that begins a line about a run: `11-22 02:10:05`. The date matters, because a run may
-    last for days.
-    """
+    """Return the moment as a line about a run begins with it: `11-22 02:10:05`."""
     return f"{at:%m-%d %H:%M:%S}"
 
 
@@ -254,8 +251,5 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
 
 
 def printable(text: str) -> str:
-    """
-    Return text of several lines without characters that could move a cursor or change a colour; tabs and line ends are
-    kept.
-    """
+    """Return text without characters that could move a cursor or change a colour; keep tabs and line ends."""
     return _UNPRINTABLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))

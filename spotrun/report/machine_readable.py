@@ -77,10 +77,7 @@ def figures(account: Account) -> dict[str, Any]:
 
 
 def _interruption(found: Interruption) -> dict[str, Any]:
-    """
-    Return the figures of an interruption. A figure is None without a notice, a checkpoint to resume from, or a new step
-    yet.
-    """
+    """Return an interruption's figures; None for a figure that lacks a notice, a checkpoint or a new step."""
     return {
         "attempt": found.attempt,
         "members": max(1, len(found.members)),

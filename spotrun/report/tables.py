@@ -29,10 +29,7 @@ def plain(text: str, limit: int = 2000) -> str:
 
 
 def dollars(amount_usd: Decimal | None) -> str:
-    """
-    Return `$0.0123`, `$12.35`; a dash for zero or None. For amounts that are parts of one another, use
-    `report.amounts`.
-    """
+    """Return `$0.0123`, `$12.35`; a dash for zero or None. Amounts with a sum need `report.amounts` instead."""
     if not amount_usd:
         return NOTHING
     if abs(amount_usd) < Decimal("0.00005"):
@@ -79,10 +76,7 @@ def percent(share: float | None) -> str:
 
 
 def scale_mark(time_scale: float) -> str:
-    """
-    Return ` (20×)` if run time passed 20 times as fast as the wall clock, to mark the figure next to other runs'
-    figures; "" for wall-clock time.
-    """
+    """Return ` (20×)` if run time passed 20 times as fast as the wall clock; "" for wall-clock time."""
     return "" if time_scale == 1 else f" ({time_scale:g}×)"
 
 

@@ -320,10 +320,7 @@ def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
 
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
-    """
-    Return the lost time of a command, which has no steps: the time since the copy of its state that the next attempt
-    begins with.
-    """
+    """Describe a command's lost time: since the copy of its state that the next attempt begins with."""
     commit = None if number is None else end.commit(number)
     if commit is None:
         return "all of it had to be done again"

@@ -110,10 +110,7 @@ def _report_end(run: OpenRun, last: Tick) -> None:
 
 
 def _of_member(state: RunState) -> str:
-    """
-    Return the flag of `spotrun logs` that shows the output of the member that failed; "" if the lead failed, or if the
-    run has no gang.
-    """
+    """Return the flag of `spotrun logs` for the member that failed; "" if the lead failed, or without a gang."""
     named = member_in(state.terminal.detail) if state.terminal is not None and state.of_gangs else ""
     return f" --member {named}" if named else ""
 
@@ -130,10 +127,7 @@ def launch_again(run: OpenRun, state: RunState) -> str:
 
 
 def changed_script(run: OpenRun) -> str | None:
-    """
-    Return a note if the script on this machine differs from the one that the run was launched with; None if it is the
-    same, or cannot be compared.
-    """
+    """Return a note if the script on this machine has changed since the launch; None if it cannot be compared."""
     launched, train = run.created.script_sha256, run.spec.train
     source = train.source(Path(run.spec.workdir))
     if not launched or source is None:
@@ -149,10 +143,7 @@ def changed_script(run: OpenRun) -> str | None:
 
 
 def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:
-    """
-    Return a function that shows a tick. If the output is closed (`| head`, a closed terminal), the runner continues
-    without it.
-    """
+    """Return a function that shows a tick. It ignores a closed output (`| head`, a closed terminal)."""
 
     def show(tick: Tick) -> None:
         say_that_it_attends()

@@ -39,10 +39,7 @@ Interrupt = KeyboardInterrupt | Signalled
 
 
 class Interrupts:
-    """
-    Handles the interrupts of one runner. `background`: this runner has no terminal, and took over from a runner that
-    had one.
-    """
+    """Handles the interrupts of one runner. `background`: it has no terminal, and took over from one that had."""
 
     def __init__(self, run: OpenRun, *, background: bool) -> None:
         self._run = run

@@ -149,10 +149,7 @@ def default_store() -> str:
 
 
 def reference(run_id: str, uri: str) -> str:
-    """
-    Return the reference of a run for other commands in the same shell: its id, or its address if it is not in the
-    default store.
-    """
+    """Return the run's reference for commands in this shell: its id, or its address outside the default store."""
     return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else quote(uri)
 
 
@@ -319,10 +316,7 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
 
 
 def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
-    """
-    Separate copied runs from all others: return the runs that are in one folder only, and all folders of runs that are
-    in several folders.
-    """
+    """Return the runs that are in one folder only, and all folders of runs that are in several."""
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:
         by_uid.setdefault(run.created.uid, []).append(run)

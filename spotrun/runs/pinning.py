@@ -120,10 +120,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
 
 
 def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
-    """
-    Return the job with the digest of its image, for a trial on this machine even if the job trains elsewhere. Raises as
-    `with_image`.
-    """
+    """Return the job with its image's digest, for a trial on this machine. Raises as `with_image`."""
     resources = ResourcesSpec(image_id=spec.resources.image_id)
     found, _ = with_image(spec.model_copy(update={"resources": resources}), environment)
     return spec if found.image is None else spec.with_image(found.image)

@@ -1,7 +1,4 @@
-"""
-Removes ended runs, for `rm` and `prune`. First checks which runs may be removed, reports what stays elsewhere, and asks
-for confirmation.
-"""
+"""Removes ended runs, for `rm` and `prune`: checks which runs may go, reports what stays elsewhere, and asks."""
 
 from __future__ import annotations
 

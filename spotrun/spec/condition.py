@@ -56,10 +56,7 @@ class Comparison:
     in_percent: bool = False
 
     def holds(self, found: Figures) -> bool:
-        """
-        Return whether the comparison holds. It also holds if the run lacks the figure: a limit on a missing figure is a
-        failure.
-        """
+        """Return whether the comparison holds, or the run lacks the figure: a limit on a missing figure fails."""
         value = found[self.figure]
         return value is None or _OPERATORS[self.operator](value, self.number)
 

@@ -258,10 +258,7 @@ class Draft:
 
 
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
-    """
-    Return a problem with its place: `at`, or if that is None, the line of the problem's key or of the nearest key above
-    it.
-    """
+    """Return a problem with its place: `at`, or the line of the problem's key or of the nearest key above it."""
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)
     file = shown(path, 200)
@@ -352,10 +349,7 @@ def _files_like(path: Path) -> str | None:
 
 
 def _leave_out_own_keys(draft: Draft) -> None:
-    """
-    Remove the user's own keys, which start with `x-`: a place for YAML anchors, for example. Names of variables are
-    kept.
-    """
+    """Remove the user's own keys, which start with `x-`, except names of variables."""
 
     def leave_out(value: object, at: Key) -> None:
         if isinstance(value, dict) and at not in (("envs",), ("secrets",)):
@@ -397,10 +391,7 @@ def _take_run(draft: Draft) -> None:
 
 
 def _take_places(draft: Draft) -> None:
-    """
-    Replace a choice between the user's own machine and a cloud: the cloud's keys move up to `resources`, and the
-    machine becomes resources.home.
-    """
+    """Move the cloud's keys of a choice to `resources`, and the user's own machine to resources.home."""
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
     if not isinstance(resources, dict):
         return
@@ -622,10 +613,7 @@ def _check_script(draft: Draft, workdir: Path, value: object) -> None:
 
 
 def _check_module(draft: Draft, workdir: Path, value: object) -> None:
-    """
-    Check the module of a job. A package that is missing in the work folder is accepted, because it may be installed, or
-    `setup` may install it.
-    """
+    """Check the module of a job. A package outside the work folder is accepted: `setup` may install it."""
     try:
         name = read_module(value)
     except Unreadable:

@@ -748,10 +748,7 @@ class RunSpec(Model):
 
     @property
     def webhook_references(self) -> dict[str, Reference]:
-        """
-        Return the place of each webhook's address, by the name of its variable, for a runner that lacks the user's
-        environment.
-        """
+        """Return the place of each webhook's address, by variable, for a runner without the user's environment."""
         known, named = self.secret_references, [each.variable for each in self.notify]
         return {name: known.get(name) or self.cloud.secret(name) for name in named if name is not None}
 

@@ -78,10 +78,7 @@ def _fits(pattern: str) -> Callable[[str], bool]:
 
 
 def _lead(parts: Sequence[str], names: Sequence[str], left: int) -> bool:
-    """
-    Return whether the pattern matches the beginning of a path, so that at least `left` names follow: a matching folder
-    includes everything below it.
-    """
+    """Return whether the pattern matches the beginning of a path, and at least `left` names follow."""
     if not parts:
         return len(names) >= left
     if parts[0] == "**":

@@ -32,10 +32,7 @@ class Places(NamedTuple):
 
 
 def has_machine(choice: object) -> bool:
-    """
-    Return whether an entry of the list is the user's own machine. If not, the list is a choice between places and kinds
-    of one cloud.
-    """
+    """Return whether an entry of the list is the user's own machine, so that this is a choice with a cloud."""
     return isinstance(choice, list) and any(isinstance(entry, dict) and HARDWARE in entry for entry in choice)
 
 

@@ -91,10 +91,7 @@ def require_whole_state(spec: RunSpec) -> None:
 
 
 class _Reading:
-    """
-    Reads the command of a job, the files of its work folder that the command names, and the files that these files
-    import.
-    """
+    """Reads the command of a job, the files that it names in the work folder, and the files that these import."""
 
     def __init__(self, workdir: Path) -> None:
         self._workdir = workdir

@@ -55,10 +55,7 @@ def with_argument(
 
 
 def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
-    """
-    Yield `names`, and the keys of the job's `key=value` arguments that end with one of these names, like Hydra's
-    `data.batch_size`.
-    """
+    """Yield `names`, and keys of the job's `key=value` arguments that end with one, like `data.batch_size`."""
     yield from names
     last = {plain(name) for name in names}
     keys = (word.partition("=")[0] for word in train.args if "=" in word and not word.startswith("-"))

@@ -87,10 +87,7 @@ def _there(launch: Launch, end: datetime) -> Stretch | None:
 
 
 def _bars(scale: Scale, stretches: Iterable[tuple[datetime, datetime, str]]) -> Markup:
-    """
-    Draw the bars. Of bars that are too narrow to see, draw only one for each kind in each thousandth of the width, so
-    that the file stays small.
-    """
+    """Draw the bars; of those too narrow to see, only one for each kind in each thousandth of the width."""
     drawn: list[Markup] = []
     seen: set[tuple[float, str]] = set()
     for start, end, class_ in stretches:

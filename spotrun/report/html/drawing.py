@@ -55,10 +55,7 @@ def strip(height: float, *marks: Markup) -> Markup:
 
 
 def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
-    """
-    Return a bar. `x` and `width` are percents, `y` and `height` pixels. A width above zero is drawn at least a pixel
-    wide.
-    """
+    """Return a bar, at least a pixel wide unless `width` is 0. `x` and `width` are percents, the others pixels."""
     wide = "1" if 0 < width < 0.1 else f"{max(width, 0):.2f}%"
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=wide, height=f"{height:g}", class_=class_)
 

@@ -80,10 +80,7 @@ def over_dollars(metric: str, found: list[Point]) -> Markup:
 
 
 def _drawn(metric: str, found: list[Point], over: str, said_as: Callable[[float], str]) -> Markup:
-    """
-    Draw a line through at most `POINTS_MAX` points, including the last one. The smallest and the largest value are
-    labelled.
-    """
+    """Draw a line through at most `POINTS_MAX` points, including the last, and label the extreme values."""
     shown = found[:: -ceil(len(found) / POINTS_MAX)][::-1]
     most = max(paid for paid, _ in shown) or 1.0
     low, high = min(value for _, value in shown), max(value for _, value in shown)

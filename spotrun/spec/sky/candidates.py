@@ -241,10 +241,7 @@ def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> CandidatePla
 
 
 def _own_kind(item: dict[str, Any], at: int) -> str | None:
-    """
-    Return the kind that the candidate names; None if the kind is named above the list. An instance type implies its
-    accelerators.
-    """
+    """Return the kind that the candidate names; None if it is named above. A type implies its accelerators."""
     if "instance_type" in item:
         return _text(item["instance_type"])
     if "accelerators" not in item:
@@ -256,10 +253,7 @@ def _own_kind(item: dict[str, Any], at: int) -> str | None:
 
 
 def _kind_above(above: dict[str, Any]) -> str | None:
-    """
-    Return the kind that is named above the list. The value may also be a choice, or invalid, which is reported at its
-    own key.
-    """
+    """Return the kind above the list, as text. A choice or an invalid value is reported at its key."""
     return _text(above.get("instance_type", above.get("accelerators")))
 
 

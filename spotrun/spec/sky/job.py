@@ -88,10 +88,7 @@ def _take_config(found: Translation) -> None:
 
 
 def differences(data: dict[str, Any]) -> Iterator[str]:
-    """
-    Yield the differences between SkyPilot and spotrun for keys that the file leaves out. `data` is the file with
-    spotrun's keys.
-    """
+    """Yield the differences between SkyPilot and spotrun for keys that the translated file `data` leaves out."""
     resources = data.get("resources")
     resources = resources if isinstance(resources, dict) else {}
     if "cloud" not in resources:

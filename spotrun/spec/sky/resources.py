@@ -199,10 +199,7 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
 
 
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
-    """
-    Accept a strategy that does what spotrun does: try every place where the job may run, and the place of an
-    interruption last.
-    """
+    """Accept a strategy that tries all allowed places, and the place of an interruption last, as spotrun does."""
     name = str(value).upper()
     if name == "FAILOVER":
         advice = "remove it; to stay in one region name it, like infra: aws/us-east-1"
@@ -229,10 +226,7 @@ def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) ->
 
 
 def _fulfil(found: Translation, key: Key, wish: JobValue) -> str | None:
-    """
-    Apply one part of the candidates at `key` and return its description. The part overrides the resources next to the
-    list.
-    """
+    """Apply one part of the candidates at `key` to the resources next to the list, and return its description."""
     holder = found.section(wish.section)
     if holder is None:
         return None
