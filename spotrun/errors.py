@@ -90,7 +90,6 @@ class SpotrunError(Exception):
 
     @property
     def one_line(self) -> str:
-        """The message and the hint in one line."""
         return self.message if self.hint is None else f"{self.message}; try: {self.hint}"
 
     def problems_found(self) -> list[dict[str, object]]:
@@ -273,10 +272,8 @@ def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled)
 
 def command_for(extra: str) -> str:
     """
-    Return the command that adds an extra to this installation of spotrun. It depends on how spotrun was installed.
-
-    Because no package index has spotrun, the command names the place that spotrun was installed from, or the packages
-    of the extra.
+    Return the command that adds an extra to this installation of spotrun. Because no package index has spotrun, the
+    command names the place that spotrun was installed from, or the packages of the extra.
     """
     import shlex
     import sys

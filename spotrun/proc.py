@@ -102,7 +102,6 @@ def program(pid: int) -> str:
 
 
 def all_stats() -> Iterator[Stat]:
-    """Yield the facts about every process."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (found := stat(int(name))) is not None:
             yield found

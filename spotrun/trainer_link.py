@@ -358,7 +358,6 @@ class Figures:
     epochs: int
 
     def metrics(self) -> dict[str, float]:
-        """Return the figures under their common names."""
         figures = {"cost_usd": self.cost_usd, "lost_s": self.lost_s, "attempt": float(self.attempt)}
         return figures if self.usd_per_epoch is None else figures | {"usd_per_epoch": self.usd_per_epoch}
 

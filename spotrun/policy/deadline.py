@@ -167,8 +167,8 @@ def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """
     Return the spot offerings to choose from. While an instance trains, the run requests spot only from time to time.
 
-    A pool is included only if there is no other, if the run has just lost an instance there, or the newest instance in
-    its zone was stillborn.
+    A pool in which the run has just lost an instance, or in whose zone the newest instance was stillborn, is included
+    only if there is no other pool.
     """
     if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):
         return []

@@ -23,8 +23,6 @@ SAW = {Fate.LOST: "an instance was lost", Fate.REFUSED: "a run was refused"}
 
 
 class ConsideredOffering(msgspec.Struct, frozen=True):
-    """An offering, and why the run would request it or not."""
-
     offering: Offering
     why: str
 

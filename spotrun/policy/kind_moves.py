@@ -31,8 +31,6 @@ REASON = "standby: another kind of instance"
 
 
 class KindMove(msgspec.Struct, frozen=True):
-    """A move to an `offering` of another kind."""
-
     offering: Offering
     because: str
 

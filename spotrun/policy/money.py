@@ -268,9 +268,8 @@ def pays_for_all(facts: Facts, offering: Offering) -> bool:
 
 def _money_comes_back(state: RunState, offering: Offering) -> bool:
     """
-    Return whether a reservation will soon be released, because an instance that has trained has not ended yet.
-
-    No reservation is soon released if that instance trains on demand and the run will leave it for spot.
+    Return whether a reservation will soon be released, because an instance that has trained has not ended yet. An
+    on-demand instance that the run will leave for spot does not count.
     """
     current, spot = state.current, offering.capacity_type is CapacityType.SPOT
     if spot and current is not None and not current.leaving and _on_demand(state, current):

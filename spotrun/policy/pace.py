@@ -28,7 +28,6 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 def any_attempt(attempt: Attempt) -> bool:
-    """Count every attempt."""
     return True
 
 

@@ -112,7 +112,6 @@ def best_known(facts: Facts, work: Work) -> Kind | None:
 
 
 def cheapest_of_kinds(facts: Facts, work: Work) -> dict[Kind, Offering]:
-    """Return, for each kind, the offering that costs least for the same work."""
     found: dict[Kind, Offering] = {}
     for offering in sorted(work, key=work.__getitem__, reverse=True):
         if (kind := kind_of(facts, offering)) is not None:

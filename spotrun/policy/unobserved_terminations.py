@@ -32,7 +32,6 @@ Upper bound of the time between two heartbeats: if a heartbeat is this recent at
 
 
 def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
-    """Return the event for the estimated end of a recorded instance."""
     recorded = facts.state.member(name).recorded
     assert recorded is not None
     ended_at, bound = min(_bounds(facts, name))
@@ -103,7 +102,7 @@ def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
     """
     Return the last sign of life of the member's agent; None if there was none.
 
-    An entry counts too, if no heartbeat got through after it. For a gang, only the lead writes the entries of an
+    An entry that is newer than the last heartbeat counts too. For a gang, only the lead writes the entries of an
     attempt.
     """
     heard_at, attempt = facts.world.heard.get(name), facts.state.attempt_of(name)

@@ -54,7 +54,6 @@ class ComparedRun:
 
     @cached_property
     def money(self) -> Money:
-        """The run's dollars, as in its own report."""
         return money(self.summary)[-1]
 
 

@@ -93,7 +93,6 @@ class LiveView(_Watching, Screen[Tick]):
         Screen.__init__(self, Console(), refresh_per_second=4, transient=False)
 
     def render(self, tick: Tick) -> RenderableType:
-        """Return the screen for one tick."""
         summary = summarise(tick.state, self._clock.now())
         facts = Group(self._head(tick), self._bar(tick.status), self._facts(tick, summary))
         return Group(facts, self._events(tick.state, self.height - len(self._console.render_lines(facts))))

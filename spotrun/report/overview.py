@@ -17,7 +17,6 @@ Rows = Sequence[dict[str, Any]]
 
 
 def table(rows: Rows) -> FiguresTable:
-    """Return a row for each run."""
     heads = ("run", "state", "step", "epochs", "lost", "cost", "started\n(UTC)")
     made = FiguresTable("", heads, texts=(0, 1), gap=2)
     for row in rows:

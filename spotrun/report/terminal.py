@@ -108,7 +108,6 @@ def _cost_cells(account: Account, shown: Money) -> list[str]:
 
 
 def time_table(summary: RunSummary) -> FiguresTable:
-    """Return the wall time of each epoch, and its downtime by cause."""
     headers = ["wall", "training", *(str(kind) for kind in DOWNTIME)]
     cells = [_time_cells(account) for account in (*summary.epochs, summary.rest, summary.total)]
     return _filled(figures_table("Where the time went", "epoch", headers), summary, cells)

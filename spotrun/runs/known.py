@@ -120,7 +120,6 @@ def _listed(lines: list[str]) -> str:
 
 
 def known_folder() -> Path:
-    """Return the folder in which spotrun remembers this user's runs."""
     return Path(os.environ.get(KNOWN_VARIABLE) or KNOWN).expanduser()
 
 

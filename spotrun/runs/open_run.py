@@ -112,7 +112,6 @@ class OpenRun:
         return self.runner_at(ALL_THE_TIME)
 
     def runner_at(self, pace: Pace) -> Runner:
-        """Return a new runner that attends to the run at `pace`."""
         return Runner(
             self.ledger,
             self.store,

@@ -256,7 +256,6 @@ class CheckpointSpec(Model):
 
     @property
     def in_bucket(self) -> bool:
-        """True for a store in a bucket, False for a local folder."""
         return isinstance(parse(self.uri), BucketAddress)
 
 
@@ -754,7 +753,6 @@ class RunSpec(Model):
 
     @property
     def image(self) -> Image | None:
-        """The container image; None if the job names none."""
         text = self.resources.image_id
         return None if text is None else image_of(text, self.envs.get(SERVER, ""))
 

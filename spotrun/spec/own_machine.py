@@ -147,7 +147,6 @@ class HardwareSpec(Machine):
 
     @property
     def price_in_words(self) -> str:
-        """The text that explains the price of an hour by its parts."""
         return ", ".join(self._parts())
 
     def _parts(self) -> Iterator[str]:

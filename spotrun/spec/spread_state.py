@@ -100,7 +100,6 @@ class _Reading:
         self.names_state_dir = False
 
     def findings(self, spec: RunSpec) -> list[Finding]:
-        """Return all findings, in the order in which the files are read."""
         found = [Finding(f"{name} in envs") for name in spec.envs if _is_switch(name, spec.envs)]
         train = spec.train
         self.names_state_dir = any(STATE_DIR in text for text in (train.run or "", *train.args, *spec.envs.values()))

@@ -69,7 +69,6 @@ def _costs(runs: Sequence[ComparedRun]) -> Markup:
 
 
 def _times(runs: Sequence[ComparedRun]) -> Markup:
-    """Draw a bar for each run: training, and downtime by cause."""
     most = max((run.summary.total.wall.total_seconds() for run in runs), default=0.0) or 1.0
     rows = []
     for run in runs:
@@ -84,7 +83,6 @@ def _times(runs: Sequence[ComparedRun]) -> Markup:
 
 
 def _table(runs: Sequence[ComparedRun]) -> Markup:
-    """Draw a row for each run; the column heads sort them."""
     own = any(run.summary.total.at_home for run in runs)
     names = ("run", "state", "epochs", "ratio to the first", "cost per epoch", *listings.costs(own=own))
     names = (*names, *listings.OTHERS)

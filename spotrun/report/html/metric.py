@@ -70,12 +70,10 @@ def _surviving(state: RunState) -> list[Commit]:
 
 
 def over_time(metric: str, found: list[Point]) -> Markup:
-    """Draw a line through the values at commits."""
     return _drawn(metric, found, "time", lambda seconds: short_duration(timedelta(seconds=seconds)) if seconds else "0")
 
 
 def over_dollars(metric: str, found: list[Point]) -> Markup:
-    """Draw a line through the values after epochs."""
     return _drawn(metric, found, "dollars", _usd)
 
 

@@ -264,7 +264,6 @@ share.
 
 
 def take_resources(found: Translation) -> None:
-    """Translate the keys of the section `resources`."""
     resources = found.data.get(_RESOURCES)
     if not isinstance(resources, dict):
         return
