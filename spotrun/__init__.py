@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """Import `Loop` when it is first used: it needs torch, which nothing else here does."""
+    """Import `Loop` when it is first used, because it needs torch and nothing else here does."""
     if name != "Loop":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from spotrun.loop.loop import Loop

@@ -1,5 +1,5 @@
 """
-The clock of a run, as an interface.
+Defines the clock of a run, as an interface and as an implementation.
 
 On the local cloud a run's time may pass faster than real time (`time_scale`). Everything that the user reads, and every
 price, notice, poll and time-to-live, is in *run time*. *System time* is the time of this machine's own clock.
@@ -19,10 +19,7 @@ EPOCH_VARIABLE = "SPOTRUN_CLOCK_EPOCH"
 
 
 def zone(time_scale: float) -> str:
-    """
-    Return the time zone in which a run's moments are shown: `UTC`, or `of run time` if run time is faster than real
-    time.
-    """
+    """Return the time zone of a run's moments, as shown: `UTC`, or `of run time` if run time is faster."""
     return "UTC" if time_scale == 1 else "of run time"
 
 

@@ -1,5 +1,5 @@
 """
-Every failure that a user of spotrun can meet, with its exit code.
+Defines every failure that a user of spotrun can meet, with its exit code.
 
     SpotrunError                 1   the base of all below
     ├── SpecInvalid              2   the YAML or a flag is wrong; nothing was started
@@ -7,11 +7,11 @@ Every failure that a user of spotrun can meet, with its exit code.
     ├── RunEnded                 4   the run failed, or was stopped, before it was complete
     ├── StoreError               5   the object store cannot be used
     │   ├── StoreUnavailable         a passing fault: retry until a deadline
-    │   │   ├── LoginExpired         the user has to log in again: wait, and do not retry at once
-    │   │   └── WritesRefused        full, over quota, read-only: tell the user at once to make room, and wait
+    │   │   ├── LoginExpired         the user has to log in again: report it, and wait
+    │   │   └── WritesRefused        full, over quota, read-only: tell the user immediately to make room, and wait
     │   ├── ObjectMissing            no object of that name
     │   ├── RunCopied                two folders of a store hold one run
-    │   ├── RunMisnamed              a folder says that it is a run of another name
+    │   ├── RunMisnamed              the name of a folder is not the name of the run in it
     │   ├── LedgerFlooded            another program appends faster than spotrun can, or more than a run may: end it
     │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that version
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: no writer may append
@@ -21,14 +21,14 @@ Every failure that a user of spotrun can meet, with its exit code.
     ├── FiguresDiffer            1   published figures of a cost study are not reproduced
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
     ├── LimitExceeded           10   the condition of fail_if holds for the report
-    ├── NightUnderWay           11   the last nightly run is still going: none was started
+    ├── NightUnderWay           11   the last nightly run is still in progress: no run was started
     ├── BillUnexplained         12   the cloud charged an amount that the ledger cannot explain
     ├── NotInstalled            13   a package or a program is not installed
     └── CloudError               7   the cloud refused a request
         ├── InsufficientCapacity     this offering has no capacity   -> try another offering
         ├── QuotaExceeded            a quota of the account is full  -> another region may work
         ├── CloudUnavailable         throttled, 5xx, network         -> try again later
-        │   ├── LoginNeeded              the user has to log in again    -> wait, and do not retry at once
+        │   ├── LoginNeeded              the user has to log in again    -> report it, and wait
         │   └── IdentityPending          nothing was requested yet: the role is missing or unknown -> wait
         ├── AccessDenied             credentials or permissions      -> the user has to fix it: report it
         ├── IdentityUnknown          the instance's role is unknown   -> wait, if the role is new
@@ -69,7 +69,7 @@ class SpotrunError(Exception):
     """
     A failure, reported to the user as what failed, with the values, and what to type next.
 
-    `hint` continues "try: …", on a line of its own. `key` is the key of the job that is at fault, if one is.
+    `hint` is printed after "try: ", on a separate line. `key` is the key of the job that is at fault, if one is.
     """
 
     exit_code: ClassVar[int] = 1
@@ -90,7 +90,6 @@ class SpotrunError(Exception):
 
     @property
     def one_line(self) -> str:
-        """The message and the hint in one line."""
         return self.message if self.hint is None else f"{self.message}; try: {self.hint}"
 
     def problems_found(self) -> list[dict[str, object]]:
@@ -159,7 +158,7 @@ class RunGone(LedgerDamaged):
     """The folder of a run was moved or deleted. `ended` lists the instances of the run that spotrun ended."""
 
     def __init__(self, uri: str, ended: Sequence[str]) -> None:
-        left = f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it"
+        left = f"ended {', '.join(ended)}" if ended else "the cloud lists no running instance of it"
         super().__init__(
             f"the folder {uri} was moved or deleted, so that nothing of the run can be stored; {left}",
             hint="move the folder back, delete what has taken its place since, and `spotrun resume` the run",
@@ -273,10 +272,8 @@ def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled)
 
 def command_for(extra: str) -> str:
     """
-    Return the command that adds an extra to this installation of spotrun. It depends on how spotrun was installed.
-
-    No package index has this spotrun. So the command names either the place that spotrun was installed from, or the
-    packages of the extra.
+    Return the command that adds an extra to this installation of spotrun. Because no package index has spotrun, the
+    command names the place that spotrun was installed from, or the packages of the extra.
     """
     import shlex
     import sys
@@ -296,10 +293,7 @@ def command_for(extra: str) -> str:
 
 
 def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
-    """
-    Return the command for a spotrun that `uv tool` installed. uv installs a tool from scratch, so the command repeats
-    the earlier requirements.
-    """
+    """Return the command for `uv tool`, with the earlier requirements, because uv installs a tool from scratch."""
     import tomllib
 
     told = tomllib.loads(receipt.read_text())["tool"]["requirements"]

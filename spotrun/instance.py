@@ -1,4 +1,4 @@
-"""One rented machine, as its cloud describes it."""
+"""Describes a request for a machine, and the machine as its cloud describes it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """
     A machine as its cloud describes it. Times are the cloud's.
 
-    `billed_from` is None until the meter runs. `prices` are the segments charged so far, oldest first. `end_reason` is
+    `billed_from` is None until billing begins. `prices` are the segments charged so far, oldest first. `end_reason` is
     the cloud's own text on why the instance ended, "" if the cloud gave none. `off_since` is when the machine was
     switched off, if its disk outlived the machine; else None.
 
@@ -106,5 +106,5 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def never_ran(self) -> bool:
-        """True if it has ended and its meter never began."""
+        """True if it has ended and was never billed."""
         return not self.alive and self.billed_from is None

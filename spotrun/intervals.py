@@ -14,12 +14,12 @@ STALL_SHARE_MAX = 0.035
 """Maximum share of training time that stalls for checkpoints may take: CheckFreq's bound (FAST '21)."""
 MEAN_TIME_BETWEEN_INTERRUPTIONS = timedelta(hours=1)
 """
-The value that is assumed until the run has counted its own interruptions. The median spot lifetime in public traces is
-half as long.
+The value that is assumed until the run has had interruptions. The median spot lifetime in public traces is half as
+long.
 """
 
 WORK_PER_LOSS_MAX = 10
-"""Maximum ratio of work to the mean time between losses: longer work succeeds once in 22,000 tries."""
+"""Maximum ratio of work to the mean time between losses: longer work succeeds less than once in 22,000 tries."""
 
 DRAIN_SAFETY = 1.5
 DRAIN_MARGIN_S = 5.0
@@ -44,8 +44,8 @@ def auto_interval(
     saved: float = 0.0,
 ) -> timedelta:
     """
-    Return Young's interval, at most 10 min. It is longer if training would stand still for more than 3.5 % of it, and
-    never shorter than COMMIT_GAP.
+    Return Young's interval, but at most 10 min; and in any case at least COMMIT_GAP, and such that training stands
+    still for at most 3.5 % of the interval.
 
     Only losses that undo steps count. The share `saved` (0 to 1) of the losses undoes none: their notice leaves time
     for one more commit.
@@ -57,7 +57,7 @@ def auto_interval(
 
 def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta) -> timedelta | None:
     """
-    Return the mean rework until work without checkpoints has completed once. For random losses at a mean distance of m,
+    Return the expected rework until work without checkpoints has completed. For random losses at a mean distance of m,
     this is
 
         m * (e^(work / m) - 1) - work
@@ -76,8 +76,8 @@ def drain_moment(deadline_s: float, window_s: float, commit_s: float | None, ste
 
         moment = deadline - (1.5 * commit + 5 s + one step + margin)
 
-    `commit_s` is the measured time from a snapshot to its commit; None if no commit was measured: half of the window is
-    reserved then. A moment in the past means at once.
+    `commit_s` is the measured time from a snapshot to its commit; if it is None (no commit was measured), half of the
+    window is reserved. A moment in the past means immediately.
     """
     reserve_s = window_s / 2 if commit_s is None else DRAIN_SAFETY * commit_s + DRAIN_MARGIN_S
     return deadline_s - reserve_s - step_s - margin_s

@@ -1,4 +1,4 @@
-"""An offering of a cloud: an instance type, in a zone, as spot or on-demand, at a price."""
+"""Defines an offering of a cloud (an instance type in a zone, as spot or on-demand, at a price) and its pool."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RENTED = (CapacityType.SPOT, CapacityType.ON_DEMAND)
 
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One thing that a cloud rents out, with its price now.
+    An instance type that a cloud rents out in a zone, with its price now.
 
     `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud ever
     bills this price. `price_list` names the price list, with its day, that has the on-demand price of this type; "" if

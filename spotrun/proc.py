@@ -1,9 +1,9 @@
 """
 Reads processes from Linux, and finds processes that were started with a variable in their environment.
 
-Within execve(2) a process has no environment: its old memory is gone, and the new one is not filled yet. A search that
-did not wait for such processes missed 7 in 100 processes that were executing one program after another. A process may
-also start another and die during the search. So the search repeats for new processes until there are none.
+During execve(2) a process has no environment: its old memory is gone, and its new memory is not filled yet. A search
+that did not wait for such processes missed 7 in 100 processes that were executing one program after another. A process
+may also start another and end during the search. So the search repeats for new processes until there are none.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class ProcessMark(msgspec.Struct, frozen=True):
 
 class Stat(NamedTuple):
     """
-    Linux's facts about a process (proc_pid_stat(5)). `ended`: it waits to be reaped, or its other threads live on
-    without the first. `cpu_s` is the CPU time of the process and of the children that it has waited for.
+    Linux's facts about a process (proc_pid_stat(5)). `ended` is True if it waits to be reaped, or if its first thread
+    has ended. `cpu_s` is the CPU time of the process and of the children that it has waited for.
     """
 
     mark: ProcessMark
@@ -102,7 +102,6 @@ def program(pid: int) -> str:
 
 
 def all_stats() -> Iterator[Stat]:
-    """Yield the facts about every process."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (found := stat(int(name))) is not None:
             yield found

@@ -1,9 +1,9 @@
 """
-The link between the agent and the trainer process that it started.
+Links the agent and the trainer process that it started, by messages on a socket.
 
-It is a Unix stream socket, whose path is in `SPOTRUN_AGENT`, so a training finds its agent whichever program started
-the training. A message is one JSON object on a line. File descriptors (arenas, a checkpoint to resume from) travel
-along with it (SCM_RIGHTS) and are counted in the line. So each descriptor is matched with its own message, wherever the
+The Unix stream socket's path is in `SPOTRUN_AGENT`, so a training finds its agent whichever program started the
+training. A message is one JSON object on a line. File descriptors (arenas, a checkpoint to resume from) are sent with
+the message (SCM_RIGHTS), and the line has their number. So each descriptor is matched with its message, wherever the
 stream was cut. The trainer's end needs only the standard library.
 
     trainer                                   agent
@@ -54,14 +54,14 @@ network. The name contains SECRET, so that spotrun stars the value in the output
 WORK = "SPOTRUN_MEMBER_WORK"
 """The work folder of a gang's member that does not lead. No checkpoint contains its files."""
 ANSWERS_WITHIN_S = 60.0
-WITHOUT = f"env -u {AGENT} before a command trains it without checkpoints"
+WITHOUT = f"put env -u {AGENT} before a command to train it without checkpoints"
 
 SEED = 0
 """The seed of the data order. It is the same in every run, so a job trains identically on spot and on demand."""
 
 LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
-"""Maximum seconds for which a peer may read nothing; after that it counts as gone."""
+"""Seconds after which a peer counts as gone if it has read nothing."""
 
 FDS_MAX = 16
 _CHUNK_BYTES = 1 << 16
@@ -81,12 +81,12 @@ class LinkLost(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Welcome:
-    """The first message of all: this process leads the training of its command."""
+    """The agent's first message: this process leads the training of its command."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnedAway:
-    """The first message instead of `Welcome`: the agent does not serve this process."""
+    """The agent's first message instead of `Welcome`: the agent does not serve this process."""
 
     reason: str
     hint: str
@@ -104,17 +104,14 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True)
 class FitBegins:
-    """The process calls fit() again, for the `fit`-th time, and waits for the `Resume` of that call."""
+    """The process calls fit() again (call number `fit`, from 1), and waits for the `Resume` of that call."""
 
     fit: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArenasWanted:
-    """
-    Snapshots need `size_bytes` each. The trainer sends this message again, with a larger size, when the state has
-    grown.
-    """
+    """Snapshots need `size_bytes` each. Sent again, with a larger size, when the state has grown."""
 
     size_bytes: int
 
@@ -176,7 +173,7 @@ class SnapshotTaken:
     Arena `arena` holds a checkpoint image of `size_bytes` and belongs to the agent until `ArenaFree`.
 
     The image contains `batch` batches of `epoch`. With `epoch_ended` it contains the whole epoch, including its
-    validation and its other end-of-epoch work. `final`: this process does no further step. `stall_s`: system seconds
+    validation and its other end-of-epoch work. `final`: this process trains no further step. `stall_s`: system seconds
     for which training stood still. `finite` is False if the loss or a parameter is NaN or infinite. `files` is the
     number of the `FilesFrozen` sent before. `fit` counts the calls of fit() from 1; `epoch` and `step` are counted over
     all calls.
@@ -225,7 +222,7 @@ class EpochEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """This training cannot be resumed exactly, or cannot be resumed at all. The process ends with an error next."""
+    """This training cannot be resumed, or not exactly. The process then ends with an error."""
 
     reason: str
     hint: str
@@ -243,8 +240,8 @@ class Finished:
 @dataclass(frozen=True, kw_only=True)
 class FilesRule:
     """
-    The rule for the files that belong to a checkpoint. A file below `work` belongs to it if it differs from the list in
-    the file `before`, and no pattern of `exclude` matches. `put_back`: the checkpoint to resume from has files.
+    The rule for the files that belong to a checkpoint: files below `work` that differ from the list in the file
+    `before` and match no pattern of `exclude`. `put_back`: the checkpoint to resume from has files.
     """
 
     work: str
@@ -256,7 +253,7 @@ class FilesRule:
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """
-    The checkpoint or position that training begins at. With `size_bytes` > 0 a file descriptor comes along: memory that
+    The checkpoint or position that training begins at. If `size_bytes` > 0, a file descriptor comes along: memory that
     holds a checkpoint image from `start` on, or the first `here_bytes` of an image that is still being fetched.
 
     `seed` must be the same in every attempt of a run. `every_steps` requests a snapshot each time that many optimizer
@@ -281,7 +278,7 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesReady:
-    """The work folder is as it was at the checkpoint. If it is not, `problem` says why, and training must not begin."""
+    """The work folder is as it was at the checkpoint; or, with a `problem`, it is not, and training must not begin."""
 
     problem: str = ""
 
@@ -297,7 +294,7 @@ class Arrived:
 class Arenas:
     """
     The arenas `first`, `first + 1`, …, of `size_bytes` each, begin at the offsets `starts` in the memory whose
-    descriptor comes along. They replace earlier ones. `first` is free at once, the others later (`ArenaFree`).
+    descriptor comes along. They replace earlier arenas. `first` is free immediately, the others later (`ArenaFree`).
     """
 
     size_bytes: int
@@ -311,7 +308,7 @@ class ArenaFree:
 
 
 Why: TypeAlias = Literal["interval", "rebalance", "epoch"]
-"""The reason for which the agent requests a snapshot."""
+"""The reason why the agent requests a snapshot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,17 +318,14 @@ class SnapshotWanted:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainWanted:
-    """The trainer has to take a final snapshot at the next step boundary, and do no further step."""
+    """The trainer has to take a final snapshot at the next step boundary, and train no further step."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """
-    The snapshot of `step` is committed. `files` is the number of the `FilesFrozen` that became durable with the
-    snapshot.
-    """
+    """The snapshot of `step` is committed, with the files of the `FilesFrozen` number `files`."""
 
     step: int
     files: int | None = None
@@ -364,7 +358,6 @@ class Figures:
     epochs: int
 
     def metrics(self) -> dict[str, float]:
-        """Return the figures under their common names."""
         figures = {"cost_usd": self.cost_usd, "lost_s": self.lost_s, "attempt": float(self.attempt)}
         return figures if self.usd_per_epoch is None else figures | {"usd_per_epoch": self.usd_per_epoch}
 
@@ -469,8 +462,8 @@ class TrainerLink:
 
     def receive(self, timeout_s: float | None) -> tuple[Message, list[int]] | None:
         """
-        Return the next message and its file descriptors; None if no message came in time. A timeout of None waits for
-        ever, 0 not at all.
+        Return the next message and its file descriptors; None if no message came in time. A timeout of None waits
+        without limit, 0 not at all.
 
         Raises:
             LinkClosed: the other end is gone.
@@ -493,7 +486,7 @@ class TrainerLink:
             os.close(self._fds.popleft())
 
     def leave_to_parent(self) -> None:
-        """Close this copy of the socket in a forked child, without ending the parent's link."""
+        """Close this copy of the socket in a forked child; the parent's link stays open."""
         self._sock.close()
 
     def _ready(self, event: int, wait_s: float | None) -> bool:

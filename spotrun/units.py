@@ -1,5 +1,5 @@
 """
-The short notations of a spec and of flags: durations `1h30m`, dollars `2.50`, amounts `4+`, `500 steps`.
+Parses and formats the short notations of a spec and of flags: `1h30m`, dollars `2.50`, amounts `4+`, `500 steps`.
 
 Every `parse_*` takes the value of a YAML key or of a flag (text or a number) and returns a typed value. If it cannot,
 it raises `Unreadable`, which says what to write instead.
@@ -80,7 +80,7 @@ def count_of(number: int, one: str, several: str | None = None) -> str:
 
 
 def some_of(names: Sequence[str], between: str = ", ") -> str:
-    """List the first NAMED_MAX names, and say how many more there are."""
+    """List the first NAMED_MAX names, and count the others."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return between.join(names[:NAMED_MAX]) + more
 
@@ -194,10 +194,7 @@ def _usd_suggestion(text: str) -> str:
 
 
 def to_the_cent(usd: float | Decimal) -> str:
-    """
-    Format dollars to the cent (`$0.27`). Less than ten cents gets two significant digits: `$0.0042`. Only zero is
-    `$0.00`.
-    """
+    """Format dollars: `$0.27`; below ten cents two significant digits, `$0.0042`; `$0.00` only for zero."""
     amount = abs(float(usd))
     two_digits = 0 < amount < 0.095
     text = f"{Decimal(f'{amount:.1e}'):f}" if two_digits else f"{amount:.2f}"

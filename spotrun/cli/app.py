@@ -31,7 +31,7 @@ VERBS = {
         "train.yaml --grid lr=1e-3,3e-4 --budget 40",
     ),
     "offers": ListedVerb(
-        "Show what can be rented: prices now and lately, what spot saves, and what your quotas allow.",
+        "Show what can be rented: current and recent prices, what spot saves, and what your quotas allow.",
         "--cloud aws --accelerators A10G:1",
     ),
     "plan": ListedVerb(
@@ -73,7 +73,7 @@ VERBS = {
     "down": ListedVerb("End a run and its instances now, without a last checkpoint.", "resnet50"),
     "resume": ListedVerb("Carry on a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
     "tick": ListedVerb("Look after a run once, then return.", "resnet50"),
-    "night": ListedVerb("Train a job every night, with no machine of yours."),
+    "night": ListedVerb("Train a job every night from a function in the cloud."),
     "reap": ListedVerb("Find and end instances that no run needs any more.", "--cloud aws --region us-east-1"),
     "doctor": ListedVerb("Check that this machine and the store have what a run needs.", "aws train.yaml"),
     "chaos": ListedVerb(
@@ -87,7 +87,7 @@ VERBS = {
         "Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.", "resnet50 --dry-run"
     ),
     "prune": ListedVerb("Delete the folders of runs that ended a while ago, as `rm` does.", "--older 30d"),
-    "version": ListedVerb("Show the version, the commit where it is known, and which extras are installed."),
+    "version": ListedVerb("Show the version, the commit if it is known, and which extras are installed."),
     "ps": ListedVerb(same_as="status", arguments="--watch"),
 }
 """
@@ -154,7 +154,7 @@ def main() -> NoReturn:
     except OSError as error:
         if error.errno != errno.EPIPE and error.errno not in NO_ROOM:
             raise
-        code = 0  # the reader of the output has ended, like `| head`
+        code = 0  # the reader has closed the pipe, as `| head` does
         if error.errno in NO_ROOM:
             fix = f"\n  try: {NO_ROOM[error.errno]}" if error.filename else ""
             print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}{fix}", file=sys.stderr)

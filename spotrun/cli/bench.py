@@ -182,10 +182,7 @@ def _measure_and_show(
 
 
 def _measure(asked: BenchPlan, steps: int, max_parallel: int | None, rows: list[BenchRow]) -> None:
-    """
-    Measure the trials of a bench. Each row is shown, and added to `rows`, as soon as it is known. `rows` is in the
-    order of the trials.
-    """
+    """Measure the trials; show each row as soon as it is measured, and keep `rows` in the order of the trials."""
     from spotrun.bench import report
     from spotrun.bench.attending import measuring
 
@@ -198,7 +195,7 @@ def _measure(asked: BenchPlan, steps: int, max_parallel: int | None, rows: list[
 
 
 def _slower(max_parallel: int | None) -> str:
-    return f"{max_parallel} at once share this machine, and slow each other down"
+    return f"{max_parallel} trainings at once share this machine, and slow each other down"
 
 
 def _show(

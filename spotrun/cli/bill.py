@@ -64,8 +64,8 @@ def bill(
     opened = open_run(run, store)
     if not opened.cloud.sends_bills:
         raise SpecInvalid(
-            f"there is no bill to compare: {opened.cloud.name} sends none, and the job has the prices",
-            hint=f"spotrun report {quote(run)} has what it cost by them",
+            f"there is no bill to compare: {opened.cloud.name} sends no bill, and the prices are in the job",
+            hint=f"spotrun report {quote(run)} shows the cost at these prices",
         )
     given = [(patterns, read) for patterns, read in readers if patterns]
     if len(given) != 1:
@@ -92,10 +92,7 @@ def bill(
 
 
 def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
-    """
-    Show the corrections, ask, and write them to the ledger. Messages go to the error output, because the standard
-    output may be JSON.
-    """
+    """Show the corrections, ask, and write them to the ledger. Messages go to stderr: stdout may be JSON."""
     from functools import partial
 
     from spotrun.bill.corrections import corrected, corrections
@@ -109,7 +106,7 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
     for each in wanted:
         say(correction(each))
     if not wanted:
-        say("no end is corrected: the ledger has none that was only bounded and that the whole bill has otherwise")
+        say("no end is corrected: the whole bill has no other time for an end that the ledger only estimates")
         return
     confirm(yes, "Write these ends into the ledger?", default=False, declined="the ledger stays as it is")
     for each in wanted:

@@ -93,7 +93,7 @@ def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     if damaged:
         raise CheckpointDamaged(
             f"{len(damaged)} of the usable checkpoints cannot be read back",
-            hint="nothing is lost while one is intact: a resume falls back to it",
+            hint="nothing is lost while one checkpoint is intact: a resume continues from it",
         )
 
 
@@ -214,8 +214,8 @@ def prune(
 
 def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
     """
-    Request that the agent prunes, because only the current attempt may retire the checkpoints of a run that goes on
-    (protocol 23). `dry_run` prints how many it would delete.
+    Request that the agent prunes, because only the current attempt may retire checkpoints of a run that has not ended
+    (protocol 23). `dry_run` prints how many checkpoints the agent would delete.
     """
     from msgspec.structs import replace
 
@@ -230,10 +230,10 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
         state = opened.ledger.state
         asked = replace(state, prune=Prune(number=state.next_number, keep=keep))
         count = len(to_retire(asked, opened.spec.checkpoint, None))
-        print(f"{opened.id} goes on: its agent would delete {count_of(count, 'checkpoint')} after the next one")
+        print(f"{opened.id} has not ended: its agent would delete {count_of(count, 'checkpoint')} after the next one")
         return
     opened.ledger.append(lambda _: event)
-    print(f"{opened.id} goes on: its agent will keep {keep} of these checkpoints after it has saved the next one")
+    print(f"{opened.id} has not ended: its agent will keep {keep} of these checkpoints after it has saved the next one")
 
 
 app = typer.Typer(

@@ -17,11 +17,11 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="[aws|gcp|slurm] [JOB.yaml]",
-            help="Check also your account on this cloud, and what this job needs.",
+            help="Also check your account on this cloud, and what this job needs.",
         ),
     ] = None,
     store: LaunchStoreOption = None,
-    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="Where you want to rent.")] = None,
+    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="The region to rent in.")] = None,
     accelerators: Annotated[
         str | None, typer.Option("--accelerators", metavar="NAME:COUNT", help="The accelerators that you want.")
     ] = None,

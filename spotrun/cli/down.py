@@ -58,7 +58,7 @@ def _end_sweep(sweep: NamedSweep, yes: bool) -> None:
     for run in going:
         with told(run):
             take_down(run)
-    print(f"{sweep.record.name} is down; nothing of it is left running")
+    print(f"{sweep.record.name} is down: all of its runs have ended")
 
 
 def _is_settled(run: OpenRun) -> bool:

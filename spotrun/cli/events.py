@@ -9,7 +9,8 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     """
     List everything that happened to a run, in order.
 
-    Times are UTC, or, for a run whose clock is faster, times of that clock. Entries without effect are marked VOID.
+    Times are UTC. If the run's clock is faster than system time (`time_scale`), they are times of that clock. Entries
+    without effect are marked VOID.
     """
     import json
 

@@ -97,7 +97,7 @@ def fetch(
         told = report.Bytes(sum(file.size_bytes for file in chosen), shown)
         found = list(fetch_files(opened.store, chosen, folder, told, record, force=force))
     if record.problem:
-        say(f"note: {record.path}: {record.problem}; the next fetch takes files for yours that this one has written")
+        say(f"note: {record.path}: {record.problem}; the next fetch will treat the files of this fetch as yours")
     if as_json:
         print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock, folder, found))
     else:
@@ -143,7 +143,7 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
                 if fits(left.path):
                     raise RunNotFound(
                         f"{run_id} has not stored {plain(left.path)}: {plain(left.reason)}",
-                        hint="`outputs` of the job says which files are stored",
+                        hint="`outputs` of the job names the files that are stored",
                     )
             if not listing.files:
                 raise RunNotFound(f"{run_id} has no file {plain(pattern)!r}: {NONE_STORED}")
@@ -177,7 +177,7 @@ def _target(run_id: str, to: str | None) -> Path:
             reason = Unfetched.GIT
         if reason is None:
             continue
-        hint = "name a folder of its own for the files, such as --to results"
+        hint = "name a separate folder for the files, such as --to results"
         if current.is_relative_to(place):
             hint = "the current folder lies in it, so name one elsewhere by its whole path, such as --to ~/results"
         raise SpecInvalid(
@@ -198,7 +198,9 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
     if failed:
         message = _could_not(failed)
         if any(each.damaged for each in failed):
-            raise CheckpointDamaged(message, hint="fetch an older one by --step, or the rest by patterns")
+            raise CheckpointDamaged(
+                message, hint="fetch an older checkpoint's files by --step, or the other files by patterns"
+            )
         raise SpotrunError(message, hint="move away what is there, or name another folder by --to")
     refused = [each for each in found if each.outcome is Outcome.REFUSED]
     if refused or (found and all(each.outcome is Outcome.LEFT for each in found)):

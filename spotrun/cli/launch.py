@@ -120,7 +120,9 @@ def _begin(prepared: Prepared, *, another: bool, yes: bool, detach: bool) -> Non
 
 def _refuse_both(nightly: bool, detach: bool) -> None:
     if nightly and detach:
-        raise SpecInvalid("--nightly looks after its run itself", hint="leave --detach out; cron needs none")
+        raise SpecInvalid(
+            "--nightly attends to the run in this process", hint="leave out --detach; cron does not need it"
+        )
 
 
 def _policy(spot: bool, on_demand: bool, auto: bool) -> str | None:

@@ -83,7 +83,7 @@ def _lead_of(run: OpenRun, state: RunState, attempt: int) -> MemberName:
 
 
 _CHUNK = re.compile(r"logs/(\d{1,15})(?:\.(\d{1,2}))?/([^/]+)")
-"""The keys of the chunks of agents' logs. Other objects may be next to them."""
+"""Matches the key of a chunk of an agent's log. The folder may have other objects too."""
 
 
 class _Output:
@@ -180,7 +180,7 @@ def _text(store: Store, key: str) -> str:
     from spotrun.store.retrying import persist
 
     data = persist(lambda: store.get(key, 0, LOG_CHUNK_BYTES + 1))
-    cut = f"\n[spotrun] {key} is longer than any agent writes one; its rest is not shown\n"
+    cut = f"\n[spotrun] {key} is longer than any chunk of an agent; the rest is not shown\n"
     text = data[:LOG_CHUNK_BYTES].decode(errors="replace") + (cut if len(data) > LOG_CHUNK_BYTES else "")
     return printable(text)
 

@@ -51,7 +51,7 @@ def metrics(
     from spotrun.runs.open_run import default_store, open_run
     from spotrun.spec.values import read_positive_duration
 
-    with needs_extra("metrics", "to tell metrics"):
+    with needs_extra("metrics", "to export metrics"):
         from spotrun.metrics import endpoint as metrics_endpoint
         from spotrun.metrics.watched_runs import WatchedRuns
     only_one(textfile=textfile is not None, listen=listen is not None)

@@ -51,10 +51,11 @@ def install(
     yes: YesOption = False,
 ) -> None:
     """
-    Train a job every night, with no machine of yours.
+    Train a job every night from a function in the cloud.
 
-    A function in the cloud begins each night as `launch --nightly` would, and looks after its run once a minute until
-    the run has ended. Between nights nothing runs. To change the job, its files or its times, install it again.
+    The function begins each night as `launch --nightly` would, and looks after the run once a minute until the run has
+    ended. Between nights nothing runs, and your machine may be off. To change the job, its files or its times, install
+    it again.
     """
     from spotrun import address
     from spotrun.night.installing import Installation
@@ -128,8 +129,8 @@ def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = Fals
     last = newest_run(folder, name, nights.pinned(name))
     if last is not None and last.ledger.refresh().terminal is None:
         say(
-            f"note: {last.id} goes on without a runner, and its instance ends by itself when its time is over. "
-            f"`spotrun resume {last.typed}` attends to it, `spotrun down {last.typed}` ends it now"
+            f"note: {last.id} continues without a runner, and its instance ends when its time-to-live is over. "
+            f"`spotrun resume {last.typed}` attends to the run, `spotrun down {last.typed}` ends it now"
         )
     confirm(yes, f"Remove the night {name}?", default=False, declined="nothing was removed")
     nights.remove(night.name, folder, say)
@@ -152,7 +153,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Train a job every night, with no machine of yours.",
+    help="Train a job every night from a function in the cloud.",
 )
 VERBS: Verbs = {
     "install": (install, 'train.yaml --at "22:00 Europe/Berlin" --days mon-fri --deadline 8h --budget 15 --cloud aws'),

@@ -55,7 +55,7 @@ def offers(
     sort: SortOption = "usd",
     as_json: JsonOption = False,
 ) -> None:
-    """Show what can be rented: prices now and lately, what spot saves, and what your quotas allow."""
+    """Show what can be rented: current and recent prices, what spot saves, and what your quotas allow."""
     from spotrun.clouds.cloud import RentalFlags
     from spotrun.clouds.registry import cloud_named
     from spotrun.market.wishes import unmet, wishes_by_flags
@@ -83,7 +83,7 @@ def offers(
         for kind in (*wish.instance_types, *absent[:1]):
             if (never := cloud_named(cloud).never_rented(kind)) is not None:
                 reason, hint = never.message, hint if kind in absent else never.suggestion
-        raise SpecInvalid(f"{cloud} has no such instances: {reason}", hint=hint or "ask in another --region")
+        raise SpecInvalid(f"{cloud} has no such instances: {reason}", hint=hint or "try another --region")
     if as_json:
         print_json(shown.as_json(found, sort))
     else:

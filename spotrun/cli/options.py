@@ -17,7 +17,7 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Its id, its name (the newest run of that name), their first letters, or the address of its folder.",
+        help="The run's id or name (the newest run of that name), its first letters, or the address of its folder.",
         autocompletion=run_names,
     ),
 ]

@@ -58,7 +58,7 @@ class ListedVerb(NamedTuple):
     A verb whose module is imported only when the verb is chosen.
 
     `short` is the first line of its docstring, for the list of verbs, and `arguments` are the arguments of its example.
-    If this is only another name for a verb, `same_as` is that verb, and this name is not listed.
+    `same_as` makes this an unlisted alias of another verb.
     """
 
     short: str = ""
@@ -68,7 +68,7 @@ class ListedVerb(NamedTuple):
 
 class VerbGroup(TyperGroup):
     """
-    A group whose verbs are imported when they are chosen, because `--help` has no time to import them all.
+    A group whose verbs are imported when they are chosen, because importing all of them would slow down `--help`.
 
     Each verb is a function in a file of `spotrun/cli`; function and file have the verb's name. If the file defines
     `app`, the verb is a group of further verbs.
@@ -98,7 +98,7 @@ class VerbGroup(TyperGroup):
 
 
 class _ImportedWhenChosen(UserDict[str, Any]):
-    """Commands by their names."""
+    """Maps names to commands. A command is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]

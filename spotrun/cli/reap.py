@@ -95,10 +95,7 @@ def reap(
 
 
 def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
-    """
-    Return all instances, and None. If a region does not answer, return the instances of the other regions, and the
-    error of this region.
-    """
+    """Return all listed instances; and the error of the first region that did not answer, or None."""
     unseen = None
     try:
         found = driver.instances()
@@ -112,7 +109,7 @@ def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
 def _end_instances(found: Iterable[Instance], driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -> None:
     unwanted = [each for each in found if each.alive and not _wanted(each, runs().runs.get(each.run_uid))]
     if not unwanted:
-        print("no instance is unwanted")
+        print("there is no instance to end")
         return
     _end(unwanted, driver, guards, yes)
 
@@ -130,7 +127,7 @@ def _end_lost(
     living = [each for each in found if each.alive and each.run_uid == run_uid]
     if not living:
         raise RunNotFound(
-            f"the cloud lists no living instance of a run {run_uid!r}", hint="`spotrun reap` names those it lists"
+            f"the cloud lists no running instance of a run {run_uid!r}", hint="`spotrun reap` shows all that it lists"
         )
     _end(living, driver, guards, yes)
 
@@ -152,12 +149,12 @@ def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
     others = [each for each in found if each.alive]
     unread = [each for each in others if each.run_uid not in runs().runs and runs().has(each.run_uid)]
     if unread:
-        print(f"of runs in {store} that cannot be read, and may go on:")
-        _name(unread, "`spotrun status` says what is wrong; `spotrun reap --run UID` ends those of one run")
+        print(f"instances of runs in {store} that cannot be read, and may not have ended:")
+        _name(unread, "`spotrun status` shows what is wrong; `spotrun reap --run UID` ends a run's instances")
     strangers = [each for each in others if not runs().has(each.run_uid)]
     if strangers:
-        print(f"of runs that are not in {store}:")
-        _name(strangers, "name their store with --store; if it is lost, `spotrun reap --run UID` ends those of one run")
+        print(f"instances of runs that are not in {store}:")
+        _name(strangers, "name their store by --store; if it is lost, `spotrun reap --run UID` ends a run's instances")
 
 
 def _name(instances: Iterable[Instance], advice: str) -> None:
@@ -181,7 +178,7 @@ def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
     try:
         driver.terminate(instance.instance_id)
     except CloudError as error:
-        print(f"{instance.instance_id} goes on: {error.one_line}")
+        print(f"{instance.instance_id} could not be ended: {error.one_line}")
         return False
     try:
         guards.disarm(guard_token(instance.token, instance.member), instance.offering.region)
@@ -192,8 +189,8 @@ def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
 
 def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     """
-    Return True if the run still needs the instance. A run that cannot be found or read keeps its instances, because
-    unknown does not mean dead. An instance that has powered itself off is never started again, so it is not needed.
+    Return True if the run still needs the instance. A run that cannot be found or read keeps its instances, because it
+    may still be training. An instance that has powered itself off is never started again, so it is not needed.
     """
     from spotrun.run.gang import MemberName
 
@@ -273,10 +270,7 @@ def _is_removed(identities: Identities, uid: str, what: str) -> bool:
 
 
 def _identified(identities: Identities) -> list[str]:
-    """
-    Return the uids of runs that have an identity. If the account has one identity for all runs, it may not allow this
-    call.
-    """
+    """Return the uids of runs that have an identity; none if the account does not allow this call."""
     try:
         return identities.runs()
     except CloudError as error:
@@ -294,7 +288,7 @@ def _is_over(run: OpenRun, what: str) -> bool:
         state = run.ledger.refresh()
         return state.terminal is not None and not any(each.alive for each in run.driver.instances(run.created.uid))
     except (CloudError, StoreUnavailable) as error:
-        print(f"{what} of {run.id} stays, as it is unknown whether it is used: {error.message}")
+        print(f"{what} of {run.id} is kept, because it may still be in use: {error.message}")
         return False
     except (StoreError, SpecInvalid):
         return False

@@ -24,7 +24,7 @@ def resume(
 
     If the run was launched on another machine, the command asks once before it carries the run on.
 
-    If the run is complete, the command makes sure that no instance is left and that the bill is final.
+    If the run is complete, the command makes sure that all instances have ended and that the bill is final.
     """
     from spotrun.account.summary import summarise
     from spotrun.folder.attendance import other_runner, process_of
@@ -41,8 +41,8 @@ def resume(
     opened.ledger.refresh()
     if opened.created.is_bench:
         raise SpecInvalid(
-            f"{opened.id} only measured, for a `spotrun bench` that is over",
-            hint=f"`spotrun down {opened.typed}` makes sure that nothing of it runs; the bench measures again",
+            f"{opened.id} is a measurement of a `spotrun bench` that has ended",
+            hint=f"`spotrun down {opened.typed}` makes sure that its instance has ended; repeat the bench to measure",
         )
     require_known(opened, yes)
 
@@ -63,7 +63,7 @@ def resume(
     if not foreground and (differs := attend.changed_script(opened)) is not None:
         say(f"note: {differs}")
     if not foreground and (other := other_runner(opened.store, opened.clock)) is not None:
-        say(f"note: {process_of(other)} attends to it; this one watches, and goes on if that one ends")
+        say(f"note: {process_of(other)} attends to the run; this process watches, and takes over if that process ends")
     if detach:
         leave_behind(opened)
         return

@@ -22,8 +22,8 @@ def rm(
     """
     Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.
 
-    A run that goes on, or may still have an instance, is never deleted. The disks that its instances have left on this
-    machine are deleted too. The command lists what stays in the run's cloud.
+    Also deletes the disks that the runs' instances left on this machine, and lists what remains in the runs' clouds. A
+    run that has not ended, or may still have an instance, is not deleted.
     """
     from spotrun.runs.open_run import open_run
     from spotrun.runs.removing import removable, remove_all

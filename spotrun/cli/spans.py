@@ -27,7 +27,7 @@ def spans(
     """
     Send a run's life to OpenTelemetry, as spans with the times of its ledger.
 
-    For a run that goes on, only spans that have ended are sent. Sending again sends the same spans.
+    For a run that has not ended, only spans that have ended are sent. Sending again sends the same spans.
     """
     from spotrun.metrics.spans import stretches
     from spotrun.runs.open_run import open_run
@@ -39,7 +39,7 @@ def spans(
         from spotrun.metrics.telemetry import send
     address = endpoint or "http://localhost:4318"
     if not address.startswith(("http://", "https://")):
-        raise SpecInvalid(f"--endpoint: {address!r} is no address", hint="--endpoint http://localhost:4318")
+        raise SpecInvalid(f"--endpoint: {address!r} is not an address", hint="--endpoint http://localhost:4318")
     opened = open_run(run, store)
     exporter = OTLPSpanExporter(endpoint=f"{address.rstrip('/')}/v1/traces")
     sent = send(opened.created.uid, stretches(opened.ledger.refresh()), exporter)

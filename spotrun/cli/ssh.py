@@ -78,7 +78,7 @@ def forwards_of(texts: Sequence[str]) -> list[Forward]:
     for text in texts:
         ports = [int(part) for part in text.split(":") if re.fullmatch(r"\d{1,5}", part, re.ASCII)]
         if text.count(":") != 1 or len(ports) != 2 or not all(1 <= port <= PORT_MAX for port in ports):
-            hint = "-L 8889:8888 leads port 8889 of this machine to port 8888 of the instance"
+            hint = "-L 8889:8888 forwards port 8889 of this machine to port 8888 of the instance"
             raise SpecInvalid(f"-L: {text!r} is not HERE:THERE, two ports from 1 to {PORT_MAX}", hint=hint)
         found.append(Forward(*ports))
         if sum(one.here == ports[0] for one in found) > 1:
@@ -103,13 +103,13 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     if found or (living and instance_id is None):
         return (found or living)[-1]
     what = (
-        f"no instance of {run.id} lives"
+        f"{run.id} has no running instance"
         if instance_id is None
-        else f"{instance_id} is not a living instance of {run.id}"
+        else f"{instance_id} is not a running instance of {run.id}"
     )
     others = ", ".join(each.instance_id for each in living)
     raise CloudError(
-        what, hint=f"living instances: {others}" if others else f"`spotrun why {run.typed}` says what comes next"
+        what, hint=f"running instances: {others}" if others else f"`spotrun why {run.typed}` shows what comes next"
     )
 
 

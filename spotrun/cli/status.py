@@ -121,7 +121,7 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
-    """Raise an error if a run is damaged or copied, so that the exit code shows that too."""
+    """Raise an error if a run is damaged or copied, for the exit code."""
     from spotrun.units import count_of
 
     damaged = [row for row in rows if row["state"] == "damaged"]
@@ -157,10 +157,7 @@ def _row(run: OpenRun) -> dict[str, Any]:
 
 
 def _facts(run: OpenRun) -> dict[str, Any]:
-    """
-    Return the facts of a run. For an ended run, they come from the final status that a runner has written; the ledger
-    is read only if that is missing.
-    """
+    """Return the facts of a run; for an ended run, from its final status if a runner has written it."""
     from spotrun.folder.final_status import final_status, read_final_status
     from spotrun.store.retrying import persist
 

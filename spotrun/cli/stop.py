@@ -25,7 +25,7 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     if sweep is not None:
         sweep.request_stop()
         asked = [each.id for each in sweep.stop_all()]
-        print(f"{run} has a request to stop: {', '.join(asked) or 'none of its runs goes on'}; no other trial begins")
+        print(f"{run} has a request to stop: {', '.join(asked) or 'all its runs have ended'}; no other trial begins")
         return
     opened = open_run(run, store)
     if not request_stop(opened):
@@ -33,7 +33,7 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     elif not attended(opened):
         print(left_alone(opened.typed, opened.ledger.state))
     else:
-        print(f"{opened.id} has a request to stop; its runner ends it, or `spotrun down {opened.typed}` does at once")
+        print(f"{opened.id} has a request to stop; its runner ends it; `spotrun down {opened.typed}` ends it now")
         runner = read_status(opened.store, RUNNER_KEY, RunnerStatus)
         if runner is not None and runner.message:
-            print(f"its runner said last: {plain(runner.message)}")
+            print(f"last message of its runner: {plain(runner.message)}")

@@ -52,7 +52,7 @@ def validate(
     if spec_path is None:
         raise SpecInvalid("no file was named", hint="spotrun validate JOB.yaml")
     if write is not None and source is None:
-        raise SpecInvalid("--write goes with --from sky", hint="add it, or leave --write out")
+        raise SpecInvalid("--write goes with --from sky", hint="add --from sky, or leave out --write")
     if source is not None:
         known_word("--from", source, ("sky",))
         spec, rents = _from_sky(spec_path, default_store(), write, as_json=as_json)
@@ -64,7 +64,7 @@ def validate(
         if simulated and (mistake := not_offered(spec)) is not None:
             if rents:
                 raise mistake
-            say(f"note: {spec.resources.cloud} is no place for it: {mistake.message}")
+            say(f"note: the job cannot run on {spec.resources.cloud}: {mistake.message}")
     if unread is not None:
         say(f"note: {unread}")
     if (home := about_home(spec)) is not None:
@@ -112,7 +112,7 @@ def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> t
     if reading.spec is None:
         keys = count_of(reading.refused, "line")
         raise SpecInvalid(
-            f"{path} is no job yet: {keys} above {'says' if reading.refused == 1 else 'say'} what to write instead",
+            f"{path} is not a job yet: {keys} above {'says' if reading.refused == 1 else 'say'} what to write instead",
             hint="correct the file, or a copy of it; docs/skypilot.md has all keys",
         )
     if write is not None:
@@ -141,7 +141,7 @@ def _require_room(path: Path, write: Path) -> None:
     if str(write) == "-":
         raise SpecInvalid("--write names a file", hint="`--json` prints the job with its rows")
     if write.is_dir() or write.parent.resolve() != path.parent.resolve():
-        hint = "name a file in the folder of the other: a run uploads the folder of its job"
+        hint = "name a file in the folder of SkyPilot's file: a run uploads the folder of its job"
         raise SpecInvalid(f"--write: {write} is not next to {path}", hint=hint)
     if write.exists():
         raise SpecInvalid(f"--write: {write} exists already", hint="name another file")

@@ -37,9 +37,9 @@ def verify_resume(
     """
     Check that a resumed training ends with the same bits as an undisturbed one.
 
-    Trains the script twice on this machine, once with kills, and compares. If a metric, an object or a file differs and
-    no step does, it trains once more without kills, to see which differences occur without kills too. Exits with 9 if
-    anything else differs.
+    Trains the script twice on this machine, once with kills, and compares. If all steps are the same, but a metric, an
+    object or a file differs, it trains a third time, without kills: differences that occur without kills too do not
+    count. Exits with 9 if any other difference remains.
 
     Epochs, batches and steps count from 1, in JSON too.
 
@@ -86,5 +86,5 @@ def _steps(text: str | None) -> tuple[int, ...]:
         return ()
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) for word in words):
-        raise SpecInvalid(f"--at {text!r} is no list of steps, which count from 1", hint="--at 12,40")
+        raise SpecInvalid(f"--at {text!r} is not a list of steps, which count from 1", hint="--at 12,40")
     return tuple(map(int, words))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def version() -> None:
-    """Show the version, the commit where it is known, and which extras are installed."""
+    """Show the version, the commit if it is known, and which extras are installed."""
     from spotrun.runs.installed import told
 
     print(told())

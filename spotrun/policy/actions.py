@@ -14,7 +14,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Execute(msgspec.Struct, frozen=True, kw_only=True):
-    """Request the instance of this launch from the cloud; harmless to repeat."""
+    """Request the instance of this launch from the cloud."""
 
     launch: int
 

@@ -9,11 +9,11 @@ CHANGEOVER = timedelta(minutes=6)
 CHANGEOVER_DOUBT = 1.2
 """The next changeover may take this many times the longest that was measured."""
 COMMIT = timedelta(seconds=60)
-"""Time from a snapshot to its commit, before the run has made one."""
+"""Time from a snapshot to its commit, until the run has made a commit."""
 WARM_RESTORE = timedelta(seconds=5)
 """Time from a standby's takeover, with imports done and the checkpoint fetched, to its first new step."""
 NOTICED = 0.9
-"""Share of all losses that come with a useful notice, before the run has had any loss."""
+"""Share of losses that come with a useful notice, until the run has had a loss."""
 STALL = timedelta(seconds=1)
 UNPACK_SHARE = 0.1
 """
@@ -27,7 +27,7 @@ WORK_DOUBT = 0.25
 """Error of a first measurement of the pace, or of the user's own figure, as a share of the work left."""
 WORK_DOUBT_MIN = 0.03
 """
-Minimum of that share, even if all steps took equally long: an epoch may end with more validation than the epoch before.
+Minimum of WORK_DOUBT, even if all steps took equally long: an epoch may end with more validation than the epoch before.
 """
 STEPS_MIN = 5
 """Minimum number of measured steps from which a pace is computed."""

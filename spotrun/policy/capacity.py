@@ -46,7 +46,7 @@ RETURN_TO_SPOT = "return to spot"
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """An offering to request, and why it was preferred to the others: the ledger keeps both."""
+    """An offering to request, and the reason for the choice. The ledger stores both."""
 
     offering: Offering
     because: str
@@ -73,7 +73,7 @@ def keep_going(facts: Facts) -> Iterator[Action]:
         return
     stands_still = current is None or current.leaving
     if stands_still and not lacking(facts):
-        return  # the members that are there take over by themselves
+        return  # the present members take over without a decision
     if facts.world.unread:
         if current is None or current.leaving:
             yield Wait(reason=f"no instance is requested, as it is unknown what is offered: {facts.world.unread}")
@@ -151,7 +151,7 @@ def _reason_to_launch(facts: Facts) -> str | None:
 
 
 def patience(spec: RunSpec) -> Patient:
-    """Return the rule of a run without a deadline; a forecast uses the same rule."""
+    """Return how long a run without a deadline waits for spot; a forecast uses the same rule."""
     match spec.resources.spot_policy:
         case "on-demand":
             return Patient(0.0, None)
@@ -165,7 +165,7 @@ def patience(spec: RunSpec) -> Patient:
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether the cool-down is over: since on-demand began, and since the run last requested spot in vain.
+    Return whether the cool-down has passed, both since on-demand began and since the last failed request for spot.
 
     If the job names a choice of kinds, each pool has its own cool-down: there are many pools, and a refusal by one
     kind's pool is not evidence about another kind.
@@ -188,7 +188,7 @@ def _spot_to_return_to(facts: Facts) -> list[Offering]:
 
 
 def kept_since(state: RunState, current: Attempt) -> datetime:
-    """Return when the cool-down began: with the start on demand, or with the last request for spot."""
+    """Return when the cool-down began: at the start on demand, or at the last request for spot."""
     return max([current.started_at, *(launch.intended_at for launch in spot_launches(state))])
 
 
@@ -205,10 +205,11 @@ def _return_choice(facts: Facts) -> Chosen | Wait:
 
 def choose_capacity(facts: Facts) -> Chosen | Wait:
     """
-    Return the offering to request now: the cheapest spot that has not just refused or been lost, or on-demand.
+    Return the offering to request now: on-demand, or the cheapest spot pool that has not just refused or lost an
+    instance.
 
-    Spot is missing since the loss (or the notice). Once it has been missing for too long, and requests for spot were in
-    vain, the run goes on demand even if there are more pools to try. It does so at once in three cases:
+    Spot is missing from the loss (or the notice) on. If it has been missing for too long, and spot has refused a
+    request since, the run changes to on-demand even if there are more pools to try. It does not wait in three cases:
 
     - there is no spot pool at all
     - nothing trains, and every pool has rejected the request
@@ -239,7 +240,9 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
 
 def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
-    """Return why waiting for spot is useless; "" if it is not, or if the run trains. `spot` can be requested now."""
+    """
+    Return why waiting for spot is useless; "" if it is not, or if the run trains. `spot`: what can be requested now.
+    """
     if not spot_offerings(facts):
         return "no spot pool suits"
     current = facts.state.current
@@ -257,10 +260,7 @@ def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | Non
 def _dearer_kind(
     facts: Facts, spot: Offering, on_demand: list[Offering], missing: timedelta, *, dying: bool
 ) -> Chosen | Wait:
-    """
-    Wait for spot of a better kind, because waiting costs nothing; after that, choose another kind or on-demand,
-    whichever is cheaper.
-    """
+    """Wait a while for spot of a better kind; then choose the cheaper of `spot` and on-demand."""
     if missing < facts.spec.policy.on_demand_after and not dying:
         return Wait(reason=f"waiting for spot of a better kind than {kind_of(facts, spot)}")
     work = on_demand_work(facts)
@@ -310,7 +310,7 @@ def _capacity_missing_since(facts: Facts) -> datetime:
 
 
 def _asked_in_vain(facts: Facts) -> bool:
-    """Return whether spot refused since the need arose: time alone (a slow boot) is no reason to pay more."""
+    """Return whether spot has refused since the need arose: a slow boot is no reason to pay more."""
     since = _capacity_missing_since(facts)
     intended = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)
     asked = (launch for launch in intended if not never_asked(launch))

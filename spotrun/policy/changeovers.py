@@ -11,8 +11,9 @@ def changeover(state: RunState) -> float:
     """
     Return the seconds from the request for an instance to its first new step: a little more than the longest measured.
 
-    The longest start ran the whole set-up, and the next start will mostly unpack the stored one. But the set-up runs
-    again on another instance type, or if the stored set-up is damaged, and the run has to meet the deadline then too.
+    The longest start is usually the first, with the whole set-up; later starts unpack the stored set-up. But the whole
+    set-up runs again on another instance type, or if the stored set-up is damaged, and a deadline has to be met then
+    too.
     """
     measured = measured_starts(state)
     if not measured:

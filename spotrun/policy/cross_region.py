@@ -34,7 +34,7 @@ NO_TRANSFER = Transfer()
 
 def transfer(facts: Facts, region: str) -> Transfer:
     """
-    Price the traffic of an instance in `region`, for checkpoints of the newest one's size. Before the first checkpoint,
+    Price the traffic of an instance in `region`, for checkpoints as large as the newest. Before the first checkpoint,
     only the data that the instance reads has a price.
     """
     created, newest = facts.state.created, facts.state.latest_commit()

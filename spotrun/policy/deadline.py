@@ -1,13 +1,12 @@
 """
-Requests of a run with a deadline: its strategy decides, on the same `Situation` as for simulated jobs.
+Lets the strategy of a run with a deadline decide what to request, from the same `Situation` as for simulated jobs.
 
-A strategy assumes that every spot pool that it may choose has capacity; the launch shows whether that is true. If a
-pool refuses, the run does not request it for a while, and the strategy decides again without it. So the run finds out
-whether a pool has spot by requesting an instance that it would keep.
+A strategy assumes that every spot pool that it may choose has capacity. If a pool refuses the launch, the run does not
+request it for a while, and the strategy decides again without that pool.
 
 If the job names a choice of kinds, the strategy receives only spot offerings of the kinds that come first, and only
-on-demand offerings of the kind that keeps the promise (`spotrun.policy.deadline_guarantee`). The run leaves an instance
-of a kind that is too slow for the deadline.
+on-demand offerings of the keeper (`spotrun.policy.deadline_guarantee`). The run leaves an instance of a kind that is
+too slow for the deadline.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from spotrun.strategies.reserve import return_to
 from spotrun.units import to_the_cent, to_the_second
 
 HANDOVER = timedelta(minutes=2)
-"""Upper bound of the time from the last step before a planned handover to the first one after it."""
+"""Upper bound of the time from the last step before a planned handover to the first step after it."""
 WAIT_FOR_SPOT = Wait(reason="waiting for spot: the deadline leaves time for it")
 
 
@@ -80,10 +79,7 @@ def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
 
 
 def leaves_time_to_move(facts: Facts) -> bool:
-    """
-    Return whether a spot instance has time for a handover, and the strategy would still keep the run on its pool
-    afterwards.
-    """
+    """Return whether spot has time for a handover, after which the strategy would keep the run on that pool."""
     running = _kept(facts)
     if running is None:
         return False
@@ -97,10 +93,7 @@ def give_up(pending: Launch) -> ev.LaunchClosed:
 
 
 def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
-    """
-    Return a DeadlineOutOfReach once the deadline certainly cannot be met; None before that, and after the event was
-    written.
-    """
+    """Return a DeadlineOutOfReach if the deadline certainly cannot be met, and the event was not written yet."""
     state, now = facts.state, facts.now
     deadline_at = state.created.deadline_at
     if deadline_at is None or state.deadline_lost is not None:
@@ -120,8 +113,7 @@ def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) ->
     """
     Return the moment of a deadline, in UTC, for a run that is launched at `launched_at`.
 
-    A time of day means the next such time after the launch. A time of day, or a moment without a zone, is read on this
-    machine's clock.
+    A time of day means the next such time after the launch. A time without a zone is in this machine's time zone.
     """
     if isinstance(deadline, timedelta):
         return launched_at + deadline
@@ -134,10 +126,10 @@ def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) ->
 
 def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
     """
-    Return why a run cannot finish in `time_left`, if that is already certain before its launch; else None.
+    Return why a run cannot finish in `time_left`, if that is certain before its launch; else None.
 
-    If the job names a choice of kinds, `expected_work` does not count: another kind may be faster than the kind it
-    describes.
+    If the job names a choice of kinds, `expected_work` does not count, because it describes only the first kind and
+    another kind may be faster.
     """
     if spec.policy.deadline is None:
         return None
@@ -148,10 +140,7 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
 
 
 def _kept(facts: Facts) -> Launch | None:
-    """
-    Return the launch of the running instance; None if it has to be replaced anyway, because it is at home and cannot
-    meet the deadline there.
-    """
+    """Return the launch of the running instance; None if it is at home and cannot meet the deadline there."""
     current = facts.state.current
     if current is None or current.leaving or nearly_over(facts, current) or is_at_home(facts.state, current):
         return None
@@ -170,16 +159,16 @@ def _strategy(facts: Facts) -> Strategy:
         return OnDemandOnly()
     if name not in facts.strategies:
         hint = "stop this run (`spotrun stop`), and launch it again with policy.strategy: ours"
-        raise SpecInvalid(f"no job is run by strategy {name} any more", hint=hint)
+        raise SpecInvalid(f"jobs can no longer use strategy {name}", hint=hint)
     return facts.strategies[name]
 
 
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """
-    Return the spot to choose from. While an instance trains, the run requests spot now and then.
+    Return the spot offerings to choose from. While an instance trains, the run requests spot only from time to time.
 
-    A pool that was just lost, or whose zone's newest instance was stillborn, is included only if there is no other
-    pool.
+    A pool in which the run has just lost an instance, or in whose zone the newest instance was stillborn, is included
+    only if there is no other pool.
     """
     if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):
         return []
@@ -197,8 +186,7 @@ def _is_too_slow_on_spot(facts: Facts, running: Launch) -> bool:
 
 def _falls_short(facts: Facts, running: Launch) -> bool:
     """
-    Return whether the on-demand instance that trains is of a kind that may be late, and another kind is likelier to be
-    in time.
+    Return whether the on-demand instance that trains may miss the deadline, and another kind is likelier to meet it.
     """
     return choice_of(running) == ON_DEMAND and not is_enough(facts, running.intent.offering)
 

@@ -1,18 +1,18 @@
 """
-Chooses the kind that keeps the deadline, on demand if need be, and finds the kinds that are too slow for it.
+Chooses the *keeper*, the kind that has to meet the deadline, on demand if need be; and finds the kinds that are too
+slow.
 
-A promise needs a known speed. So the lower end of each kind's interval counts: a kind is *sure* if it does all the work
-left in time even at that speed. Among sure kinds, the one that costs least on demand for the same work *keeps* the
-promise; a measured kind comes before an unmeasured one. If none is sure, the kind most likely to be in time keeps it,
-and the run moves to that kind at once. With
+A kind is *sure* if it does all the work left in time even at the lower end of its speed interval. The keeper is the
+sure kind that costs least on demand for the same work; a measured kind comes before an unmeasured one. If no kind is
+sure, the keeper is the kind most likely to be in time, and the run moves to it immediately. With
 
     z = log(speed / speed needed) / spread of the logarithm
 
 a kind is sure if z >= 2, and out of the question if z < -2. A measured kind that is not sure is too slow.
 
-So the run trains on an uncertain kind only until its speed is measured, and its replacement starts while it still
-trains. Therefore the run keeps any deadline that the best kind alone would meet with time to spare for a start and a
-trial of each other kind.
+So the run trains on an uncertain kind only until its speed is measured, and the replacement starts while that kind
+still trains. Therefore the run meets any deadline that the best kind alone would meet with enough time left for a start
+and a trial of each other kind.
 
 None of this applies to a run without a deadline or without a choice of kinds.
 """
@@ -44,10 +44,10 @@ HANDOVERS = 2
 
 class Keeper(msgspec.Struct, frozen=True):
     """
-    The kind that keeps the promise; it is expected to be `times` as fast as the first kind.
+    The kind that has to meet the deadline; it is expected to be `times` as fast as the first kind.
 
-    All the work left takes `left_s` on this kind, and `doubt_s` more at worst. While the work is unknown, this is the
-    kind to begin with, and both are infinite.
+    All the work left takes `left_s` on this kind, and `doubt_s` more at worst. While the work is unknown, both are
+    infinite, and the keeper is the kind to begin with.
     """
 
     kind: Kind
@@ -58,13 +58,13 @@ class Keeper(msgspec.Struct, frozen=True):
 
 
 def promises(facts: Facts) -> bool:
-    """Return whether the run has a deadline and a choice of kinds, so that one kind has to keep the deadline."""
+    """Return whether the run has a deadline and a choice of kinds, and so needs a keeper."""
     return facts.state.created.deadline_at is not None and bool(choice(facts))
 
 
 @once
 def keeper(facts: Facts) -> Keeper | None:
-    """Return the kind that keeps the promise; None if nothing is promised, or no kind is offered on demand."""
+    """Return the keeper; None without a deadline or a choice of kinds, or if no kind is offered on demand."""
     if not promises(facts):
         return None
     found = _on_demand(facts)
@@ -103,7 +103,7 @@ def is_enough(facts: Facts, offering: Offering) -> bool:
 
     - it will surely be in time
     - no other kind is likelier to be in time
-    - it is on trial, and there is time left to finish on the kind that keeps the promise
+    - it is on trial, and there is time left to finish on the keeper
     """
     kept, kind = keeper(facts), kind_of(facts, offering)
     if kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE:
@@ -124,7 +124,7 @@ def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
 
 
 def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
-    """Return whether only a trial can show how fast `kind` is, and the kind to return to was measured."""
+    """Return whether `kind` has to be tried to learn its speed, and the kind to return to was measured."""
     known = workload(facts) is not None and is_measured(facts, kept.kind)
     return known and not is_measured(facts, kind)
 
@@ -140,14 +140,14 @@ def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
 
 
 def times_in_time(facts: Facts, kind: Kind) -> float:
-    """Return the share of its expected speed at which `kind` would be just in time; 0 if nothing is promised."""
+    """Return the share of its expected speed at which `kind` would be just in time; 0 without a keeper."""
     if not promises(facts) or workload(facts) is None:
         return 0.0
     return exp(-_z(facts, kind) * _spread(facts, kind))
 
 
 def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:
-    """Return the most work that one loss of an instance of these kinds undoes, in seconds on the keeper's kind."""
+    """Return the most work that one loss of an instance of these kinds undoes, in seconds on the keeper."""
     known = speeds(facts)
     return rework_max_s(facts) * max([1.0, *(known[kind].times / kept.times for kind in kinds)])
 

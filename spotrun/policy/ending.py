@@ -29,7 +29,7 @@ from spotrun.run.state import Attempt, Launch, RunState
 STOP_GRACE = timedelta(minutes=10)
 FRUITLESS_MAX = 5
 """
-Number of attempts in a row after which a run fails, if each ended for no market reason and without a checkpoint: such
+Number of attempts in a row after which a run fails, if the market ended none of them and none made a checkpoint: such
 attempts cost money and make no progress.
 """
 
@@ -52,7 +52,7 @@ def stop(facts: Facts) -> Iterator[Action]:
 
 
 def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
-    """End the run by spotrun's own decision: drain the attempt that trains, then stop."""
+    """End the run without a request of the user: drain the attempt that trains, then stop."""
     if state.current is None:
         yield Append(event=ev.RunStopped(reason=reason))
     elif state.current.drain is None:
@@ -60,7 +60,7 @@ def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
 
 
 def hopeless(facts: Facts) -> ev.RunFailed | None:
-    """Return the failure of a run that another launch could not help; None if another launch may help."""
+    """Return the RunFailed of a run that another launch could not help; None if another launch may help."""
     state = facts.state
     launches = since_opened(state)
     newest = launches[-1].closed if launches else None
@@ -87,10 +87,7 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
 
 
 def _never_accepted(facts: Facts, newest: Launch) -> bool:
-    """
-    Return whether every pool that the job allows rejects the request, and none has accepted it since the run was
-    opened.
-    """
+    """Return whether every allowed pool rejects the request, and none has accepted it since the run was opened."""
     if not rejected(newest) or _has_trained(facts.state):
         return False
     types = [each for each in CapacityType if may_be_of(facts.spec, each)]
@@ -109,7 +106,7 @@ def _why_stillborn(launches: Sequence[Launch]) -> str:
     told = f"{len(launches)} instances in a row ended before the agent took over (the newest: {why})"
     offerings = [launch.intent.offering for launch in reversed(launches)]
     places = dict.fromkeys(f"{each.zone}, {each.subnet}" if each.subnet else each.zone for each in offerings)
-    said = f"{told}; they were in {' and in '.join(places)}; `spotrun logs` has what they said"
+    said = f"{told}; they were in {' and in '.join(places)}; `spotrun logs` shows their output"
     if not offerings[-1].subnet:
         return said
     advice = f"`spotrun doctor {offerings[-1].cloud} JOB.yaml` checks subnets, rights and image; then `spotrun resume`"
@@ -118,7 +115,7 @@ def _why_stillborn(launches: Sequence[Launch]) -> str:
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:
     """
-    Return whether an attempt that began since the run was opened ended for no market reason, and left no checkpoint.
+    Return whether an attempt that began since the run was opened made no checkpoint, and was not ended by the market.
     """
     if attempt.end is None or attempt.started_at < state.opened_at:
         return False

@@ -1,4 +1,4 @@
-"""The order in which a run would request offerings, with the reasons: for people to read before anything is spent."""
+"""Lists the order in which a run would request offerings, with the reasons, for the user to read before a launch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ SAW = {Fate.LOST: "an instance was lost", Fate.REFUSED: "a run was refused"}
 
 
 class ConsideredOffering(msgspec.Struct, frozen=True):
-    """An offering, and why the run would request it or not."""
-
     offering: Offering
     why: str
 
@@ -75,7 +73,6 @@ def _far_away(offering: Offering, facts: Facts) -> str:
 
 
 def _when_without_spot(spec: RunSpec) -> str:
-    """Describe when a run of this job goes on demand."""
     if spec.resources.spot_policy == "on-demand":
         return "asked first: spot_policy is on-demand"
     if spec.policy.deadline is not None:

@@ -40,7 +40,6 @@ class Facts:
         return cls(newborn, spec, world, newborn.created_at)
 
     def at(self, now: datetime) -> Facts:
-        """Return the same facts at another time."""
         return Facts(self.state, self.spec, self.world, now, self.strategies)
 
     @property
@@ -56,8 +55,8 @@ class Facts:
 
 def once(question: Callable[[Facts], T]) -> Callable[[Facts], T]:
     """
-    Return a function that computes `question` at most once for the same facts, and only when it is called. A ledger of
-    weeks has thousands of commits from which a pace is measured.
+    Return a function that computes `question` at most once for the same facts, because a ledger of weeks has thousands
+    of commits from which a pace is measured.
     """
 
     @wraps(question)

@@ -1,4 +1,4 @@
-"""Checks before a launch whether a run can ever finish on spot, from the measurements of an earlier run of its name."""
+"""Checks before a launch whether a run can finish on spot, from the measurements of an earlier run of its name."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     Measurements of an earlier run, in the run time of the next one; None for each figure that the earlier run did not
     measure.
 
-    `commit` is the time from a snapshot to its commit, and `stall` is how long training stands still for it. `bare` is
-    how long the training took, if it completed without any checkpoint.
+    `commit` is the time from a snapshot to its commit, and `stall` is how long training stands still for a snapshot.
+    `bare` is how long the training took, if it completed without any checkpoint.
     """
 
     run: str
@@ -49,7 +49,7 @@ class Hopeless(msgspec.Struct, frozen=True):
 
 def earlier(state: RunState, time_scale: float) -> Earlier:
     """
-    Return the measurements of the run of `state`, for a run whose clock is `time_scale` times as fast as the world.
+    Return the measurements of the run of `state`, for a run whose clock is `time_scale` times as fast as system time.
     """
     created, terminal = state.created, state.terminal
     faster = time_scale / created.time_scale
@@ -98,12 +98,14 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
         f"{known.run} took {to_the_second(known.bare)} and made no checkpoint: half of all spot instances are "
         f"taken within {to_the_second(life)}, and after each loss it would start from zero"
     )
-    fix = "train with Lightning, whose state is checkpointed, or --on-demand; what has changed since by another --name"
+    fix = (
+        "train with Lightning, whose state is checkpointed, or --on-demand; if the job has changed, give another --name"
+    )
     return Hopeless(reason, fix)
 
 
 def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | None:
-    """Return the reason if neither the notice nor the interval saves the training of a median life; else None."""
+    """Return the reason if most instances end before a checkpoint, and a notice is too short for one; else None."""
     interval, notice = interval_between(spec, known), spec.cloud.notice
     if known.commit is None or interval is None or interval <= life:
         return None

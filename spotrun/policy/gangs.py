@@ -1,8 +1,9 @@
 """
-The members that a gang has, and the number that it lacks.
+Finds the members that a gang has, and how many it lacks.
 
 A gang that has lost a member waits for a replacement in the pool of the remaining members, for as long as a start is
-expected to take. Then it releases them and requests a whole gang in any pool: members that stand ready are billed.
+expected to take. Then it releases the remaining members, which are billed while they wait, and requests a whole gang in
+any pool.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from spotrun.units import count_of, to_the_second
 WINDOW_MIN = timedelta(minutes=10)
 """Minimum time for which a ready member is kept, although no attempt uses it (protocol 45)."""
 SPEAKS_WITHIN = timedelta(seconds=60)
-"""Maximum time in which a member that an attempt did not reach may report that it is ready; then it is replaced."""
+"""Maximum time for a member that an attempt did not reach to report that it is ready; after that it is replaced."""
 TIMES_MISSING = 2
 """A member that this many attempts in a row did not reach is cut off (protocol 39)."""
 
 
 def available(state: RunState) -> list[MemberName]:
-    """Return the members for the next gang, which boot, stand ready, or train and may go on."""
+    """Return the members for the next gang: those that boot, are ready, or train and need not leave."""
     return [name for name in state.names() if state.is_wanted(name) and not state.has_to_leave(name)]
 
 
 def lacking(facts: Facts) -> int:
-    """Return how many instances the run needs to go on; 0 while an attempt trains that need not leave."""
+    """Return how many more instances the run needs to train; 0 while an attempt trains that need not leave."""
     missed = _missed(facts)
     return max(0, facts.size - sum(name not in missed for name in available(facts.state)))
 
@@ -52,7 +53,7 @@ def idle(state: RunState) -> list[MemberName]:
 
 
 def standing_by(facts: Facts) -> Launch | None:
-    """Return the launch whose instances could take over from the running attempt at once; None if no launch could."""
+    """Return the launch whose instances are ready to take over from the running attempt; else None."""
     state = facts.state
     pending = state.pending_launch
     if not state.of_gangs:
@@ -69,13 +70,13 @@ def fill(facts: Facts) -> Iterator[Action]:
     if given_up := _why_given_up(facts, offered):
         yield from _released(idle(facts.state), given_up)
     elif offered is None:
-        yield Wait(reason=f"{why}, and no capacity where the others are just now")
+        yield Wait(reason=f"{why}, and no capacity where the others are at the moment")
     else:
         yield from intend(facts, offered, f"{why_needed(facts.state)}: {why}, where the others are", lacks)
 
 
 def dismiss(facts: Facts) -> Iterator[Action]:
-    """End the members that are of no use: the others do not reach them, or no attempt names them."""
+    """End the members that the others do not reach, or that no attempt uses."""
     state = facts.state
     if not state.of_gangs or state.terminal is not None:
         return
@@ -120,9 +121,7 @@ def _why_given_up(facts: Facts, offered: Offering | None) -> str:
 
 
 def _short_since(state: RunState) -> datetime:
-    """
-    Return when the gang became as short as it is now. The loss of a newcomer that was never ready changes nothing.
-    """
+    """Return since when the gang has lacked this many members, not counting losses of members never ready."""
     ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
     begun = [_idle_since(state, name) for name in idle(state)]
     return max([state.opened_at, *ends, *begun])

@@ -28,16 +28,16 @@ from spotrun.units import to_the_second
 
 SILENCE = timedelta(minutes=4)
 """
-Maximum time for which a heartbeat may be unchanged while the runner's own writes succeed; then its agent is gone
+Time after which an agent counts as gone, if its heartbeat has not changed while the runner's own writes succeeded
 (protocol 16).
 
 An agent writes a heartbeat every 2 s. A write that hangs takes up to 70 s, and 2 minutes of a store outage may count;
-together they are less than this limit. The runner detects the silence two polls of 15 s later, and so within five
+together that is less than this limit. The runner detects the silence two polls of 15 s later, and so within five
 minutes.
 """
 MUTE_MAX = timedelta(minutes=14)
 """
-Maximum time after its launch for which an agent may stay silent; then the instance is given up.
+Time after its launch at which an instance is given up, if its agent has not reported.
 
 The agent reports before the job's own set-up: until then an instance boots, and installs at most PyTorch and Lightning.
 Including the polls, an instance is given up within a quarter of an hour.
@@ -62,8 +62,8 @@ def instances(facts: Facts) -> dict[MemberName, Instance]:
     """
     Return the instance that the cloud shows for each member.
 
-    Other instances may have the same tags: consoles copy them when a user launches "like this". So the recorded
-    instance counts, and until one is recorded, the oldest.
+    Other instances may have the same tags, because consoles copy tags when a user launches "like this". So the instance
+    in the ledger counts, and until an instance is recorded, the oldest.
     """
     found: dict[MemberName, Instance] = {}
     for instance in sorted(facts.world.instances, key=lambda each: each.launched_at):
@@ -113,7 +113,7 @@ def _prices(
     """
     Return the prices of an instance, from the cloud or from its record.
 
-    If both lack them, the price of its request counts: a cloud may deny access to its price history, and a deleted
+    If both lack prices, the price of the request counts: a cloud may deny access to its price history, and a deleted
     instance has no tags.
     """
     found = instance.prices or state.member(name).prices
@@ -154,7 +154,7 @@ def clean_up(facts: Facts) -> Iterator[Action]:
 
 
 def strangers(facts: Facts) -> Iterator[str]:
-    """Yield each instance that runs with the run's tags but is not in its ledger: no entry has its end or its cost."""
+    """Yield a message for each orphan of the run that has not ended: the ledger has neither its end nor its cost."""
     for instance in facts.world.instances:
         if instance.alive and (why := _why_strange(facts, instance)):
             yield f"{instance.instance_id} has to end, and its cost is not in the ledger: {why}"
@@ -163,7 +163,7 @@ def strangers(facts: Facts) -> Iterator[str]:
 def _why_strange(facts: Facts, instance: Instance) -> str:
     launch = facts.state.launches.get(instance.launch)
     if launch is None:
-        return "it is of no launch of this run"
+        return "it belongs to no launch of this run"
     own = instances(facts).get(MemberName(launch.number, instance.member)) == instance
     return "" if own else f"it only has the tags of launch {launch.number}"
 
@@ -237,22 +237,19 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Return whether the member has left, or was given up, long enough ago to be gone."""
+    """Return whether enough time has passed since the member left, or was given up, for its instance to end."""
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 
 
 def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
-    """
-    Return why an intent, whichever runner wrote it, must not be executed (protocol 10). The fold has checked caps and
-    budget.
-    """
+    """Return why an intent must not be executed (protocol 10). The fold has checked caps and budget."""
     wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
     capacity_type = intent.offering.capacity_type
     if not wanted and capacity_type is CapacityType.OWN:
-        return f"{intent.offering} is not free any more"
+        return f"{intent.offering} is no longer free"
     if not wanted or not may_be_of(facts.spec, capacity_type):
-        return f"{intent.offering} is not among what the spec allows now"
+        return f"{intent.offering} is not an offering that the job allows now"
     if wanted[0].price_usd_per_hour > intent.price_ceiling_usd_per_hour:
         return f"{intent.offering} costs more now than was reserved for it"
     offered = surrounded(facts.state, wanted[0])

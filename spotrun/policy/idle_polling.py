@@ -1,4 +1,4 @@
-"""Checks whether a run is still: its runner then need not list the run's instances at each tick."""
+"""Checks whether a run is idle, so that its runner need not list the run's instances at each tick."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from spotrun.run.state import Attempt, RunState
 
 def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
-    Return whether nothing is in motion: either one attempt trains or no instance is left, and the cloud's last list has
-    no other instance of the run. No launch, notice, stop or end is under way, and no instance of an earlier launch may
-    be left.
+    Return whether nothing changes: one attempt trains, or all instances have ended; the cloud's last list `shown` has
+    no other instance of the run; no launch, notice, stop or end is under way.
 
-    `state` may be newer than `shown`: an entry about an instance puts the run in motion at once.
+    `state` may be newer than `shown`: after an entry about an instance, the run is not still.
     """
     if state.stop_requested or state.terminal is not None:
         return False

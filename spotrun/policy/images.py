@@ -1,9 +1,8 @@
 """
-Chooses the machine image to start with: the newest, until it fails.
+Chooses the machine image to start with: the publisher's newest; if that fails, the image with which the run trained.
 
-A cloud's parameter names the publisher's newest image. A new image may not boot, or may lack a program that the
-bootstrap needs: then each launch would pay for a machine that never trains. An image with which this run has trained is
-known to work.
+A new image may not boot, or may lack a program that the bootstrap needs: then each launch would pay for a machine that
+never trains.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
-The cloud's own figures for how often it takes back spot instances of a type in a region, for pools without any
-observation yet.
+Reads the cloud's published interruption rates of a type in a region, for pools without any observation yet.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ def relative_hazard(band: str) -> float:
     Return how often a pool in `band` ("<5%", "5-10%", ">20%") is lost, relative to a pool in the highest band, computed
     from the middles of the bands.
 
-    The prior of a pool never seen (strategies/history.py) holds for the highest band, so a band can only favour its
-    pool; an unknown band counts as 1. A band covers a month, a type and a whole region, but the lives that matter here
-    last hours. So a band decides only between pools of about the same price, and only until there are observations.
+    The prior of a pool without observations (strategies/history.py) is for the highest band, so a band can only make
+    its pool look better; an unknown band counts as 1. A band covers a month and a whole region, while lives here last
+    hours. So a band decides only between pools of about the same price, and only until there are observations.
     """
     bounds = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", band)]
     match bounds:

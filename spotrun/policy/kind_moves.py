@@ -1,10 +1,10 @@
 """
-Decides whether to leave an instance that trains for one of another kind: for a kind that is known to cost less per
-sample, or to try a kind whose cost is unknown.
+Decides whether to replace an instance that trains with an instance of another kind: of a kind that is known to cost
+less per sample, or of a kind whose cost is unknown, to measure it.
 
-The standby starts while the old instance trains, so the move costs its start and a handover. The saving ends when the
-old instance would have been lost anyway, or left for spot, because the next instance is then of the best kind without
-any move. Between two measured kinds, a move pays if the saving until then exceeds its cost, even at the smallest likely
+The standby starts while the old instance trains, so a move costs the standby's start and a handover. The saving counts
+only until the old instance would have been lost, or left for spot: the next instance is of the best kind in any case.
+Between two measured kinds, a move pays if the saving until then exceeds its cost, even at the smallest likely
 difference between the kinds.
 """
 
@@ -31,14 +31,12 @@ REASON = "standby: another kind of instance"
 
 
 class KindMove(msgspec.Struct, frozen=True):
-    """A move to an `offering` of another kind."""
-
     offering: Offering
     because: str
 
 
 def move_to_another_kind(facts: Facts) -> KindMove | None:
-    """Return the move for which to start a standby; None if the running instance should go on."""
+    """Return the move for which to start a standby; None if the running instance should keep training."""
     current = facts.state.current
     if not choice(facts) or current is None or not _may_be_left(facts, current):
         return None
@@ -50,16 +48,13 @@ def move_to_another_kind(facts: Facts) -> KindMove | None:
 
 
 def _may_be_left(facts: Facts, current: Attempt) -> bool:
-    """Return whether the attempt goes on, and the speed of its kind is known."""
+    """Return whether the attempt may be replaced: it is not leaving already, and the speed of its kind is known."""
     kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
     return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None
 
 
 def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
-    """
-    Return how much work the running instance would still do, in hours of the first kind; None while the work left is
-    unknown.
-    """
+    """Return the work that the running instance would still do, in hours of the first kind; None if unknown."""
     left = workload(facts)
     if left is None:
         return None
@@ -72,7 +67,7 @@ def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
 
 def _on_demand_h(facts: Facts) -> float:
     """
-    Return the hours that the run will stay on demand: if it may return to spot, as many as spot has been missing for.
+    Return the expected hours on demand: if the run may return to spot, as long as spot has been missing so far.
     """
     current, spec = facts.state.current, facts.spec
     assert current is not None
@@ -115,7 +110,8 @@ def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
 
 def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
     """
-    Return a trial only from the best known kind: from another kind, a move to the best comes first, or no move pays.
+    Return a move to try a kind. Only the best known kind is left for a trial: from another kind, the move to the best
+    comes first, or no move pays.
     """
     left_h = _work_until_lost_h(facts, here)
     if best_known(facts, work) != kind_of(facts, here) or left_h is None:
@@ -126,8 +122,7 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
     """
-    Return the USD of an hour's work of the first kind in the current pool, at today's price, even if that pool rests
-    now.
+    Return the USD of an hour's work of the first kind in the current pool, at its price now, even if the pool rests.
     """
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:

@@ -1,4 +1,4 @@
-"""Outcomes of the launches of a run, in the words that the rules of the policy use."""
+"""Classifies the outcomes of a run's launches for the rules of the policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spotrun.run.state import Launch, RunState
 from spotrun.spec.model import RunSpec
 
 STILLBORN_MAX = 3
-"""Number of instances in a row that ended by themselves before an attempt; one more is expected to do the same."""
+"""Number of instances in a row that ended before an attempt, after which the next is expected to end so too."""
 NO_CAPACITY = "no capacity"
 CANNOT_START = "the cloud cannot start an instance"
 
@@ -26,7 +26,7 @@ def why_needed(state: RunState) -> str:
 
 
 def is_standby(state: RunState, launch: Launch) -> bool:
-    """Return whether the run requested this launch while an attempt went on."""
+    """Return whether the run requested this launch during an attempt."""
     beside = launch.intent.beside
     if beside is None or launch.intent.standby_for is not None:
         return beside is not None
@@ -40,16 +40,13 @@ def may_be_of(spec: RunSpec, capacity_type: CapacityType) -> bool:
 
 
 def refused(launch: Launch) -> bool:
-    """Return whether the cloud had no capacity, or the account may have no more: our code is not at fault."""
+    """Return whether the cloud had no capacity, or a quota of the account is full."""
     closed = launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
     return closed or launch.taken_before_it_ran or launch.over_quota
 
 
 def rejected(launch: Launch) -> bool:
-    """
-    Return whether the cloud rejects the request itself, at once or when it starts the instance: the same request would
-    fail again.
-    """
+    """Return whether the cloud rejected the request, in its answer or at the start; a repeat would fail too."""
     refused = launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
     return refused or launch.failed_to_start
 
@@ -85,10 +82,7 @@ def words_of_refusal(launch: Launch) -> str:
 
 
 def stillborn(launch: Launch) -> bool:
-    """
-    Return whether a launch ended before an attempt for another reason than the market or a quota, or its request was
-    rejected.
-    """
+    """Return whether a launch was rejected, or ended before an attempt because of neither the market nor a quota."""
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL
     if launch.gone is None or launch.over_quota or launch.came_up:

@@ -1,4 +1,4 @@
-"""Lives of instances, and when a standby replaces one whose life ends."""
+"""Computes when the life of an instance ends, and when a standby has to replace the instance."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from spotrun.policy.facts import Facts
 from spotrun.run.state import Attempt, RunState
 
 BLIND_FOR = timedelta(hours=24)
-"""Maximum time that a runner may be blind (expired credentials, machine off) without any instance ending."""
+"""Time that a runner may be away (expired credentials, machine off) without the end of an instance's time-to-live."""
 HANDOVER_BEFORE_END = timedelta(minutes=15)
-"""Minimum time before the end of an instance's time-to-live at which its standby is launched."""
+"""Minimum time from the launch of a standby to the end of the old instance's time-to-live."""
 REPLACED_AFTER = timedelta(hours=24) - HANDOVER_BEFORE_END
 TIME_TO_LIVE = REPLACED_AFTER + HANDOVER_BEFORE_END + BLIND_FOR
 LAST_MINUTES = timedelta(minutes=3)
-"""Time left of its time-to-live at which an instance commits and goes, even if no standby is there."""
+"""Time before the end of its time-to-live at which an instance commits and ends, even without a standby."""
 
 
 def lives_until(state: RunState, attempt: Attempt) -> datetime:
@@ -39,8 +39,8 @@ def life_left(facts: Facts, current: Attempt) -> timedelta:
 
 def nearly_over(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether it is time for a standby, because the time-to-live of the running instance will soon end. A bench has
-    no standby: on another instance it would begin again.
+    Return whether it is time for a standby, because the time-to-live of the running instance will soon end. False for a
+    bench, which would begin again on another instance.
     """
     if facts.state.created.is_bench:
         return False

@@ -42,13 +42,13 @@ AMPLE = 1.5
 """Minimum multiple of the expected cost of the remaining work at which a budget is ample."""
 LIVES_IN_A_BUDGET = 3
 """
-Divisor that gives one life's share of the unspent money. An instance gets half of the money that its predecessor
-leaves; their shares are equal if each is a third.
+Number of equal shares of the unspent money, of which a life gets one. An instance gets half of the money that its
+predecessor leaves, so the two get equal shares if the predecessor got a third.
 """
 NEEDED_TIMES = 2
 """Maximum life that a budget allows, as a multiple of the time that the remaining work may take."""
 WORTH_PLACES = Decimal("0.0001")
-"""Rounding of the estimate, from speeds, of what an hour at home would cost in the cloud, in USD."""
+"""Rounding, in USD, of the estimated price in the cloud of an hour's work at home."""
 STORAGE_SHARE = Decimal("0.01")
 """
 Minimum share of a budget that stays reserved for storage and requests; more is reserved once they are known to cost
@@ -127,8 +127,8 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
     """
     Return how long new instances may live; None if the budget allows too little to be worth a boot.
 
-    A bench's instances are not replaced and save nothing, so they live hardly longer than the bench: if its process is
-    killed, only their own timer ends them.
+    A bench's instances are not replaced and save nothing, so they live only a little longer than the bench: if its
+    process is killed, only the timers of the instances end them.
     """
     state, spec = facts.state, facts.spec
     own = offering.capacity_type is CapacityType.OWN
@@ -149,16 +149,17 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
 
 def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta, count: int | None) -> timedelta:
     """
-    Return how long an instance may live according to the budget; zero if it has to wait for money that will come back.
+    Return how long an instance may live according to the budget; zero if the launch has to wait until a reservation is
+    released.
 
-    As long as the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other
-    half is for its standby, which may be needed at any moment, and which gets half of the money then left. An instance
-    whose life ends before its work is done is replaced; an ample budget pays for that.
+    If the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other half is for
+    a standby, which may be needed at any moment, and which gets half of the money then left. An instance whose life
+    ends before its work is done is replaced; an ample budget pays for that.
 
-    Each change of instances costs money. So if the budget is not ample, the half has to be enough for all the work that
-    is left, or for a useful time on demand until spot is back. If it is not enough, the instance gets everything. If
-    not even that pays for the work, the run requests the instance only when the previous instance and its reservation
-    are gone: standing still costs nothing.
+    Each change of instances costs money. So if the budget is not ample, the half has to pay for all the work that is
+    left, or for a useful time on demand until spot is back. If the half is too little, the instance gets all the money.
+    If that is too little too, the run requests the instance only after the previous instance and its reservation have
+    ended: standing still costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)
@@ -177,8 +178,8 @@ def _shortest(facts: Facts) -> timedelta:
 
 def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
     """
-    Return whether the unspent money, spent by halves, pays for the remaining work and half as much again, at today's
-    price.
+    Return whether the unspent money pays for AMPLE times the remaining work at today's price, including a start for
+    each life that gets the share of LIVES_IN_A_BUDGET.
     """
     work, price, state = workload(facts), offering.price_usd_per_hour, facts.state
     if work is None or price <= 0:
@@ -213,7 +214,7 @@ def _ceiling(facts: Facts, offering: Offering) -> Decimal:
 
 def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
     """
-    Return the price to compare `offering` with. At home this is the cloud's on-demand price for the same hour's work.
+    Return the price an hour that counts for `offering`. At home this is the cloud's on-demand price for the same work.
     """
     offerings = facts.world.offerings
     rented = [each.price_usd_per_hour for each in offerings if each.capacity_type is CapacityType.ON_DEMAND]
@@ -249,10 +250,7 @@ def affordable_life(
 
 
 def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
-    """
-    Return how long one instance would live to do the work left, from its start to its end; None while the work is
-    unknown.
-    """
+    """Return how long one instance would live to do the work left, its start included; None if unknown."""
     work = workload(facts)
     if work is None:
         return None
@@ -261,10 +259,7 @@ def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
 
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:
-    """
-    Return whether the budget pays for all the work left on `offering`; True if the run lacks a budget or the work is
-    unknown.
-    """
+    """Return whether the budget pays for all the work left; True without a budget, or if the work is unknown."""
     needed, price = life_needed(facts, offering), offering.price_usd_per_hour
     if facts.state.created.budget_usd is None or needed is None or price <= 0:
         return True
@@ -273,9 +268,8 @@ def pays_for_all(facts: Facts, offering: Offering) -> bool:
 
 def _money_comes_back(state: RunState, offering: Offering) -> bool:
     """
-    Return whether more money will be left soon: an instance that has trained is not gone yet.
-
-    The money does not come back soon if that instance trains on demand and the run will leave it for spot.
+    Return whether a reservation will soon be released, because an instance that has trained has not ended yet. An
+    on-demand instance that the run will leave for spot does not count.
     """
     current, spot = state.current, offering.capacity_type is CapacityType.SPOT
     if spot and current is not None and not current.leaving and _on_demand(state, current):
@@ -288,10 +282,7 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
-    """
-    Drain spot to make way if the deadline needs on-demand, and the budget then pays for all the work; else stop or
-    wait.
-    """
+    """Drain spot if on-demand has to replace it and the budget then pays for all the work; else stop or wait."""
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):
         yield Append(event=ev.DrainRequested(attempt=current.number, reason=ONE_AT_A_TIME))

@@ -1,8 +1,8 @@
 """
 Decides when a run trains on the user's own machine, and when in the cloud.
 
-The machine's cost is paid whether it computes or not. So it is preferred to the cloud, whatever the cloud charges, as
-long as it is free and can meet the deadline:
+The machine's cost is paid whether it computes or not. So the run prefers it to the cloud at any price, while it is free
+and can meet the deadline:
 
     time left >= start + work left at home + possible error of that work + the rework of one fault
 
@@ -27,11 +27,11 @@ from spotrun.units import to_the_second
 
 BACK = "back home"
 HANDOVER = timedelta(minutes=2)
-"""Upper bound of the time from the last step before a planned handover to the first one after it."""
+"""Upper bound of the time from the last step before a planned handover to the first step after it."""
 
 
 def stays_at_home(facts: Facts) -> bool:
-    """Return whether the run trains at home, and should go on there."""
+    """Return whether the run trains at home, and should keep training there."""
     current = facts.state.current
     at_home = current is not None and not current.leaving and is_at_home(facts.state, current)
     return at_home and holds(facts, there=True)
@@ -79,7 +79,7 @@ def work_at_home(facts: Facts) -> Workload | None:
 
 def holds(facts: Facts, *, there: bool) -> bool:
     """
-    Return whether the machine at home alone can meet the deadline. `there` means that the run trains there already.
+    Return whether the machine at home can meet the deadline without the cloud. `there`: the run trains there already.
     """
     spare = spare_s(facts, there=there)
     return spare is not None and spare >= 0
@@ -113,7 +113,7 @@ def why_home(facts: Facts, offering: Offering) -> str:
 
 def _pays_to_return(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether a return home pays: the start costs nothing there, but has to end well before the training does.
+    Return whether a return home pays: the start there is free, but must finish well before the training would.
     """
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False
@@ -122,7 +122,7 @@ def _pays_to_return(facts: Facts, current: Attempt) -> bool:
 
 
 def _rests(facts: Facts) -> bool:
-    """Return whether the machine is left alone for a while, after a refusal or an unplanned end."""
+    """Return whether the machine is not requested for a while, after a refusal or an unplanned end."""
     newest = next((each for each in reversed(facts.state.launches.values()) if _is_own(each)), None)
     if newest is None:
         return False

@@ -1,5 +1,5 @@
 """
-Measures how fast a run's steps went, from the reports of its agents.
+Measures the duration of a run's steps, from the reports of its agents.
 
 A *stretch* lies between two moments at which the step of one trainer is known: its first new step, each of its
 snapshots, and the last report of its agent. So the pace includes validation, checkpoints and slow spells.
@@ -28,7 +28,6 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 def any_attempt(attempt: Attempt) -> bool:
-    """Count every attempt."""
     return True
 
 
@@ -51,7 +50,6 @@ def measured_pace(state: RunState, world: World, counts: Callable[[Attempt], boo
 
 
 def _stretches(state: RunState, world: World, counts: Callable[[Attempt], bool]) -> Iterator[tuple[int, float]]:
-    """Yield the steps and seconds of each stretch."""
     for marks in _marks(state, world, counts).values():
         for (step, at), (next_step, next_at) in pairwise(sorted(marks)):
             if next_step > step:

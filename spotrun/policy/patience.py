@@ -1,4 +1,4 @@
-"""Age of a run, and limits of its waits: pauses do not count, and no wait is shorter than a slow disk needs."""
+"""Computes the age of a run without its pauses, and the limits of its waits, which allow for a slow disk."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from spotrun.run.state import Launch, RunState
 
 CLOCKS_APART = timedelta(minutes=10)
 """
-Maximum difference between the clocks of two machines. A moment that is further ahead of the runner's clock cannot be
-genuine.
+Maximum difference between the clocks of two machines. A time further ahead of the runner's clock is not believed.
 """
 REAL_PATIENCE = timedelta(seconds=90)
 """Minimum patience in system time: a slow disk is not evidence, even if run time passes fast."""
 
 NO_ANSWER_MAX = timedelta(seconds=90)
-"""Maximum time for which the cloud may leave a launch unanswered and list no instance for it; then it is given up."""
+"""Time after which a launch is given up, if the cloud has neither answered nor listed an instance for it."""
 
 TICK_S = 2.0
 """
@@ -31,8 +30,7 @@ TICKS_TO_LAUNCH = 3
 
 LOOK_S = 0.5
 """
-Run time in seconds between two reads of the ledger, which happen between ticks: a notice need not wait for the next
-tick.
+Run time in seconds between two reads of the ledger between ticks: so a notice need not wait for the next tick.
 """
 LOOK_SYSTEM_MIN_S = 0.05
 """Minimum system time in seconds between two reads of the ledger."""
@@ -67,7 +65,7 @@ def age(facts: Facts) -> timedelta:
     """
     Return how long the run has been open. While it was stopped or failed, its clock stood still.
 
-    A pause that ends in the future does not count: in a run without a key anyone may have written it.
+    A pause that ends in the future does not count, because in a run without a key anyone may have written that entry.
     """
     over = [pause for pause in facts.state.pauses if pause.until <= facts.now + CLOCKS_APART]
     pauses = (pause.until - pause.since for pause in over)

@@ -1,10 +1,10 @@
 """
 Finds which pools rest after a refusal, until when, and why.
 
-A pool without capacity may have capacity again in minutes, and a right that was taken away may be granted again. A full
-quota, or a request that the cloud rejects, stays so until the user changes something. The cloud may reject the request
-only when it starts the instance. So the runner tries such a pool again after ever longer rests, and never gives it up.
-It repeats a rejected request at once if it would be a different one now (with a new subnet, image or template).
+A pool *rests* while the run does not request it. A pool without capacity, or one that denied access, rests for minutes,
+because that may soon change. A full quota, or a request that the cloud rejects (in its answer, or when it starts the
+instance), lasts until the user changes something: each such rest is longer than the one before, but the run never gives
+a pool up. If the subnet, image or template of a rejected request has changed since, the pool does not rest.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Rest(msgspec.Struct, frozen=True):
 
 def within_price(facts: Facts) -> list[Offering]:
     """
-    Return the offerings that the job allows: no dearer than max_price and, if the job wants exact bits, of the kind of
-    its first checkpoint. The price limit does not apply to the user's own machine.
+    Return the offerings that the job allows: at most max_price (the user's own machine has no limit), and, if the job
+    wants the same bits to the end, of the kind of its first checkpoint.
     """
     bound = bound_kind(facts)
     allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
@@ -63,8 +63,8 @@ def rests(facts: Facts, offering: Offering) -> bool:
     """
     Return whether the pool of `offering` rests now.
 
-    If all pools of a kind reject the request, there is no other pool to try. Then the run repeats the request a few
-    times without a rest, because a cloud may be wrong for a moment.
+    If all pools of a kind reject the request, the run repeats it a few times without a rest, because there is no other
+    pool to try and the fault may pass.
     """
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
@@ -121,7 +121,7 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
 
 
 def full_quota(state: RunState, now: datetime) -> str:
-    """Name the full quota that the newest pool reported, and when that pool is tried again; "" if no quota is full."""
+    """Name the full quota that a pool reported last, and when that pool is tried again; "" if no quota is full."""
     full = [rest for rest in _refusals(state, now).values() if rest.launch.over_quota]
     return _refusal(max(full, key=lambda rest: rest.began_at), state.created.time_scale) if full else ""
 
@@ -139,10 +139,7 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
 
 
 def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
-    """
-    Return the pools that have just refused, each with its rest. A pool that has given an instance since then does not
-    rest.
-    """
+    """Return the pools that have just refused, and have given no instance since, each with its rest."""
     found: dict[Pool, Rest] = {}
     for launch in since_opened(state):
         pool = launch.intent.offering.pool
@@ -162,7 +159,7 @@ def _lasts(launch: Launch) -> bool:
 
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
-    """Double the previous rest, if the pool was left alone during it and refuses again."""
+    """Double the previous rest, if the pool was not requested during it and refuses again."""
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)
     lasted = before.until - before.began_at

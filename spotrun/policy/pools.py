@@ -1,4 +1,4 @@
-"""Observations of the spot pools: how each has treated this run and others, and which are in trouble now."""
+"""Collects the losses and refusals of spot pools, of this run and others, and finds the pools in trouble now."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ TROUBLE_LASTS = timedelta(minutes=10)
 
 
 def name_of(pool: Pool) -> str:
-    """Return the name that strategies use for a spot pool: our pools are their zones."""
+    """Return the name of a spot pool for strategies, which call it a zone."""
     return f"{pool.zone}/{pool.instance_type}"
 
 
 @once
 def just_lost(facts: Facts) -> dict[Pool, Observation]:
-    """Return the pools that lately refused an instance, took one or gave it notice, in this run or another."""
+    """Return the pools that recently refused, took or gave notice to an instance, in this run or another."""
     return pools_in_trouble([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
 
 
 def at_risk(facts: Facts) -> set[Pool]:
-    """Return the pools in which the cloud lately warned that it might take an instance of this run."""
+    """Return the pools with a recent recommendation for an instance of this run."""
     state = facts.state
     return {
         state.launch_of(attempt).intent.offering.pool
@@ -39,9 +39,9 @@ def at_risk(facts: Facts) -> set[Pool]:
 @once
 def market_history(facts: Facts) -> MarketHistory:
     """
-    Return how the spot pools have treated this run and others until now, in seconds since the run's creation.
+    Return the losses and refusals of the spot pools, in this run and others, in seconds since the run's creation.
 
-    A pool counts as having spot unless it interrupted or refused an instance lately.
+    A pool counts as having spot unless it recently interrupted or refused an instance.
     """
     state, world, now = facts.state, facts.world, facts.now
     seen = [*observations_of(state), *world.observations]

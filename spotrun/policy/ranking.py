@@ -7,7 +7,7 @@ Ranks the offerings that may be requested now: the least dollars per hour of pro
 checkpoint. The price covers all instances that train together; the traffic cost counts once.
 
 An instance's life is estimated from the observations of its pool by this run and others. A pool that has just refused
-this run rests. A pool comes last, whatever it costs, if one of these happened lately:
+this run is left out. A pool comes last, whatever it costs, if one of these happened recently:
 
 - the pool was lost, refused any run, or was reported to be in danger
 - a request was rejected in its zone, or an instance there was stillborn
@@ -87,9 +87,9 @@ def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
 
 
 TRIED, PREFERRED, DEARER = 0, 1, 2
-"""The tiers of kinds."""
+"""The tiers of kinds, best first."""
 ABOUT = 1.1
-"""Maximum cost of a kind, as a multiple of the best kind's, at which it is as good as waiting for the best."""
+"""Maximum cost of a kind, as a multiple of the best kind's cost, at which the run does not wait for the best kind."""
 
 
 def _no_tiers(_: Offering) -> int:
@@ -98,7 +98,7 @@ def _no_tiers(_: Offering) -> int:
 
 def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
     """
-    Return a function that gives the tier of each offering in `asked`. `work` also contains offerings whose pools rest.
+    Return a function from each offering in `asked` to its tier. `work` also contains offerings whose pools rest.
     """
     trial = worth_a_trial(facts, work, asked)
     known = best_known(facts, work)
@@ -126,9 +126,7 @@ def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
 
 @once
 def worthwhile_spot(facts: Facts) -> list[Offering]:
-    """
-    Return the spot whose progress costs less per hour than on-demand. On-demand that trains already needs no start.
-    """
+    """Return spot whose progress costs less per hour than on-demand, which needs no start if it trains already."""
     stays, all_work = facts.state.current is not None and not facts.state.current.leaving, horizon_s(facts)
     on_demand = [_price_of_progress(facts, found, all_work, starts=not stays) for found in on_demand_now(facts)]
     limit = min(on_demand, default=inf)
@@ -197,8 +195,7 @@ def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
     """
     Return the seconds that each spot pool is expected to last from now on, at most as long as there is work.
 
-    A gang lasts only until its first member is lost. So it lasts as long as a single instance that is lost `size` times
-    as often.
+    A gang lasts only until its first member is lost: as long as a single instance with `size` times the hazard.
     """
     history, now_s, all_work = market_history(facts), facts.now_s, facts.size * horizon_s(facts)
     return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) / facts.size for found in spot}

@@ -1,17 +1,16 @@
 """
 Decides whether to replace an instance when its cloud warns that it might take it (EC2's rebalance recommendation).
 
-A loss that follows costs training time: the part of a changeover that exceeds the notice; or, without a notice, all of
-the changeover and rework. A move in time saves that. If no loss follows, the move was paid for in vain. The move is
-worth it when
+A move before a loss saves training time: the part of a changeover that exceeds the notice; or, without a notice, the
+whole changeover and the rework. If no loss follows, the cost of the move is wasted. The move pays if
 
     q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time + what it is dearer
                                              + what crosses regions at its start)
 
-The price of time is the price of an hour on demand, because time can be bought at that price. q is the probability that
-a loss follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. No figure is published
-for EC2 (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the
-notice, or along with it); so the prior is an assumption, and a weak one.
+The price of time is the on-demand price, because time can be bought at that price. q is the probability that a loss
+follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. Its prior is a weak assumption,
+because EC2 publishes no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a
+recommendation "can arrive sooner" than the notice, or along with it).
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Move(msgspec.Struct, frozen=True):
     @property
     def because(self) -> str:
         return (
-            f"{self.followed:.0%} likely within {FOLLOWS_WITHIN // timedelta(minutes=1)} min; to be gone by then is "
+            f"{self.followed:.0%} likely within {FOLLOWS_WITHIN // timedelta(minutes=1)} min; to leave before then is "
             f"expected to save {to_the_cent(self.saves_usd)} of time, to stay would save {to_the_cent(self.costs_usd)}"
         )
 
@@ -87,10 +86,7 @@ def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
 
 
 def _acted_on(state: RunState, current: Attempt) -> bool:
-    """
-    Return whether a standby was started for the recommendation. A standby that was refused cost nothing, and another
-    pool may be tried.
-    """
+    """Return whether a standby was started for the recommendation. A refused standby does not count."""
     assert current.rebalance_at is not None
     return any(
         launch.intent.beside == current.number
@@ -149,8 +145,8 @@ def priced(facts: Facts, found: Offering) -> Move | None:
 
 def _saved_s(facts: Facts, starts: list[float]) -> float:
     """
-    Return how many seconds longer a loss stops training than a handover: the part of a start beyond the notice, or all
-    of it.
+    Return how many seconds longer a loss stops training than a handover does: the part of a start that exceeds the
+    notice, or the whole start.
     """
     state, spec = facts.state, facts.spec
     hazard, rework_s = observed_hazard(state, facts.now), rework_max_s(facts) / 2
@@ -165,8 +161,8 @@ def _starts_s(state: RunState) -> list[float]:
     Return the seconds from the request for each instance to its first new step. The first value of the list is an
     assumed one.
 
-    A standby that was ready in time waited for its predecessor: it took no longer than the notice, which is all that
-    matters here.
+    For a standby that was ready in time, the wait for its predecessor is included: the value is at most the notice, and
+    its exact size does not matter here.
     """
     measured = [
         (attempt.trainers[0].started_at - state.asked_last(attempt).intended_at).total_seconds()

@@ -26,8 +26,8 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
     While the work left is unknown, it counts as all that could still be done in time. So no time is left to wait, or to
     try spot.
 
-    If the job names a choice of kinds, times are counted on the kind that keeps the promise, and the price of another
-    kind is the price of the same work there. If no kind is offered on demand, times are counted on the first kind.
+    If the job names a choice of kinds, times are counted on the keeper (`spotrun.policy.deadline_guarantee`), and the
+    price of another kind is the price of the same work there. Without a keeper, times are counted on the first kind.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)
@@ -58,8 +58,8 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
 
 def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: Iterable[Offering]) -> Workload:
     """
-    Return the work on the keeper's kind. A tick on a slower kind uses slack; the loss of a faster kind undoes more
-    work.
+    Return the work left, in time on the keeper. An hour on a slower kind uses up slack; the loss of a faster instance
+    undoes more work.
     """
     work = workload(facts)
     assert work is not None
@@ -76,8 +76,8 @@ def on_demand_usd_per_hour(facts: Facts) -> float:
     Return the price of the cheapest on-demand offering, its commits included; if there is none, the price that spot is
     compared with.
 
-    If the job names a choice of kinds, return the price of an hour's work of the first kind, on the kind that keeps the
-    promise if there is one.
+    If the job names a choice of kinds, return the price of an hour's work of the first kind, on the keeper if there is
+    one.
     """
     kept = keeper(facts)
     if kept is not None:

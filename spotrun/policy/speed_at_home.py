@@ -20,7 +20,6 @@ def is_at_home(state: RunState, attempt: Attempt) -> bool:
 
 @once
 def pace_at_home(facts: Facts) -> Pace | None:
-    """Return the pace measured at home; None if it was not measured."""
     return measured_pace(facts.state, facts.world, lambda attempt: is_at_home(facts.state, attempt))
 
 

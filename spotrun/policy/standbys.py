@@ -1,5 +1,5 @@
 """
-Standbys that fail one after another while training goes on.
+Delays the next standby after several standbys have failed in a row while training continues.
 
 The cause may last (an image, a set-up that no longer installs), and each try costs a boot. So after three failures in a
 row the next request comes after a pause, and each pause is twice as long as the one before.
@@ -25,8 +25,8 @@ FIRST_PAUSE = timedelta(minutes=10)
 """Pause after the third failure in a row."""
 DOUBLINGS_MAX = 8
 """
-Maximum doublings of the pause, which is then as long as a life. An earlier version's ledger may hold hundreds of
-failures.
+Maximum doublings of the pause, which is then as long as a life. The ledger of an earlier version may have hundreds of
+failures, so the pause needs a bound.
 """
 
 
@@ -45,8 +45,8 @@ class FailedStandbys(msgspec.Struct, frozen=True):
     @property
     def sentence(self) -> str:
         return (
-            f"{self.count} standbys in a row failed (the newest: {self.why}; `spotrun logs` has what they said): "
-            f"training goes on, and the next one is requested at {self.when}"
+            f"{self.count} standbys in a row failed (the newest: {self.why}; `spotrun logs` shows their output): "
+            f"training continues, and the next one is requested at {self.when}"
         )
 
 
@@ -55,8 +55,7 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
     Return the standbys of one capacity type that failed while the current attempt trained; None for fewer than three.
 
     Standbys that the market refused or took are left out: they are not evidence about the next boot. A notice resets
-    the count. Then a standby is worth a try in any case, because without one training stands still once the instance is
-    lost.
+    the count: without a standby, training would stand still once the instance is lost, so another try is worth it.
     """
     current = state.current
     if current is None:
@@ -80,7 +79,7 @@ def failing_standbys(state: RunState) -> FailedStandbys | None:
 
 
 def _failed(launch: Launch) -> bool:
-    """Return whether a launch ended before it took over, for a lasting reason: neither the market nor a quota."""
+    """Return whether a launch ended before it took over, and neither the market nor a quota was the reason."""
     denied = launch.closed is not None and launch.closed.cause is Cause.ACCESS
     return denied or stillborn(launch)
 

@@ -1,4 +1,4 @@
-"""Costs of a run besides its instances, for which a budget reserves money: storage and requests."""
+"""Computes the costs of storage and requests, for which a budget reserves money."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import RunState
 
 OBJECTS_ASSUMED = 8
-"""Assumed number of objects of a checkpoint, before the run has made one."""
+"""Assumed number of objects of a checkpoint, until the run has made a checkpoint."""
 ENTRIES_PER_COMMIT = 3
 """Ledger entries per commit: the commit, the retirement of an older one, and a share of all occasional entries."""
 
 
 def storage_reserve(facts: Facts) -> Decimal:
     """
-    Return the price of storing for a month the kept checkpoints and one more, at the newest one's size; stored set-ups;
-    and the files of the script.
+    Return the price of a month's storage of the kept checkpoints and one more (each as large as the newest), of stored
+    set-ups, and of the files of the script.
     """
     state = facts.state
     packed_bytes = sum(one.setup.packed_bytes for one in state.packed)
@@ -37,7 +37,7 @@ def _kept_bytes(facts: Facts) -> int:
 
 
 def requests_usd(state: RunState) -> Decimal:
-    """Return what the store has charged for requests so far, or slightly more."""
+    """Return an upper estimate of the cost of the store's requests so far."""
     prices = state.created.storage
     puts = sum(commit.event.puts for commit in state.commits) + len(state.entry_times)
     puts += sum(outputs.event.objects for outputs in state.all_outputs())

@@ -1,8 +1,8 @@
 """
-Chooses the subnet to start in: the best of its zone, until an instance there has ended before its agent took over.
+Chooses the subnet to start in: the best of the zone; after a stillborn instance another subnet, then another zone.
 
 A subnet may lack a route, so that no instance in it can install what its agent needs. Then each launch there would pay
-for a machine that never trains. So another subnet of the zone comes next, and then another zone.
+for a machine that never trains.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spotrun.policy.launches import rejected, stillborn
 from spotrun.run.state import Launch, RunState
 
 AVOIDED_FOR = timedelta(hours=1)
-"""Run time for which a zone comes last after its newest instance was stillborn, if it lacks another subnet."""
+"""Run time for which a zone without another subnet comes last after its newest instance was stillborn."""
 
 
 def surrounded(state: RunState, offering: Offering) -> Offering:
-    """Return `offering` with the image and the subnet that a launch would use now."""
+    """Return `offering` with the image and the subnet of a launch now."""
     found = with_good_image(state, offering)
     failed = _failed_subnets(state)
     subnet = next((each for each in found.subnets if each not in failed), found.subnet)

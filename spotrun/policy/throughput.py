@@ -1,10 +1,10 @@
 """
-Speed of each kind of a choice: from published figures at first, then from the measurements of this run.
+Estimates the speed of each kind of a choice: from published figures at first, then from the measurements of this run.
 
 Only ratios of published figures count. Each figure may be wrong by a factor of up to PUBLISHED_DOUBT either way, and
 all such factors are equally likely: this gives the spread of the logarithm of each speed. Once one kind was measured,
-its measured steps per second turn the published ratios into speeds of the other kinds for this training. For a measured
-kind, only its own steps count.
+its steps per second and the published ratios give the speeds of the other kinds. For a measured kind, only its own
+steps count.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Speed(msgspec.Struct, frozen=True):
 
     @property
     def low(self) -> float:
-        """The lower end of an interval that holds the truth in 19 of 20 cases."""
+        """The lower end of the interval that contains the true speed in 19 of 20 cases."""
         return self.times * exp(-2 * self.spread)
 
     @property
@@ -113,7 +113,7 @@ def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering
 
 def of_first_choice(facts: Facts, first: Offering) -> tuple[Sequence[Offering], float]:
     """
-    Return the offerings of the same kind as `first`, and that kind's expected speed as a multiple of the first kind's.
+    Return the offerings of the kind of `first`, and that kind's expected speed as a multiple of the first kind's speed.
     """
     kind, offerings = kind_of(facts, first), facts.world.offerings
     if kind is None:

@@ -1,32 +1,34 @@
 """
-Chooses a kind to try although another kind is known, or believed, to be cheaper.
+Chooses a kind to try, to learn its speed, although another kind is known or believed to be cheaper.
 
-Only a kind that was tried has a known speed. A trial of kind j while kind i is the best known may save
+A trial of kind j while kind i is the best known may save
 
     E[max(0, c_i - c_j)] * work left            c = dollars for the work of an hour on the first kind
 
-where the logarithm of c_j has the spread of the belief about j's speed; if the two kinds' intervals do not overlap,
-that is next to nothing. If there is a deadline, a speed that would be late saves nothing. If j turns out to be dearer,
-the trial and the way back were paid for in vain.
+where the logarithm of c_j has the spread of the belief about j's speed; if the two kinds' intervals do not overlap, the
+saving is close to 0. If there is a deadline, a speed that would be late saves nothing. If j turns out to be dearer, the
+cost of the trial and of the way back is wasted.
 
-At an interruption the changeover to j is paid anyway. While an instance trains it is not, and the trial could wait for
-the next interruption. So the saving until then has to pay for the start that waiting would spare. If the run is on
-demand now, the next start will be on spot, where the same trial costs far less; so the saving until then has to pay for
-the whole trial.
+At an interruption, a start has to be paid in any case, so the trial costs no start. While an instance trains, the trial
+could wait for the next interruption: so the saving until then has to exceed the cost of the start. If the run is on
+demand now, the next start will be on spot, where the same trial costs far less: so the saving until then has to exceed
+the cost of the whole trial.
 
 The expected loss of a trial counts: its start, the way back if j is dearer, and the share of the cost in between that
 does not buy progress.
 
-Among several kinds, the first to try has the lowest reserve: the cost of a known kind at which the trial would not pay
-any more. To search in that order and to stop when the best known is below all reserves is optimal (Weitzman 1979,
+The *reserve* of a kind is the cost of a known kind below which the trial would not pay. The kind with the lowest
+reserve is tried first; trials end when the best known cost is below all reserves. That is optimal (Weitzman 1979,
 Optimal search for the best alternative).
 
-All trials together are expected to lose no more than EXPLORED of the run's cost, way back included. The first kind of
-the list is what a job would have requested without a choice. So a trial of the first kind is never too dear. If the
-first kind is the best known, no trial of another kind may lose more than that share, even if it makes no progress. And
-the run does not begin with a kind that costs more an hour than the first kind, unless that kind is almost certainly
-cheaper, or its possible loss is within that share. If there is a deadline, a trial also has to leave time to finish,
-whatever its outcome.
+All trials together are expected to lose at most EXPLORED of the run's cost, way back included. The first kind of the
+list is what a job would have requested without a choice, so these limits apply relative to it:
+
+- a trial of the first kind is always allowed
+- if the first kind is the best known, no trial of another kind may lose more than EXPLORED, even without any progress
+- the run does not begin with a kind that costs more an hour than the first kind, unless that kind is almost certainly
+  cheaper for the same work, or its possible loss is within EXPLORED
+- if there is a deadline, a trial has to leave time to finish, whatever its outcome
 """
 
 from __future__ import annotations
@@ -58,9 +60,7 @@ Work = Mapping[Offering, float]
 
 class KindTrial(msgspec.Struct, frozen=True):
     """
-    A kind that is worth a try, with the expected saving, and the loss if it turns out dearer.
-
-    If the best known kind cost no more than `reserve_usd`, the trial would not pay.
+    A kind that is worth a try, with the expected saving, the loss if it turns out dearer, and its reserve.
     """
 
     kind: Kind
@@ -98,21 +98,20 @@ class Until(msgspec.Struct, frozen=True):
 
 def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = None) -> KindTrial | None:
     """
-    Return the first trial to make of an unknown kind among those in `asked`; None if no trial pays, or the work left is
-    unknown. `until` is None if an instance starts anyway.
+    Return the trial of an unknown kind in `asked` to make first; None if no trial pays, or the work left is unknown.
+    `until` is None if an instance starts in any case.
     """
     return min(_trials(facts, work, asked, until), key=lambda trial: trial.reserve_usd, default=None)
 
 
 def best_known(facts: Facts, work: Work) -> Kind | None:
-    """Return the cheapest measured kind that may be requested; None if no such kind was measured."""
+    """Return the cheapest measured kind that may be requested; None if there is none."""
     cheapest = cheapest_of_kinds(facts, work)
     known = (kind for kind in cheapest if speeds(facts)[kind].measured is not None)
     return min(known, key=lambda kind: work[cheapest[kind]], default=None)
 
 
 def cheapest_of_kinds(facts: Facts, work: Work) -> dict[Kind, Offering]:
-    """Return, for each kind, the offering that costs least for the same work."""
     found: dict[Kind, Offering] = {}
     for offering in sorted(work, key=work.__getitem__, reverse=True):
         if (kind := kind_of(facts, offering)) is not None:
@@ -152,10 +151,7 @@ def _spread(facts: Facts, one: Kind, other: Kind) -> float:
 
 
 def expected_gain(known: float, believed: float, spread: float, most: float = inf) -> float:
-    """
-    Return E[max(0, known - x)] for an x whose logarithm is normal with median `believed`. An x above `most` counts as
-    no gain.
-    """
+    """Return E[max(0, known - x)] for a log-normal x with median `believed`; an x above `most` gains nothing."""
     if min(known, believed, most) <= 0:
         return 0.0
     edge = log(min(known, most) / believed) / spread
@@ -191,8 +187,7 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the cost of the start of `tried`; at an interruption, only what it costs beyond the start that is paid for
-    anyway.
+    Return the cost of the start of `tried`; at an interruption, only the part that exceeds the start of `known`.
     """
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)

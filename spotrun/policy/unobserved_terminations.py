@@ -1,14 +1,14 @@
 """
 Estimates the end of an instance that the cloud no longer lists, if no runner observed its end.
 
-A cloud forgets an instance about an hour after its end. A runner that was away for longer records the earliest moment
-by which the instance may have been over. The entry names that moment's source; `spotrun bill --correct` enters the
-cloud's own figure later.
+A cloud stops listing an instance about an hour after its end. A runner that was away for longer records the earliest
+moment by which the instance may have ended. The entry names the source of that moment; `spotrun bill --correct` enters
+the cloud's figure later.
 
-The last heartbeat is such a moment if something ended the instance: its agent, which reports that, or the cloud, which
-takes spot. An on-demand instance that falls silent in the middle of its training is not known to be over: a machine
-that hangs is billed until its time-to-live. A spot instance that hangs is billed too, but it cannot be distinguished
-from a spot instance that was taken.
+The last heartbeat is such a source if the agent has reported the end, or if the instance is spot, which the cloud may
+have taken. An on-demand instance that falls silent in the middle of its training may hang, and a machine that hangs is
+billed until its time-to-live ends. A spot instance that hangs is billed too, but cannot be distinguished from a spot
+instance that was taken.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 
 POWER_OFF_GRACE = timedelta(minutes=3)
-"""Time that an instance whose attempt is over has to power itself off; after that a runner ends it."""
+"""Time within which an instance powers itself off after its attempt; after that a runner ends it."""
 HEARTBEATS_APART = timedelta(seconds=30)
 """
-Upper bound of the time between two heartbeats: an agent heard this shortly before a moment still ran at that moment.
+Upper bound of the time between two heartbeats: if a heartbeat is this recent at some moment, the agent still ran then.
 """
 
 
 def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
-    """Return the event for the end of a recorded instance, as far as it is known."""
     recorded = facts.state.member(name).recorded
     assert recorded is not None
     ended_at, bound = min(_bounds(facts, name))
@@ -53,8 +52,8 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
 
 def over_by(state: RunState, name: MemberName) -> datetime | None:
     """
-    Return the moment by which an instance had time to power off by itself, or to be taken by a cloud that gave it
-    notice (protocol 15). None while its attempt goes on, or while it waits for the next attempt.
+    Return the moment by which an instance has powered itself off, or was taken after a notice (protocol 15). None
+    during its attempt, or while it waits for the next attempt.
     """
     if not has_left(state, name):
         return None
@@ -66,10 +65,7 @@ def over_by(state: RunState, name: MemberName) -> datetime | None:
 
 
 def has_left(state: RunState, name: MemberName) -> bool:
-    """
-    Return whether the member's attempt is over, and no other attempt will name it. Once the run has ended, no member
-    waits.
-    """
+    """Return whether the member's attempt is over, and no other attempt will use the member."""
     if state.of_gangs and state.terminal is not None:
         return True
     attempt = state.attempt_of(name)
@@ -106,7 +102,7 @@ def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
     """
     Return the last sign of life of the member's agent; None if there was none.
 
-    An entry counts too, if no heartbeat got through after it. For a gang, only the lead writes the entries of an
+    An entry that is newer than the last heartbeat counts too. For a gang, only the lead writes the entries of an
     attempt.
     """
     heard_at, attempt = facts.world.heard.get(name), facts.state.attempt_of(name)

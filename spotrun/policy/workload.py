@@ -1,4 +1,4 @@
-"""Estimates the work left from measurements: the pace of the steps so far, and the number of steps that remain."""
+"""Estimates the work left, from the measured pace and the number of steps that remain."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ class Workload(msgspec.Struct, frozen=True):
     """
     The training that is left, in seconds on one instance; at worst it takes `doubt_s` more. No value exceeds ten years.
 
-    If the run may choose between kinds of instances, the instance is of the first kind. If the user owns a machine, the
-    instance is one in the cloud.
+    The instance is in the cloud, even if the user owns a machine, and of the first kind, if the run may choose kinds.
 
     `done_s` is the work done already, `rework_s` the most that one loss without notice undoes.
     """

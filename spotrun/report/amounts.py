@@ -1,10 +1,10 @@
 """
-Dollars in tables: the amounts shown add up to the sums shown, in each row and in each column.
+Rounds dollars in tables so that the amounts shown add up to the sums shown, in each row and in each column.
 
-Each amount is rounded up or down to the same decimals, and zero stays zero. Statistical offices choose where to round
-up by the same method (B. D. Causey, L. H. Cox, L. R. Ernst, "Applications of Transportation Theory to Statistical
-Problems", JASA 80, 1985): amounts that still have a remainder form a cycle through rows and columns. Along the cycle
-the remainders are shifted, alternately up and down, until one of them is gone. So all sums stay.
+Each amount is rounded up or down to the same decimals, and zero stays zero. The amounts that still have a remainder
+form cycles through rows and columns. Along a cycle the remainders are shifted, alternately up and down, until one of
+them is zero; so all sums stay the same. Statistical offices use this method (B. D. Causey, L. H. Cox, L. R. Ernst,
+"Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _shift_rests(table: list[list[int]], unit: int) -> None:
 
 
 def _nearest(amount: int, unit: int) -> int:
-    """Return the nearest multiple of `unit`; the even one of two, as Decimal does."""
+    """Return the nearest multiple of `unit`; of two equally near, the even multiple, as Decimal does."""
     return round(Fraction(amount, unit)) * unit
 
 

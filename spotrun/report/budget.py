@@ -1,4 +1,4 @@
-"""A budget in words: how much is spent, and when the run will pass the limit."""
+"""Formats a run's budget: how much is spent, and when the run will pass the limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spotrun.run.state import RunState
 def budget_forecast(
     state: RunState, summary: RunSummary, now: datetime, epochs_total: int | None = None
 ) -> BudgetForecast | None:
-    """Return the forecast for a run's budget; None for a run without one."""
+    """Return the forecast for a run's budget; None for a run without a budget."""
     budget_usd = state.created.budget_usd
     return None if budget_usd is None else forecast_spending(summary, budget_usd, now, epochs_total)
 

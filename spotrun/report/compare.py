@@ -54,7 +54,6 @@ class ComparedRun:
 
     @cached_property
     def money(self) -> Money:
-        """The run's dollars, as in its own report."""
         return money(self.summary)[-1]
 
 
@@ -71,10 +70,7 @@ def _ratio(summary: RunSummary, first: RunSummary) -> float | None:
 
 
 def warnings(runs: Sequence[ComparedRun]) -> list[str]:
-    """
-    Return a sentence for each group of runs that differ from the first in the same way: their bills pay for different
-    work.
-    """
+    """Return a warning for each group of runs whose work differs from the first run's in the same way."""
     by_difference: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
         if run.unlike_first:
@@ -97,10 +93,7 @@ def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
 
 
 def trend(summaries: Sequence[RunSummary]) -> str:
-    """
-    Return how key figures changed over the runs of one name, oldest first: one line for each, with the change since the
-    first run.
-    """
+    """Return a line for each key figure of the runs of one name, oldest first, with the change since the first."""
     alike = len({run.time_scale for run in summaries}) == 1
 
     def mark(run: RunSummary) -> str:
@@ -141,7 +134,7 @@ def csv(summaries: Sequence[RunSummary]) -> str:
 
 
 def markdown(summaries: Sequence[RunSummary], *, with_trend: bool = False) -> str:
-    """Return the table of `show` as Markdown, for a pull request or a wiki; below it, how key figures changed."""
+    """Return the table of `show` as Markdown; `with_trend` adds the trend below."""
     runs = comparison(summaries)
     rows = [["", *(run.title for run in runs)], ["---", *("---:" for _ in runs)]]
     rows += [
@@ -155,12 +148,12 @@ def markdown(summaries: Sequence[RunSummary], *, with_trend: bool = False) -> st
 
 
 def _cell(text: str) -> str:
-    """Escape Markdown's signs, so that a name cannot become a link, a picture or a tag."""
+    """Escape Markdown's special characters, so that a name cannot become a link, a picture or a tag."""
     return _SIGNS.sub(r"\\\g<0>", text)
 
 
 def assumptions(summaries: Sequence[RunSummary]) -> str:
-    """Return the assumptions behind the figures, each once. An assumption that not all runs share names its runs."""
+    """Return the assumptions behind the figures, each once, with the names of its runs unless all runs share it."""
     holders: dict[str, list[str]] = {}
     for summary in summaries:
         for part in plain(summary.assumptions).split("; "):

@@ -1,4 +1,4 @@
-"""Describes each event in a sentence for people. Control characters in text from outside are made visible here."""
+"""Describes each event in a sentence for people. Control characters in text from outside are made visible."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
 
 
 def timestamp(at: datetime) -> str:
-    """
-    Return the moment in the form that begins a line about a run: `11-22 02:10:05`. The date matters, because a run may
-    last for days.
-    """
+    """Return the moment as a line about a run begins with it: `11-22 02:10:05`."""
     return f"{at:%m-%d %H:%M:%S}"
 
 
@@ -142,8 +139,7 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
 
 def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
     """
-    Return the sentence of the event. `clock` is the text after its moment, for places that show no other moment next to
-    it.
+    Return the sentence of the event. `clock` is the text after its time (such as ` UTC`), where no other time is shown.
     """
     return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 
@@ -153,7 +149,7 @@ def _resumed(event: ev.ResumedFrom) -> str:
         return "beginning at the start: there is no checkpoint to resume from"
     skipped = f"; {len(event.skipped)} newer could not be used" if event.skipped else ""
     if event.in_place:
-        return "beginning again with the files as they stand on this instance"
+        return "beginning again with the files that are on this instance"
     if not event.step:
         return f"resuming with the files of checkpoint {event.commit}{skipped}"
     return f"resuming from step {event.step:,} (epoch {event.epoch + 1}){skipped}"
@@ -185,7 +181,7 @@ def _training_started(event: ev.TrainingStarted) -> str:
     if event.unprotected:
         return f"unprotected: {UNPROTECTED}; {PROTECT}"
     if event.began_at is not None:
-        return "the command runs, and says nothing of steps"
+        return "the command runs, and reports no steps"
     return f"training: first new step {event.step:,} is done"
 
 
@@ -255,8 +251,5 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
 
 
 def printable(text: str) -> str:
-    """
-    Return text of several lines without characters that could move a cursor or change a colour; tabs and line ends are
-    kept.
-    """
+    """Return text without characters that could move a cursor or change a colour; keep tabs and line ends."""
     return _UNPRINTABLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))

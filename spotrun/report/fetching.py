@@ -39,7 +39,7 @@ class Bytes:
 
 
 def kept_back(files: Sequence[OutputFile]) -> list[Fetched]:
-    """Return the files that a fetch leaves in the store because of their names, whichever folder it writes to."""
+    """Return the files whose names a fetch refuses in every folder."""
     reasons = [(file, unfetched(file.path)) for file in files]
     return [
         Fetched(file, Outcome.REFUSED if reason.is_refused else Outcome.LEFT, reason)
@@ -90,11 +90,11 @@ def text(
         if each.kept_as
     ]
     lines += [
-        f"{plain(file.path)} here is not as fetch has written it, and stays; --force replaces it"
+        f"{plain(file.path)} here was changed, or not written by fetch, and is kept; --force replaces it"
         for file in changed[:SHOWN_MAX]
     ]
     if len(changed) > SHOWN_MAX:
-        lines.append(f"so do {len(changed) - SHOWN_MAX:,} more")
+        lines.append(f"{len(changed) - SHOWN_MAX:,} more are kept for the same reason")
     lines += _not_fetched([each for each in found if each.outcome in (Outcome.LEFT, Outcome.REFUSED)])
     where = plain(str(folder))
     here = f"; {count_of(len(same), 'file')} already there" if same else ""
@@ -109,7 +109,7 @@ def text(
 
 
 def _not_fetched(found: Sequence[Fetched]) -> list[str]:
-    """Return lines on files that were not fetched, because tools would obey files of such names."""
+    """Return lines on files that were not fetched, because tools would run or obey files of such names."""
     lines = [f"not fetched: {plain(each.file.path)}: {each.problem}" for each in found[:SHOWN_MAX]]
     return [*lines, f"not fetched: {len(found) - SHOWN_MAX:,} more"] if len(found) > SHOWN_MAX else lines
 
@@ -143,7 +143,7 @@ def as_json(
 ) -> dict[str, Any]:
     """
     Return the files for programs. A file in `found` also has `outcome`, `problem` and `kept_as`. Times are wall-clock
-    times, like those of files.
+    times, like the times of files.
     """
     became = {
         each.file.path: {"outcome": each.outcome, "problem": each.problem or None, "kept_as": each.kept_as or None}
@@ -173,4 +173,4 @@ def why_nothing(state: RunState, typed: str) -> str:
     """Return what to do if a run has no stored files."""
     if state.terminal is None:
         return f"try later: the first are stored minutes after the script has written them (`spotrun logs {typed}`)"
-    return "let the script write into the folder that it begins in, and `outputs` of the job name what it writes"
+    return "let the script write into its work folder, and let `outputs` of the job name the files"

@@ -41,7 +41,7 @@ def fold(line: str, width: int | None, indent: int = 0) -> list[str]:
     """
     Return one line as several of at most `width` columns, folded between words; unchanged if `width` is None.
 
-    A word that is wider than that is folded inside. Wide characters count two columns.
+    A word wider than `width` is split. Wide characters count two columns.
     """
     return [line] if width is None or cell_len(line) <= width else list(_folded(line, width, min(indent, width // 2)))
 
@@ -62,7 +62,7 @@ def _folded(text: str, width: int, indent: int) -> Iterator[str]:
 
 
 def _end(line: str, width: int) -> int:
-    """Return how many characters fit in `width` columns; at least enough for one that is not a space."""
+    """Return how many characters fit in `width` columns; at least enough for one character that is not a space."""
     end = len(line) - len(line.lstrip()) + 1
     while end < len(line) and cell_len(line[: end + 1]) <= width:
         end += 1

@@ -1,4 +1,4 @@
-"""Changes that no checkpoint of a run holds, for programs and in words."""
+"""Formats gaps, the changes that no checkpoint of a run holds, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def for_programs(gaps: Iterable[Gap]) -> list[dict[str, Any]]:
 
 
 def in_words(gap: Told) -> str:
-    since = f"; {count_of(gap['resumes'], 'resume')} since then went on without it" if gap["resumes"] else ""
+    since = f"; {count_of(gap['resumes'], 'resume')} since then continued without it" if gap["resumes"] else ""
     return f"{gap['place']} ({gap['what']}) has changed by step {gap['step']:,} and is in no checkpoint{since}"
 
 
 def briefly(gaps: Sequence[Told]) -> list[str]:
-    """Return a line for each of the first `SHOWN` gaps, and one that counts the others."""
+    """Return a line for each of the first `SHOWN` gaps, and a line that counts the others."""
     more = len(gaps) - SHOWN
     return [*map(in_words, gaps[:SHOWN]), *([f"{more} more in `spotrun why`"] if more > 0 else [])]

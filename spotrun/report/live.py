@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a live screen on a terminal, plain lines elsewhere."""
+"""Shows a run until it ends: a live screen on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BAR_WIDTH, BAR_WIDTH_MIN = 40, 10
 PLAIN_EVERY_S = 10.0
 """Seconds of system time between two progress lines if nothing else happens."""
 NEWS_EVERY_S = 1.0
-"""Seconds of system time between two progress lines while something new holds up the run."""
+"""Seconds of system time between two progress lines if there is a new reason why the run is held up."""
 
 
 def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Tick]:
@@ -58,7 +58,7 @@ class _Watching:
 
 
 class PlainView(_Watching, View[Tick]):
-    """Prints a line for each event, and a progress line now and then: soon if something new holds up the run."""
+    """Prints a line for each event, and a progress line every few seconds."""
 
     _printed = 0
     _progress_at = 0.0
@@ -93,7 +93,6 @@ class LiveView(_Watching, Screen[Tick]):
         Screen.__init__(self, Console(), refresh_per_second=4, transient=False)
 
     def render(self, tick: Tick) -> RenderableType:
-        """Return the screen for one tick."""
         summary = summarise(tick.state, self._clock.now())
         facts = Group(self._head(tick), self._bar(tick.status), self._facts(tick, summary))
         return Group(facts, self._events(tick.state, self.height - len(self._console.render_lines(facts))))

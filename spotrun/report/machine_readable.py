@@ -1,8 +1,8 @@
 """
-A run's account for programs: JSON and CSV. Dollars are decimal strings, times are seconds, epochs count from 1. An
-attempt is identified by the number of its entry in the ledger; people see it as attempt 1, 2, 3.
+Formats a run's account for programs, as JSON and CSV. The keys do not change, because other programs read them.
 
-The keys do not change: other programs read them.
+Dollars are decimal strings, times are seconds, epochs count from 1. An attempt is identified by the number of its entry
+in the ledger; people see it as attempt 1, 2, 3.
 """
 
 from __future__ import annotations
@@ -77,10 +77,7 @@ def figures(account: Account) -> dict[str, Any]:
 
 
 def _interruption(found: Interruption) -> dict[str, Any]:
-    """
-    Return the figures of an interruption. A figure is None without a notice, a checkpoint to resume from, or a new step
-    yet.
-    """
+    """Return an interruption's figures; None for a figure that lacks a notice, a checkpoint or a new step."""
     return {
         "attempt": found.attempt,
         "members": max(1, len(found.members)),
@@ -102,7 +99,7 @@ def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
 
 
 def report_csv(summary: RunSummary) -> str:
-    """Return a row for each completed epoch, one for the rest under its name, one for the total."""
+    """Return a row for each completed epoch, a row for the rest, and a row for the total."""
     whole = report(summary)
     total = {**whole["total"], "epoch": "total"}
     rows = [*whole["epochs"], {**whole["unfinished"], "epoch": summary.rest_name}, total]

@@ -1,4 +1,4 @@
-"""The load of a run's machines, for its report and for programs."""
+"""Formats the load of a run's machines, for its report and as JSON."""
 
 from __future__ import annotations
 
@@ -38,10 +38,7 @@ def whole_report(summary: RunSummary, machines: Iterable[TypeUse], calls: Runner
 
 
 def for_programs(found: Iterable[TypeUse]) -> list[dict[str, Any]]:
-    """
-    Return the shares for programs. A share is None if it is unknown, for example for a machine without a GPU, or for a
-    command, which has no loaders.
-    """
+    """Return the shares for programs; None for an unknown share, such as the GPU's on a machine without a GPU."""
     return [
         {
             "instance_type": plain(each.instance_type),

@@ -1,4 +1,4 @@
-"""The current state of each member of a gang. Pure."""
+"""Describes what each member of a gang does now. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next step of a run, and why: a sentence computed from its ledger, its specification and the time."""
+"""Describes a run's next step, and the reason, from its ledger, its specification and the time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from spotrun.spec.model import RunSpec
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
     """
-    Return the sentence, followed by the name of a full quota, if any; "" once the run has ended. `no_room` is the
-    reason why the store has no room; "" if it has room.
+    Return the run's next step as a sentence, followed by the name of a full quota, if any; "" once the run has ended.
+    `no_room` is the reason why the store has no room; "" if it has room.
     """
     coming = _coming(state, spec, now, no_room)
     full = "" if state.stop_requested or not coming else full_quota(state, now)
@@ -34,7 +34,7 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
 
 
 def left_undone(coming: str, run: str, created: RunCreated) -> str:
-    """Return the sentence for a run that lacks a runner; `coming` is its next step. Commands find the run by `run`."""
+    """Return the sentence for a run that lacks a runner; `coming` is its next step. Users type `run` for the run."""
     if created.is_bench:
         return f"has no runner, and the bench that it measured for is over: `spotrun down {run}` ends it"
     command = f"`spotrun resume {run}`"

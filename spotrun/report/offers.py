@@ -1,6 +1,6 @@
 """
-The offerings that were considered, with the chosen one ticked, on one screen: a launch shows them and waits for an
-answer.
+Shows the offerings that were considered, with a tick at the chosen offering, on one screen, before a launch asks for
+confirmation.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def offerings_table(
     offerings: Sequence[Offering], chosen: Offering, work: Mapping[Offering, Decimal] = NO_CHOICE
 ) -> RenderableType:
     """
-    Return a table of the first `ROWS_MAX` offerings in their order, and the chosen one; the last line counts the
-    others.
+    Return a table of the first `ROWS_MAX` offerings in their order, and of the chosen offering; the last line counts
+    the others.
 
     If the job names a choice of kinds, `work` has the expected price on each offering of an hour's training on the
     first kind.

@@ -1,4 +1,4 @@
-"""A table of all runs. It loads little, because people call it often."""
+"""Builds the table of `spotrun status`. Imports little, because people call it often."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ Rows = Sequence[dict[str, Any]]
 
 
 def table(rows: Rows) -> FiguresTable:
-    """Return a row for each run."""
     heads = ("run", "state", "step", "epochs", "lost", "cost", "started\n(UTC)")
     made = FiguresTable("", heads, texts=(0, 1), gap=2)
     for row in rows:
@@ -54,7 +53,7 @@ def _members(found: Rows) -> list[str]:
 
 
 def _of_command(row: dict[str, Any]) -> Iterator[str]:
-    """Yield notes on a command: its price is by the hour, because it has no epochs; and it may keep nothing."""
+    """Yield notes on a command: its price by the hour, because it has no epochs; and a warning if it keeps nothing."""
     if row.get("usd_per_kept_hour"):
         yield f"a kept hour cost {dollars(Decimal(row['usd_per_kept_hour']))}"
     if row.get("unprotected"):
@@ -64,7 +63,7 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
 
 
 def prices(rows: Rows) -> list[str]:
-    """Return a line of bars for each run that goes on: its hourly price so far."""
+    """Return a line of bars for each run that has not ended: its hourly price so far."""
     by_run = {row["run"]: row.get("prices_usd_per_hour", []) for row in rows if row.get("next")}
     drawn = {
         run: sparkline([None if each is None else Decimal(each) for each in found]) for run, found in by_run.items()

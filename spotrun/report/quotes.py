@@ -1,4 +1,4 @@
-"""`spotrun offers` as text and as JSON: the offerings of a cloud, with their prices."""
+"""Formats `spotrun offers`: the offerings of a cloud with their prices, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def quotes_table(found: Quotes, order: Order) -> FiguresTable:
 
 
 def _alike(quotes: Sequence[Quote]) -> list[list[Quote]]:
-    """Return groups of quotes that share a row: on demand, the zones of a region cost the same."""
+    """Return groups of quotes that share a row, because on demand the zones of a region cost the same."""
     groups: dict[object, list[Quote]] = {}
     for quote in quotes:
         offering = quote.offering

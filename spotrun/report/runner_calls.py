@@ -1,4 +1,4 @@
-"""The cost of calling a run's runner, if the runner is a function in the cloud: in words, and for programs."""
+"""Formats the cost of calling a run's runner, if the runner is a function in the cloud, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hourly price over the time of a run, as one line of small bars."""
+"""Draws the hourly price over the time of a run as one line of small bars."""
 
 from __future__ import annotations
 

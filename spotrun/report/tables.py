@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 FOLDED_MIN = 12
-"""Width below which a text column is not narrowed while another column can be."""
+"""Minimum width to which a text column is narrowed while another column can still be narrowed."""
 
 
 def plain(text: str, limit: int = 2000) -> str:
@@ -29,10 +29,7 @@ def plain(text: str, limit: int = 2000) -> str:
 
 
 def dollars(amount_usd: Decimal | None) -> str:
-    """
-    Return `$0.0123`, `$12.35`; a dash for zero or None. For amounts that are parts of one another, use
-    `report.amounts`.
-    """
+    """Return `$0.0123`, `$12.35`; a dash for zero or None. Amounts with a sum need `report.amounts` instead."""
     if not amount_usd:
         return NOTHING
     if abs(amount_usd) < Decimal("0.00005"):
@@ -65,7 +62,7 @@ def short_duration(duration: timedelta) -> str:
 
 
 def optional_duration(duration: timedelta | None, otherwise: str) -> str:
-    """Return the duration in the same form, or `otherwise` for None. A duration of zero is `0s`."""
+    """Return `short_duration`, or `otherwise` for None. A duration of zero is `0s`."""
     if duration is None:
         return otherwise
     return short_duration(duration) if duration >= timedelta(seconds=0.05) else "0s"
@@ -73,17 +70,13 @@ def optional_duration(duration: timedelta | None, otherwise: str) -> str:
 
 def percent(share: float | None) -> str:
     """
-    Return a share in percent; a dash for None, and for a loss of more than ten times the amount to compare with,
-    because such a figure means nothing.
+    Return a share in percent; a dash for None, and for less than -1000 %, because such a figure means nothing.
     """
     return NOTHING if share is None or share < -10 else f"{round(share * 100)}%"
 
 
 def scale_mark(time_scale: float) -> str:
-    """
-    Return ` (20×)` if run time passed 20 times as fast as the wall clock, because the figure may stand next to others;
-    "" for wall-clock time.
-    """
+    """Return ` (20×)` if run time passed 20 times as fast as the wall clock; "" for wall-clock time."""
     return "" if time_scale == 1 else f" ({time_scale:g}×)"
 
 
@@ -93,7 +86,7 @@ def count(number: int) -> str:
 
 class Row(NamedTuple):
     """
-    A row of a table. `style` is a rich style. `ends` means that an empty line follows, unless the row is the last.
+    A row of a table. `style` is a rich style. If `ends`, an empty line follows, unless the row is the last.
     """
 
     cells: tuple[str, ...]
@@ -177,7 +170,7 @@ class FiguresTable:
         return [Block(self._narrowed(natural, least, group, width), 1) for group in self._groups(least, width)]
 
     def _groups(self, least: Sequence[int], width: int) -> list[list[int]]:
-        """Return groups of columns: as many side by side as fit, but at least one next to the repeated ones."""
+        """Return groups of columns: as many as fit side by side, but at least one next to the repeated columns."""
         leading = list(range(self._repeated))
         groups = [leading]
         for column in range(self._repeated, len(least)):
@@ -221,8 +214,7 @@ def _total(widths: Collection[int], gap: int) -> int:
 
 def print_figures(what: RenderableType, console: Console | None = None) -> None:
     """
-    Print `what` as it is, without reading markup and without cropping lines. It is folded on a terminal, and left whole
-    for programs.
+    Print `what` without reading markup and without cropping lines. Lines are folded on a terminal, not for programs.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""`spotrun report RUN` as text: the cost of each epoch, where the time went, and the savings."""
+"""Formats `spotrun report RUN` as text: the cost of each epoch, where the time went, and the savings."""
 
 from __future__ import annotations
 
@@ -108,7 +108,6 @@ def _cost_cells(account: Account, shown: Money) -> list[str]:
 
 
 def time_table(summary: RunSummary) -> FiguresTable:
-    """Return the wall time of each epoch, and its downtime by cause."""
     headers = ["wall", "training", *(str(kind) for kind in DOWNTIME)]
     cells = [_time_cells(account) for account in (*summary.epochs, summary.rest, summary.total)]
     return _filled(figures_table("Where the time went", "epoch", headers), summary, cells)
@@ -154,7 +153,6 @@ def interruption_cells(found: Interruption, summary: RunSummary) -> list[str]:
 
 
 def goodput(summary: RunSummary) -> str:
-    """Return the share of the paid time that was training."""
     total = summary.total
     trained = short_duration(total.size * total.productive)
     paid = f"Goodput {percent(total.goodput)}: {trained} of {short_duration(total.paid)} paid"
@@ -202,7 +200,7 @@ def _without_price(total: Account) -> str:
 
 
 def at_home(summary: RunSummary) -> str:
-    """Return a line with the cost of the user's own machine (wear and power). It is separate: no bill has it."""
+    """Return a line with the cost of the user's own machine (wear and power), which is not on any bill."""
     total = summary.total
     hours = f"{total.own_paid / timedelta(hours=1):.2f} h"
     share = percent(float(total.own_paid / total.paid))

@@ -13,11 +13,11 @@ from spotrun.run.state import Launch, RunState
 
 
 def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
-    """Return one line about a run that has a runner. Commands find the run by `run`."""
+    """Return one line about a run that has a runner. Users type `run` for the run."""
     if state.stop_requested:
-        return f"{run} has to stop, and {runner} sees to it. `spotrun down {run}` ends it now"
+        return f"{run} has to stop, and {runner} stops it. `spotrun down {run}` ends it now"
     return (
-        f"{run} goes on already ({status_word(state)}), and {runner} attends to it. "
+        f"{run} has not ended ({status_word(state)}), and {runner} attends to it. "
         f"`spotrun logs {run} -f` shows it, `spotrun stop {run}` ends it"
     )
 
@@ -25,15 +25,18 @@ def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
 def blind(why: str, since: datetime, now: datetime, clock: str) -> str:
     """Return one line about a runner that gets no answer from the cloud; `why` includes the remedy."""
     lasts = span(max(0.0, (now - since).total_seconds()))
-    return f"its runner sees nothing of the cloud since {since:%a %H:%M:%S} {clock}, {lasts} ago: {why}"
+    return f"its runner has had no answer from the cloud since {since:%a %H:%M:%S} {clock}, {lasts} ago: {why}"
 
 
 def left_alone(run: str, state: RunState) -> str:
     """Return one line on the run's outcome, its running instances, and what to type."""
     if state.terminal is not None:
-        what, advice = f"{run} has ended ({state.terminal.outcome})", f"`spotrun down {run}` makes sure of it"
+        what, advice = (
+            f"{run} has ended ({state.terminal.outcome})",
+            f"`spotrun down {run}` checks that no instance is left",
+        )
     elif state.stop_requested:
-        what = f"{run} has to stop, and no runner sees to it"
+        what = f"{run} has to stop, and no runner attends to it"
         advice = f"`spotrun down {run}` ends it now"
     else:
         what = f"{run} has not ended, and no runner attends to it"
@@ -42,7 +45,7 @@ def left_alone(run: str, state: RunState) -> str:
 
 
 def _carried_on(run: str, created: RunCreated) -> str:
-    """Return the command that carries the run on, with the words that join it to the alternative."""
+    """Return the command that carries the run on, as the beginning of a sentence that also names the alternative."""
     if created.is_bench:
         return "The bench that it measured for is over: "
     if created.sweep:

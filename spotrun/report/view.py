@@ -1,4 +1,4 @@
-"""Shows work while it goes on: one screen that is redrawn on a terminal, plain lines elsewhere."""
+"""Shows work in progress: one screen that is redrawn on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Update = TypeVar("Update")
 
 
 class View(AbstractContextManager["View[Update]"], Generic[Update]):
-    """Shows updates of some work: enter it before the work begins, show updates during it, and leave it afterwards."""
+    """Shows updates of some work. Enter it before the work begins, and leave it afterwards."""
 
     @abstractmethod
     def show(self, update: Update) -> None: ...

@@ -1,4 +1,4 @@
-"""Events for people who watch a run: a refusal is shown once, in a few words. `events` and `why` show it in full."""
+"""Shortens events for people who watch a run: a refusal is shown once, briefly; `events` and `why` show it in full."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def worth_watching(entries: list[Entry]) -> list[Entry]:
 
 
 def watched_line(entry: Entry, state: RunState) -> str:
-    """Return one line for an event, like `event_line`; but a cloud's message that came before is not repeated."""
+    """Return one line for an event, like `event_line`; but a cloud's message is not repeated."""
     event = entry.event
     if isinstance(event, LaunchClosed) and (launch := state.launches.get(event.launch)) and launch.closed == event:
         return line_of(entry, plain(f"launch {launch.number} given up ({event.cause}){_why(launch, state)}"))

@@ -26,8 +26,6 @@ class _Table(Screen[Rows]):
 
 
 class _Changes(View[Rows]):
-    """Prints a line for each run that changed."""
-
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
 

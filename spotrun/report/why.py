@@ -1,5 +1,5 @@
 """
-Explains each decision of a run in a sentence with its reason, from the facts in its ledger alone.
+Explains each decision of a run in a sentence with its reason, from its ledger only.
 
 The ledger records why a launch was chosen (`LaunchIntended.reason`). The reason for a wait and the effect of a notice
 follow from the entries around them. If the ledger does not record why, the sentence says so.
@@ -66,7 +66,7 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
 
 
 def briefly(made: list[Decision]) -> list[Decision]:
-    """Return the decisions, with one line for all refused requests in a row except the first and the last."""
+    """Return the decisions; of refused requests in a row, only the first and the last, and a line for the others."""
     shortened: list[Decision] = []
     rest = made
     while rest:
@@ -222,12 +222,12 @@ class _Narrator:
         if event.commit is None:
             return None
         if event.in_place:
-            return "resume", "went on with its files as they stood on this instance"
+            return "resume", "continued with the files that were on this instance"
         skipped = f", as {len(event.skipped)} newer could not be used" if event.skipped else ", the newest"
         commit = before.commit(event.commit)
         if commit is not None and not commit.event.has_image:
-            return "resume", f"went on with the files as of {commit.event.taken_at:%H:%M:%S}{skipped}"
-        return "resume", f"went on from the checkpoint of step {event.step:,}{skipped}"
+            return "resume", f"continued with the files as of {commit.event.taken_at:%H:%M:%S}{skipped}"
+        return "resume", f"continued from the checkpoint of step {event.step:,}{skipped}"
 
     def _started(self, _: RunState, entry: Entry, event: ev.TrainingStarted) -> Narrated | None:
         return ("unprotected", describe(entry, self._ordinals)) if event.unprotected else None
@@ -316,14 +316,11 @@ def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
     if not end.of_gangs:
         return f"{offering_text(end.launch_of(successor).intent.offering)} took over"
     came = [str(name) for name in successor.names if name not in attempt.names]
-    return f"{', '.join(came)} took over" if came else "the same members went on"
+    return f"{', '.join(came)} took over" if came else "the same members continued"
 
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
-    """
-    Return the lost time of a command, which has no steps: the time since the copy of its state with which the successor
-    begins.
-    """
+    """Describe a command's lost time: since the copy of its state that the next attempt begins with."""
     commit = None if number is None else end.commit(number)
     if commit is None:
         return "all of it had to be done again"

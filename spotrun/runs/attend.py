@@ -105,15 +105,12 @@ def _report_end(run: OpenRun, last: Tick) -> None:
         return
     hint = f"see `spotrun logs {run.typed}{_of_member(last.state)}`; continue with `spotrun resume {run.typed}`"
     if terminal_state.outcome == "failed":
-        hint += ", which trains the code as it was uploaded; " + launch_again(run, last.state)
+        hint += ", which trains the uploaded code; " + launch_again(run, last.state)
     raise RunEnded(f"{run.id} {terminal_state.outcome}: {in_one_line(terminal_state.detail)}", hint=hint)
 
 
 def _of_member(state: RunState) -> str:
-    """
-    Return the flag of `spotrun logs` that shows the output of the member that failed; "" if the lead failed, or the run
-    is not a gang's.
-    """
+    """Return the flag of `spotrun logs` for the member that failed; "" if the lead failed, or without a gang."""
     named = member_in(state.terminal.detail) if state.terminal is not None and state.of_gangs else ""
     return f" --member {named}" if named else ""
 
@@ -130,10 +127,7 @@ def launch_again(run: OpenRun, state: RunState) -> str:
 
 
 def changed_script(run: OpenRun) -> str | None:
-    """
-    Return a note if the script on this machine differs from the one that the run was launched with; None if it is the
-    same, or cannot be compared.
-    """
+    """Return a note if the script on this machine has changed since the launch; None if it cannot be compared."""
     launched, train = run.created.script_sha256, run.spec.train
     source = train.source(Path(run.spec.workdir))
     if not launched or source is None:
@@ -141,18 +135,15 @@ def changed_script(run: OpenRun) -> str | None:
     try:
         here = hashlib.sha256((Path(run.spec.workdir) / source).read_bytes()).hexdigest()
     except OSError:
-        return None  # launched from another machine, or the folder has gone
+        return None  # launched from another machine, or the folder was deleted
     if here == launched:
         return None
     advice = launch_again(run, run.ledger.state)
-    return f"{source} has changed since the launch, and this run trains it as it was uploaded; {advice}"
+    return f"{source} has changed since the launch, and this run trains the uploaded version; {advice}"
 
 
 def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:
-    """
-    Return a function that shows a tick. It does not stop the runner if the reader of the output has left (`| head`, a
-    closed terminal).
-    """
+    """Return a function that shows a tick. It ignores a closed output (`| head`, a closed terminal)."""
 
     def show(tick: Tick) -> None:
         say_that_it_attends()

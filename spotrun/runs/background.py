@@ -1,4 +1,4 @@
-"""Starts a runner in the background. The runner reports to the process that started it once it attends to the run."""
+"""Starts a runner in the background, and waits until it reports that it attends to the run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from spotrun.runs.open_run import OpenRun
 from spotrun.runs.signals import Signalled
 
 LOGS = Path("~/.spotrun/runners")
-"""The output of background runners whose runs are in a bucket."""
+"""Folder with the output of background runners whose runs are in a bucket."""
 STARTER_FD = "SPOTRUN_STARTER_FD"
-"""Variable with the descriptor of the pipe through which a background runner reports that it attends."""
+"""Environment variable with the descriptor of the pipe through which a background runner reports that it attends."""
 ATTENDS_WITHIN_S = 60.0
 """Maximum seconds of system time until a runner attends. It first reads the ledger and the cloud."""
 LOG_TAIL_BYTES = 500
@@ -28,7 +28,7 @@ LOG_TAIL_BYTES = 500
 
 def leave_behind(run: OpenRun) -> None:
     """
-    Start a detached runner for a run that this user knows (known.py), and wait until it attends.
+    Start a detached runner for a known run (known.py), and wait until it attends.
 
     Raises:
         SpotrunError: the runner ended, or did not report for ATTENDS_WITHIN_S, or its log cannot be written.
@@ -74,17 +74,17 @@ class Background(NamedTuple):
             try:
                 answered = bool(select.select([answer], [], [], ATTENDS_WITHIN_S)[0])
             except (KeyboardInterrupt, Signalled):
-                say(f"{self.name} was started, and goes on ({self.log}); `{self.ends}` ends it")
+                say(f"{self.name} was started, and continues ({self.log}); `{self.ends}` ends it")
                 raise
             if not answered or not answer.read(1):
                 raise self._unattended(before, answered, otherwise)
 
     def _unattended(self, before: int, ended: bool, otherwise: str) -> SpotrunError:
-        what = "ended at once" if ended else f"gave no sign of life for {ATTENDS_WITHIN_S:.0f} s"
+        what = "ended immediately" if ended else f"did not report within {ATTENDS_WITHIN_S:.0f} s"
         with self.log.open("rb") as written:
             written.seek(max(before, self.log.stat().st_size - LOG_TAIL_BYTES))
             last = written.read().decode(errors="replace").strip()
-        said = f"; it said: {last}" if last else ""
+        said = f"; its last output: {last}" if last else ""
         return SpotrunError(f"{self.name} {what}{said}", hint=f"see {self.log}, and {otherwise}")
 
 
@@ -101,8 +101,8 @@ def say_that_it_attends() -> None:
 
 def open_to_append(log: Path) -> BinaryIO:
     """
-    Open a log to append, but not a link or a pipe. Another user who can write to a store's folder could put a link or a
-    pipe there, to make this user write to another file or wait.
+    Open a log to append. Refuse a link or a pipe, which another user with write access to a store's folder could put
+    there to make this user write to another file or wait.
 
     Raises:
         OSError: `log` is a link or a pipe, or cannot be written.

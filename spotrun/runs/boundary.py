@@ -1,8 +1,8 @@
 """
 Turns every error of a command into text on the error output, and an exit code.
 
-With `--json`, the standard output is always JSON: the answer, or if there is none, one line of this form. A field that
-an error lacks is null.
+With `--json`, the standard output is always JSON: the command's answer, or after an error without an answer, one line
+of this form. A field that an error lacks is null.
 
     {"error": "…", "exit_code": 2, "problems": [{"file", "line", "column", "key", "problem", "fix"}, …]}
 """
@@ -31,7 +31,7 @@ def exit_code(app: typer.Typer, words: Sequence[str]) -> int | str | None:
     Run a command, report its error, and return its exit code.
 
     Raises:
-        BrokenPipeError: the reader of its output has left.
+        BrokenPipeError: the command's output is closed.
     """
     global answered
     answered = False

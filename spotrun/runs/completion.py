@@ -11,10 +11,7 @@ JOBS = (".yaml", ".yml", ".py")
 
 
 def run_names(context: typer.Context, incomplete: str) -> list[str]:
-    """
-    Return the names and ids of runs that begin with `incomplete`. If the store cannot be read, return none: a shell
-    cannot show an error here.
-    """
+    """Return the names and ids of runs that begin with `incomplete`; none if the store cannot be read."""
     from spotrun import address
     from spotrun.errors import StoreError
     from spotrun.store.opening import open_store

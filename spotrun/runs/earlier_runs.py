@@ -63,10 +63,7 @@ def unborn_in(folder: str, spec: RunSpec, clock: ScaledClock) -> RunState:
 
 
 def ask_store(folder: str, question: Callable[[Store], Answer]) -> Answer | None:
-    """
-    Return the store's answer to `question`; None if the store cannot be read. That is not an error here, because only a
-    launch needs the store.
-    """
+    """Return the store's answer to `question`; None if the store cannot be read, because only a launch needs it."""
     if absent(folder):
         return None
     try:

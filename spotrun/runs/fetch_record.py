@@ -1,9 +1,8 @@
 """
-Remembers which files `spotrun fetch` wrote into a folder, so that a later fetch can tell which ones the user has
-changed.
+Records which files `spotrun fetch` wrote into a folder, so that a later fetch detects the files that the user changed.
 
 The record of a folder is a file in the user's home, where no instance writes. Each line has a file's path and the
-digests of the bytes that fetch wrote; the last line for a path counts. A file without a line is the user's.
+digests of the bytes that fetch wrote; the last line for a path counts. A file without a line belongs to the user.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 class FetchRecord:
     """
-    The record of the files that fetch wrote into `folder`, identified by its real path. See
+    The record of the files that fetch wrote into `folder`, identified by its real path. Implements
     spotrun.checkpoint.fetching.Record.
 
-    `problem` is the reason if the record cannot be read or written. Then later fetches keep files that they could
+    `problem` is the reason if the record cannot be read or written. Later fetches then keep files that they could
     otherwise replace.
     """
 
@@ -71,7 +70,7 @@ class FetchRecord:
 
 def _decoded(line: bytes) -> _Line | None:
     """
-    Return the decoded line; None if a full disk or a killed process has cut it off. Its file then counts as the user's.
+    Return the decoded line; None if a full disk or a killed process has cut it off. The file then belongs to the user.
     """
     try:
         return msgspec.json.decode(line, type=_Line)

@@ -1,6 +1,5 @@
 """
-Reads the market for a job before it runs, and refuses a job for which there is no suitable offering. Nothing is
-written.
+Reads the market for a job before it runs, and refuses a job without a suitable offering. Writes nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Market(NamedTuple):
         return found
 
     def require_any(self) -> None:
-        """Raise an error if the run may not request any offering now; the errors are those that `offerings` raises."""
+        """Raise the error of `offerings` if the run may not request any offering now."""
         _ = self.offerings
 
     @property
@@ -106,8 +105,7 @@ class Market(NamedTuple):
     def _refuse_a_far_bucket(self) -> None:
         """
         Raises:
-            SpecInvalid: a budget cannot be kept with any offering, because the bucket is in another region than all of
-                them.
+            SpecInvalid: a budget cannot be kept with any offering, because all are in other regions than the bucket.
         """
         facts, offerings = self.facts, self.world.offerings
         if offerings and not any(reservable(facts, found) for found in offerings):
@@ -115,7 +113,7 @@ class Market(NamedTuple):
                 f"a budget cannot be kept: the bucket is in {self.unborn.created.storage.region}, every offering is "
                 "elsewhere, and the transfer cost of checkpoints is not known before the first one",
                 hint=f"add that region to {self.spec.resources.cloud}.regions, use a bucket in one of them, "
-                "or leave budget.max_usd out",
+                "or leave out budget.max_usd",
                 key=("budget", "max_usd"),
             )
 

@@ -67,6 +67,6 @@ def with_new_names(words: Sequence[str], known: Container[str]) -> list[str]:
     renamed = {old: new for old, new in RENAMED.items() if old in given and new in known}
     for old, new in renamed.items():
         if new in given:
-            raise SpecInvalid(f"{old} is the old name of {new}, and both are given", hint=f"leave {old} out")
+            raise SpecInvalid(f"{old} is the old name of {new}, and both are given", hint=f"leave out {old}")
     parts = (word.partition("=") for word in words[:end])
     return ["".join((renamed.get(flag, flag), *value)) for flag, *value in parts] + list(words[end:])

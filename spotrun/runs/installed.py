@@ -1,4 +1,4 @@
-"""The installed spotrun: its version, its commit if known, and its extras."""
+"""Reads the installed version of spotrun, its commit if known, and its extras."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Handles Ctrl-C and signals to a runner. Before this process ends, it prints the state of the run, and what to type.
+Handles Ctrl-C and signals to a runner. Before its process ends, it prints the state of the run, and what to type.
 
     Ctrl-C    ask whether to stop or to detach, for ANSWER_WITHIN_S; without a terminal: stop
     SIGTERM   stop, within STOP_WITHIN_S
@@ -32,17 +32,14 @@ from spotrun.runs.open_run import OpenRun, who
 from spotrun.runs.signals import Signalled, undisturbed
 
 STOP_WITHIN_S = 60.0
-"""Maximum seconds of system time for a stop. It is below 90 s, because systemd sends SIGKILL 90 s after SIGTERM."""
+"""Maximum seconds of system time for a stop: less than 90, because systemd sends SIGKILL 90 s after SIGTERM."""
 ANSWER_WITHIN_S = 20.0
 """Maximum seconds of system time for an answer. No runner attends to the run while the question is open."""
 Interrupt = KeyboardInterrupt | Signalled
 
 
 class Interrupts:
-    """
-    Handles the interrupts of one runner. `background`: this runner has no terminal, and took over from a runner that
-    had one.
-    """
+    """Handles the interrupts of one runner. `background`: it has no terminal, and took over from one that had."""
 
     def __init__(self, run: OpenRun, *, background: bool) -> None:
         self._run = run
@@ -51,7 +48,7 @@ class Interrupts:
 
     def answer(self, caught: Interrupt) -> bool:
         """
-        Handle an interrupt. Return True to go on attending, False if a background runner has taken over.
+        Handle an interrupt. Return True to continue attending, False if a background runner has taken over.
 
         Raises:
             KeyboardInterrupt, Signalled: this process has to end.
@@ -69,7 +66,7 @@ class Interrupts:
             except Signalled as later:
                 return self.answer(later)
             if answered is None:
-                say(f"\nno answer within {ANSWER_WITHIN_S:.0f} s, so the run goes on as before; Ctrl-C asks again")
+                say(f"\nno answer within {ANSWER_WITHIN_S:.0f} s, so the run continues as before; Ctrl-C asks again")
                 return True
             if answered == "detach":
                 return self._detach()
@@ -81,7 +78,7 @@ class Interrupts:
 
     def _hung_up(self) -> bool:
         if self._background:
-            say("SIGHUP: this runner has no terminal, and goes on")
+            say("SIGHUP: this runner has no terminal, and continues")
             return True
         self._note("SIGHUP: the terminal is gone; a runner in the background takes over")
         try:
@@ -105,7 +102,7 @@ class Interrupts:
             if isinstance(caught, Signalled):
                 say(failure)
                 self._leave(caught)
-            say(f"{failure}; the run goes on: try Ctrl-C again")
+            say(f"{failure}; the run continues: try Ctrl-C again")
             return True
         self._stopped_by = caught
         limit = ""
@@ -137,7 +134,7 @@ def told(run: OpenRun) -> Iterator[None]:
 
 
 def what_is_left(run: OpenRun) -> str:
-    """Return a text about the state of the run after the end of this process, and what to type."""
+    """Describe the state of the run after the end of this process, and what to type."""
     state, other = run.ledger.state, _attends_elsewhere(run)
     if other is None or state.terminal is not None:
         return left_alone(run.typed, state)
@@ -153,7 +150,7 @@ def _attends_elsewhere(run: OpenRun) -> RunnerStatus | None:
 
 
 def last_act(run: OpenRun) -> str:
-    """Return a description of what spotrun does before the instances of a stopping run end."""
+    """Describe what spotrun does before the instances of a stopping run end."""
     state = run.ledger.state
     no_room = shortage(run.store, state)
     if state.current is None:
@@ -180,12 +177,12 @@ def request_stop(run: OpenRun, by: str | None = None) -> bool:
 
 def stop_or_detach(what: str = "the run") -> str | None:
     """
-    Ask whether to stop or to detach, and return the answer; None if there was none within ANSWER_WITHIN_S. A second
-    Ctrl-C means stop. If the input has ended, no user can decide, so detach.
+    Ask whether to stop or to detach, and return the answer; None if there was no answer within ANSWER_WITHIN_S. A
+    second Ctrl-C means stop. The end of the input means detach, because no user can decide.
     """
     signal.setitimer(signal.ITIMER_REAL, ANSWER_WITHIN_S)
     try:
-        return choose(f"Stop {what}, or detach and let it go on? [s/d]: ", ("stop", "detach"))
+        return choose(f"Stop {what}, or detach and let it continue? [s/d]: ", ("stop", "detach"))
     except Signalled as caught:
         if caught.signal == signal.SIGALRM:
             return None

@@ -1,6 +1,6 @@
 """
-Checks of a job that do not need the market: its script, its work folder, its bucket, and the needed packages and
-variables of this machine.
+Checks the parts of a job that do not need the market: its script, its work folder, its bucket, and the packages and
+variables that it needs on this machine.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def without_checkpoints(spec: RunSpec) -> str | None:
     what = "The job is a plain command" if spec.train.run else f"{source} names none of these"
     return (
         f"{what}: spotrun makes checkpoints of trainings by Lightning, by the Trainer of transformers or with a Loop, "
-        "and of files that a job names as state. Unless it starts one or writes into $SPOTRUN_STATE_DIR, it starts "
-        "again after each interruption, and the time that it repeats is rework. To keep what it writes: "
+        "and of files that a job names as state. Unless it starts one of these or writes into $SPOTRUN_STATE_DIR, it "
+        "starts again after each interruption, and the repeated time is rework. To keep what it writes: "
         "train: {state: [out/]}."
     )
 
@@ -121,28 +121,28 @@ def _names(spec: RunSpec, words: re.Pattern[str]) -> bool:
 
 
 def about_home(spec: RunSpec) -> str | None:
-    """Return the hourly cost of the user's own machine with its reason; None for a job that does not name one."""
+    """Describe the hourly cost of the user's own machine; None for a job without such a machine."""
     name, home = spec.resources.home, spec.home
     if home is None:
         return None
-    elsewhere = "" if home.host in (None, this_host()) else f" It is {home.host}: a runner on this machine rents."
+    elsewhere = "" if home.host in (None, this_host()) else f" It is {home.host}, so a runner on this machine rents."
     return f"{name} costs ${home.price_usd_per_hour} an hour: {home.price_in_words}.{elsewhere}"
 
 
 def alone_at_home(spec: RunSpec) -> str | None:
     """
-    Return a note with what the forecast leaves out, the cost of the same work on the user's own machine; None for a job
-    that does not name one.
+    Return a note with the cost of the same work on the user's own machine, which the forecast leaves out; None for a
+    job without such a machine.
     """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:
         return None
-    told = f"The forecast is of the cloud alone. {about_home(spec)}"
+    told = f"The forecast is for the cloud only. {about_home(spec)}"
     if work is None:
         return told
     takes = work / float(home.speed)
     usd = to_the_cent(float(home.price_usd_per_hour) * (takes / timedelta(hours=1)))
-    return f"{told} On {name} alone the work takes {format_duration(takes)} and costs {usd}."
+    return f"{told} Only on {name}, the work takes {format_duration(takes)} and costs {usd}."
 
 
 def require_framework(spec: RunSpec) -> None:

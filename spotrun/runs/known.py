@@ -1,5 +1,5 @@
 """
-The runs that this user may carry on without confirmation: this user has created or confirmed them on this machine.
+Remembers the runs that this user created or confirmed on this machine; only these are carried on without confirmation.
 
 To carry a run on means to execute the contents of its folder: `notify.command` in the user's shell, and the job itself,
 on this machine for the local cloud, elsewhere at the user's expense. Another user with write access to the store can
@@ -30,9 +30,9 @@ KNOWN_VARIABLE = "SPOTRUN_KNOWN"
 
 def create_known(new: NewRun, role: str = "runner") -> OpenRun:
     """
-    Create a run of this user, and open it. The digest of entry 0 is remembered before entry 0 is written. If this
-    command is killed in between, later commands accept this run as the user's own, but not a run that another process
-    put in its place.
+    Create a run of this user, and open it. The digest of entry 0 is remembered before entry 0 is written: even if this
+    command is killed, later commands accept this run as the user's own, but not a run that another process put in its
+    place.
 
     Raises:
         LedgerDamaged: another process wrote entry 0.
@@ -51,12 +51,11 @@ def create_known(new: NewRun, role: str = "runner") -> OpenRun:
 
 
 def remember(run: OpenRun) -> None:
-    """Remember this run as the user's own."""
     _write(run.created.uid, run.first_sha256, run.id)
 
 
 def _write(run_uid: str, first_sha256: str, run_id: str) -> None:
-    """Remember that this user knows the run. If the home folder cannot be written to, a later command asks again."""
+    """Store that the run is known. If the home folder cannot be written to, a later command asks again."""
     path = _path(run_uid)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -93,7 +92,7 @@ def require_known(run: OpenRun, yes: bool) -> None:
     if not yes and not sys.stdin.isatty():
         raise SpecInvalid(
             f"{run.id} was not created by this user on this machine, and to carry it on means to {_listed(executed)}",
-            hint=f"if it is yours, say so once: spotrun resume {run.typed} --yes, or spotrun tick {run.typed} --yes",
+            hint=f"if it is yours, confirm once: spotrun resume {run.typed} --yes, or spotrun tick {run.typed} --yes",
         )
     if not yes:
         say(f"{run.id} was not created by this user on this machine. To carry it on means to:")
@@ -121,7 +120,6 @@ def _listed(lines: list[str]) -> str:
 
 
 def known_folder() -> Path:
-    """Return the folder in which spotrun remembers this user's runs."""
     return Path(os.environ.get(KNOWN_VARIABLE) or KNOWN).expanduser()
 
 

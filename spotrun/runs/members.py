@@ -34,7 +34,7 @@ def member_named(run: OpenRun, state: RunState, text: str) -> MemberName:
     name = None if found is None else MemberName(int(found[1]), int(found[2]))
     if name is None or name not in known:
         newest = ", ".join(map(str, known[-NAMED_MAX:]))
-        advice = f"its newest are {newest}" if known else f"`spotrun events {run.typed}` says what it waits for"
+        advice = f"its newest are {newest}" if known else f"`spotrun events {run.typed}` shows what it waits for"
         raise RunNotFound(f"{run.id} has no member {text}", hint=advice)
     return name
 
@@ -62,7 +62,7 @@ def living_instance_of(run: OpenRun, state: RunState, text: str) -> str:
     gone = state.member(name).gone
     if gone is not None:
         living = [str(other) for other in state.names() if _lives(state, other)]
-        advice = f"its living members are {', '.join(living)}" if living else f"see `spotrun why {run.typed}`"
+        advice = f"its running members are {', '.join(living)}" if living else f"see `spotrun why {run.typed}`"
         raise RunNotFound(f"member {name} of {run.id} has ended at {timestamp(gone.ended_at)}", hint=advice)
     return _recorded(run, state, name)
 

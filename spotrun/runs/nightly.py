@@ -63,7 +63,7 @@ def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prep
 @contextlib.contextmanager
 def one_at_a_time(spec: RunSpec) -> Iterator[None]:
     """
-    Hold the lock for the nights with this job's name in this store. The kernel frees it even if this process is killed.
+    Hold the lock for the nights with this job's name in this store.
 
     Raises:
         NightUnderWay: another process on this machine holds the lock.
@@ -100,8 +100,8 @@ def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     Return True if the run may be carried on without confirmation: it is known here, or its code runs elsewhere and its
     entry 0 equals the one that would be created now.
 
-    A scheduler may start each night on a new machine that knows no runs, in another folder. Such a run is compared
-    again each time and never remembered, because the job may change.
+    The comparison is for a scheduler that starts each night on a new machine, where no run is known. It is made again
+    each time, and the run is not remembered, because the job may change.
     """
     return is_known(run) or (not run.cloud.here and not differences(run.created, as_now()))
 
@@ -117,7 +117,7 @@ def _strange(run: OpenRun, as_now: Callable[[], RunCreated]) -> NightUnderWay:
 
 def _under_way(what: str) -> NightUnderWay:
     hint = "see `spotrun status`; the next call starts a new night once this one is over"
-    return NightUnderWay(f"a nightly run of {what} is still going", hint=hint)
+    return NightUnderWay(f"a nightly run of {what} is still in progress", hint=hint)
 
 
 def _if_late(run: OpenRun) -> str:
@@ -129,8 +129,7 @@ def _if_late(run: OpenRun) -> str:
 
 def clean_up(run: OpenRun) -> None:
     """
-    Make sure that a run that has ended, or was requested to stop, has no instances left, and that all its notifications
-    are sent.
+    End all instances of a run that has ended or was requested to stop, and send all its notifications.
     """
     with told(run), notifying(run, ours=True) as notifier:
         last = run.runner.run(lambda _: notifier.show(run.ledger.entries))

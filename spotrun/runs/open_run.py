@@ -81,13 +81,13 @@ class OpenRun:
 
     def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
         """
-        Return the state from all entries and None, or the state from the entries before the first damaged one, and the
-        damage. So a command can still show the readable part of the run. The caller raises the damage at its end.
+        Return the state from all entries and None; or the state from the entries before the first damaged entry, and
+        the damage. So a command can still show the readable part of the run; it has to raise the damage afterwards.
         """
         try:
             return self.ledger.refresh(), None
         except LedgerDamaged as damage:
-            what = f"{damage.message}; shown is what the entries before it say"
+            what = f"{damage.message}; only the entries before it are shown"
             return self.ledger.state, LedgerDamaged(what, hint=damage.hint)
 
     @cached_property
@@ -112,7 +112,6 @@ class OpenRun:
         return self.runner_at(ALL_THE_TIME)
 
     def runner_at(self, pace: PollIntervals) -> Runner:
-        """Return a new runner that attends to the run at `pace`."""
         return Runner(
             self.ledger,
             self.store,
@@ -131,7 +130,7 @@ class OpenRun:
 def _require_its_name(uri: str, created: RunCreated) -> None:
     """
     Raises:
-        RunMisnamed: the folder's name is not the one that its entry 0 says, or is not a valid name of a run. Another
+        RunMisnamed: the folder's name differs from the name in its entry 0, or is not a valid name of a run. Another
             user with write access to the store could make a folder whose entry 0 has another run's uid, or whose name
             looks like another run's.
     """
@@ -139,8 +138,8 @@ def _require_its_name(uri: str, created: RunCreated) -> None:
     if uri.rpartition("/")[2] != run_id:
         raise RunMisnamed(f"{uri} says that it is the run {run_id}", hint=f"a run's folder is called {run_id}")
     if not re.fullmatch(NAME_PATTERN, created.name) or not _UID.fullmatch(created.uid):
-        hint = "delete the folder: no spotrun has made it"
-        raise RunMisnamed(f"{uri} says that it is the run {run_id}, and no run is called so", hint=hint)
+        hint = "delete the folder: spotrun did not make it"
+        raise RunMisnamed(f"{uri} says that it is the run {run_id}, which is not a valid name of a run", hint=hint)
 
 
 def default_store() -> str:
@@ -149,15 +148,12 @@ def default_store() -> str:
 
 
 def reference(run_id: str, uri: str) -> str:
-    """
-    Return the reference of a run for other commands in the same shell: its id, or its address if it is not in the
-    default store.
-    """
+    """Return the run's reference for commands in this shell: its id, or its address outside the default store."""
     return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else quote(uri)
 
 
 def who() -> str:
-    """Return the user's name and host, for the ledger. In a container a user may have a number and no name."""
+    """Return the user's name and host, for the ledger; in a container a user may have only a number."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # OSError from Python 3.13 on
@@ -210,7 +206,7 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
 
 
 def attended(run: OpenRun) -> bool:
-    """Return True if a runner has recently written a sign of life, and is not known to have died since."""
+    """Return True if a runner has recently updated its status, and is not known to have ended since."""
     statuses = persist(lambda: run.store.list(RUNNER_KEY))
     silent = datetime.now(UTC) - statuses[0].modified_at if statuses else UNATTENDED_AFTER_MAX
     if silent >= UNATTENDED_AFTER_MAX:
@@ -319,10 +315,7 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
 
 
 def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
-    """
-    Separate copied runs from all others: return the runs that are in one folder only, and all folders of runs that are
-    in several folders.
-    """
+    """Return the runs that are in one folder only, and all folders of runs that are in several."""
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:
         by_uid.setdefault(run.created.uid, []).append(run)

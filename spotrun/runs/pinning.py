@@ -80,8 +80,8 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         SpecInvalid: the image does not exist, this user may not read it, or it is not for the processors of the
             instances.
         NotInstalled: this machine would run the image, always or while it is free, and has no container engine.
-        RegistryUnavailable: the digest of a tag cannot be found out. Or this machine would train in the image, does not
-            have it, and cannot reach its registry.
+        RegistryUnavailable: the digest of a tag cannot be read; or this machine would train in the image, does not have
+            it, and cannot reach its registry.
     """
     image, here = spec.image, spec.cloud.here
     if image is None:
@@ -120,10 +120,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
 
 
 def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
-    """
-    Return the job with the digest of its image, for a trial on this machine, wherever the job would train. Raises as
-    `with_image`.
-    """
+    """Return the job with its image's digest, for a trial on this machine. Raises as `with_image`."""
     resources = ResourcesSpec(image_id=spec.resources.image_id)
     found, _ = with_image(spec.model_copy(update={"resources": resources}), environment)
     return spec if found.image is None else spec.with_image(found.image)

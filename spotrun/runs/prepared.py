@@ -1,6 +1,6 @@
 """
-Prepares a run: gathers everything that has to be known before it begins, shows that, and creates the run. Before the
-creation, nothing is written or rented.
+Prepares a run: gathers everything that has to be known before the run begins, shows it, and creates the run. Until
+then, nothing is written or rented.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def prepare(
     market: Market | None = None,
 ) -> Prepared:
     """
-    Gather everything that has to be known before a run of `spec` begins. `start` is a Lightning checkpoint that it
-    starts from, or None.
+    Gather everything that has to be known before a run of `spec` begins. `start` is the Lightning checkpoint that the
+    training starts from, or None.
 
     `later`: the run begins on another machine at another time, so its image's tag and this machine's secrets are not
     checked. `dry_run`: notes name every file that is not uploaded, not only the first ones, and the checks that only a
@@ -186,7 +186,7 @@ def _require_reachable(spec: RunSpec) -> None:
 
 
 def _deadline_in_words(spec: RunSpec, *, later: bool) -> str | None:
-    """Name the deadline, and the strategy that keeps it."""
+    """Describe the deadline, and the strategy that has to meet it."""
     if spec.policy.deadline is None:
         return None
     now = system_clock().now()

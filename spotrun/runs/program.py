@@ -1,4 +1,4 @@
-"""The command that starts spotrun in this user's shell."""
+"""Finds the command that starts spotrun in this user's shell."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 
 def program() -> str:
     """
-    Return `spotrun`, or, if a shell would not find that, the path of the program next to this Python:
-    `.venv/bin/spotrun`. A background runner works in `/`; there the path is absolute, because the reader of its log is
-    in another folder.
+    Return `spotrun`, or, if a shell would not find that, the path of the program next to this Python, such as
+    `.venv/bin/spotrun`. The path is absolute in a background runner, whose folder is `/`.
     """
     beside = Path(sys.executable).with_name("spotrun")
     if shutil.which("spotrun") is not None or not beside.exists():

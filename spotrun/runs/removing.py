@@ -1,7 +1,4 @@
-"""
-Removes ended runs, for `rm` and `prune`. Checks which runs may be removed, reports what stays elsewhere, and asks
-before.
-"""
+"""Removes ended runs, for `rm` and `prune`: checks which runs may go, reports what stays elsewhere, and asks."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ class Removable(NamedTuple):
 def removable(run: OpenRun) -> Removable:
     """
     Raises:
-        StillThere: the run goes on, a runner attends to it, or one of its instances may still exist.
+        StillThere: the run has not ended, a runner attends to it, or one of its instances may still exist.
         StoreError: the run cannot be read.
         CloudError: the cloud does not answer whether all of its instances have ended.
     """
@@ -63,7 +60,7 @@ def removable(run: OpenRun) -> Removable:
     instances = run.driver.instances(run.created.uid, must_see=regions)
     if alive := [each.instance_id for each in instances if each.alive]:
         raise StillThere(
-            f"{run.id} has living instances: {', '.join(alive)}", hint=f"`spotrun down {run.typed}` ends them"
+            f"{run.id} has running instances: {', '.join(alive)}", hint=f"`spotrun down {run.typed}` ends them"
         )
     if attended(run):
         raise StillThere(f"a runner still attends to {run.id}", hint="try again in a minute")
@@ -110,17 +107,17 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
 
 
 def _stays(found: Removable) -> Iterator[str]:
-    """Yield each thing that the run leaves elsewhere, with the way to remove it."""
+    """Yield what the run leaves elsewhere, and how to remove it."""
     run = found.run
     try:
         if run.created.uid in run.cloud.identities(run.spec, run.clock).runs():
             yield f"its role on {run.cloud.name}, unless `spotrun reap --cloud {run.cloud.name}` removes it before"
     except (CloudError, SpecInvalid) as error:
-        yield f"perhaps something on its cloud, which cannot be asked: {error.message}"
+        yield f"perhaps something on its cloud, which does not answer: {error.message}"
     try:
         if isinstance(found.store, ReportsForeignNames) and (strange := found.store.strange_names(f"{found.folder}/")):
             named = some_of([shown(name.removeprefix(f"{found.folder}/")) for name in strange])
-            what = f"{count_of(len(strange), 'object')} under names that are no keys of spotrun's"
+            what = f"{count_of(len(strange), 'object')} under names that spotrun does not use"
             yield f"{what}: {named}; delete {run.uri} by hand if you do not need them"
     except StoreError as error:
         yield f"perhaps objects under other names: {error.message}"

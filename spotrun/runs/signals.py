@@ -16,10 +16,8 @@ HEEDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 class Signalled(SystemExit):
     """
-    A signal. If nothing catches the exception, the process exits with 128 plus the signal's number, as a shell reports
-    it.
-
-    Ctrl-C stays a KeyboardInterrupt.
+    SIGTERM or SIGHUP; Ctrl-C stays a KeyboardInterrupt. If nothing catches the exception, the process exits with 128
+    plus the signal's number, the code by which shells report a signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -29,10 +27,7 @@ class Signalled(SystemExit):
 
 @contextlib.contextmanager
 def heeding() -> Iterator[None]:
-    """
-    Raise `Signalled` in the main thread for each signal. A signal that the parent process ignores (`nohup`) stays
-    ignored.
-    """
+    """Raise `Signalled` in the main thread for each signal that the parent process does not ignore (`nohup`)."""
     before = [number for number in HEEDED if signal.getsignal(number) == signal.SIG_DFL]
     _handle(before, _raise)
     try:
@@ -43,10 +38,7 @@ def heeding() -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """
-    Ignore signals in this block, Ctrl-C too, so that a second signal does not interrupt the work that the first signal
-    requested.
-    """
+    """Ignore signals and Ctrl-C in this block, so that they do not interrupt the work that a first one requested."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}
     # Not SIG_IGN, because a process started in this block would inherit it.
     _handle([number for number, handler in before.items() if handler != signal.SIG_IGN], lambda *_: None)

@@ -43,7 +43,7 @@ class NamedSweep:
         return {self.record.folder_of(number, uid) for number, uid in enumerate(uids, 1) if uid is not None}
 
     def is_over(self, begun: Sequence[OpenRun]) -> bool:
-        """Return True if no run of the sweep goes on, and no further trial is to begin. `begun` are its runs."""
+        """Return True if all runs of the sweep (`begun`) have ended, and no further trial will begin."""
         ended = all(run.ledger.refresh().terminal is not None for run in begun)
         return ended and (len(begun) >= self.record.trials or self.record.stopped_by != "")
 
@@ -54,7 +54,7 @@ class NamedSweep:
         stopped = f"; {record.stopped_by} has asked it to stop" if record.stopped_by else ""
         said = f"{len(begun)} of {record.trials} trials of the sweep {record.name} have {has}{stopped}."
         attend = "" if all_over and not stopped else " The command that began it carries it on."
-        return f"{said} `spotrun report {self.typed}` shows what they have come to.{attend}"
+        return f"{said} `spotrun report {self.typed}` shows their results.{attend}"
 
     def run(self, number: int, role: str = "cli") -> OpenRun | None:
         """Return the run of trial `number`; None if it has not begun, or was deleted."""
@@ -110,11 +110,11 @@ class NamedSweep:
         self.record = record
 
     def request_stop(self) -> None:
-        """Record that no further trial may begin. The process that attends to the sweep reads that too."""
+        """Record that no further trial may begin. The process that attends to the sweep reads this record."""
         self.keep(replace(self.record, stopped_by=who()))
 
     def stop_all(self) -> list[OpenRun]:
-        """Request that each run that goes on stops. Return these runs."""
+        """Request that each run that has not ended stops. Return these runs."""
         asked = [run for run in self.runs() if run.ledger.refresh().terminal is None]
         for run in asked:
             request_stop(run, self.with_all)
@@ -123,7 +123,7 @@ class NamedSweep:
     @property
     def with_all(self) -> str:
         """
-        Return the author to record in each run's stop request: it marks that the run was stopped with all of the sweep.
+        Return the author for each run's stop request, which marks that the run was stopped with the whole sweep.
         """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 

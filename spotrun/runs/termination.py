@@ -29,7 +29,7 @@ def take_down(opened: OpenRun) -> None:
         _ask_to_stop(opened)
     except (StoreError, KeyMissing):
         ended = end_instances(opened)  # no runner can append, and the user should not pay for that
-        print(f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it")
+        print(f"ended {', '.join(ended)}" if ended else "the cloud lists no running instance of it")
         for remark in opened.driver.remarks:
             print(remark)
         raise
@@ -40,7 +40,7 @@ def take_down(opened: OpenRun) -> None:
         if tick.done:
             with notifying(opened) as notifier:
                 notifier.show(opened.ledger.entries)
-            print(f"{opened.id} is down; nothing of it is left running")
+            print(f"{opened.id} is down: all of its instances have ended")
             return
         before, waits_for = waits_for, tick.waiting_for or tick.remark or unseen
         if waits_for not in ("", before):
@@ -53,7 +53,7 @@ def take_down(opened: OpenRun) -> None:
 
 
 def _ask_to_stop(opened: OpenRun) -> None:
-    """Request a stop. If the request fails because the run's own instances write without a pause, end them first."""
+    """Request a stop. If the run's instances write without a pause, so that the request fails, end them first."""
     try:
         request_stop(opened)
     except LedgerFlooded as flood:
@@ -64,7 +64,7 @@ def _ask_to_stop(opened: OpenRun) -> None:
 
 def _unended(run: OpenRun) -> str:
     """
-    End the run's instances. Return why that has to be tried again; "" if it succeeded.
+    End the run's instances. Return why this has to be repeated; "" if it succeeded.
 
     Raises:
         LoginNeeded: the next try would fail too, because the user cannot log in while this command waits.
@@ -80,8 +80,8 @@ def _unended(run: OpenRun) -> str:
 
 def end_instances(run: OpenRun) -> list[str]:
     """
-    End all instances of the run that have not ended. If a region fails in which the run has something, the runner's
-    tick reports that.
+    End all instances of the run that have not ended. If a region in which the run has something does not answer, the
+    runner's tick reports that.
 
     Returns:
         The ids of the instances that it ended.

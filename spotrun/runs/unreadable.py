@@ -39,8 +39,8 @@ class Nameless(NamedTuple):
 
 def nameless(reference: str, store: str | None) -> Nameless | None:
     """
-    Return the folder that `reference` means. Its name ends with the run's uid. Return None if no folder, or more than
-    one, matches, or if another folder's name ends with the same uid, so that the owner of the instances is unknown.
+    Return the folder that `reference` means; None if no folder or more than one folder matches. Also return None if
+    another folder's name ends with the same uid, because the owner of the instances is then unknown.
     """
     folder, _, name = reference.rstrip("/").rpartition("/")
     runs = open_store(folder or store or default_store())
@@ -67,7 +67,7 @@ def end_listed(store: Store, run_uid: str) -> None:
     places = sorted(set(_places(store)))
     if not places:
         print(
-            f"its ledger names no cloud; `spotrun reap --cloud CLOUD --run {shown(run_uid)}` ends what one lists of it"
+            f"its ledger names no cloud; `spotrun reap --cloud CLOUD --run {shown(run_uid)}` ends its instances there"
         )
     for place in places:
         try:

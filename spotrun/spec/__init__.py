@@ -1,1 +1,1 @@
-"""The user's wish: a job file and flags become one immutable `RunSpec`, or a list of every problem with its line."""
+"""Reads a job file and flags into one immutable `RunSpec`, or lists every problem with its line."""

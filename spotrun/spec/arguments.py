@@ -1,8 +1,8 @@
 """
-Matches the arguments that a job gives with the names that its script uses.
+Matches the names of a job's arguments with the spellings in its script.
 
-A user who names `batch_size` may mean `--batch-size` or `--batch_size` or, before an equals sign, `batch_size` or
-`data.batch_size`, as in Hydra.
+The script's argument for `batch_size` may be `--batch-size`, `--batch_size` or, as in Hydra, `batch_size=` or
+`data.batch_size=`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from spotrun.spec.model import RunSpec
 
 FILES_MAX = 200
-"""Maximum files of the work folder that are read; a script that has more of its own is rare."""
+"""Maximum number of files of the work folder that are read. Few scripts have more."""
 OPEN_PARSERS = ("LightningCLI", "jsonargparse", "HfArgumentParser", "fire.Fire", "tyro", "simple_parsing")
 """Libraries that create arguments which a script does not name itself."""
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
@@ -69,7 +69,7 @@ def as_number(value: str) -> str:
 class DefinedNames(NamedTuple):
     """
     Names that Python files define. `flags` are texts like "--lr". `words` are parameters and fields, which some
-    libraries turn into flags. `is_open`: the files mention a library that creates further arguments.
+    libraries turn into flags. If `is_open`, the files mention a library that creates further arguments.
     """
 
     flags: frozenset[str]
@@ -92,7 +92,7 @@ class DefinedNames(NamedTuple):
 
     def flag_for(self, name: str) -> str | None:
         """
-        Return the longest flag that is spelled like `name`, apart from dashes; None if the files define no such flag.
+        Return the longest flag that equals `name` except for dashes; None if the files define no such flag.
         """
         return max((flag for flag in self.flags if plain(flag.lstrip("-")) == plain(name)), key=len, default=None)
 
@@ -115,8 +115,8 @@ def _texts(workdir: Path) -> Iterator[str]:
 
 class Script:
     """
-    The names that the script of a job defines itself, and the names in all Python files of the work folder. A command
-    defines no names itself. Each file is read once, when it is first needed.
+    The names that a job's script defines (none for a command), and the names in all Python files of the work folder.
+    Each file is read once, when it is first needed.
     """
 
     def __init__(self, spec: RunSpec) -> None:

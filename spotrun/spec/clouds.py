@@ -1,8 +1,8 @@
 """
-The clouds that a job can name, and the rules of a specification for each.
+Finds the cloud that a job names, and defines the rules of a specification that each cloud has.
 
-A cloud is one object, described by `spotrun.clouds.cloud.Cloud`, and is found by its name. A built-in cloud is `CLOUD`
-in `spotrun.clouds.NAME.cloud`; others are entry points of the group `spotrun.clouds`. So a program that reads a job
+A cloud is one object, described by `spotrun.clouds.cloud.Cloud`. A built-in cloud is `CLOUD` in
+`spotrun.clouds.NAME.cloud`; others are entry points of the group `spotrun.clouds`. So a program that reads a job
 imports only the cloud of that job.
 """
 
@@ -37,11 +37,11 @@ class CloudRules(Protocol[_Spec]):
 
     name: str
     here: bool
-    """Instances are processes of this machine: they share its folders, and the variables of the user who launches."""
+    """True if instances are processes of this machine, with its folders and the variables of the launching user."""
     simulated: bool
     """True if no user is ever billed for its prices."""
     shares_folders: bool = False
-    """Instances see the folders of this machine, although they are other machines."""
+    """True if instances are other machines that see the folders of this machine."""
     notice: timedelta
     """The time between a notice and the interruption that it announces."""
     members_max: int = 1
@@ -84,12 +84,12 @@ def find_cloud(name: str) -> Any:
     if len(found) > 1:
         packages = ", ".join(sorted(map(_package, found)))
         raise SpecInvalid(
-            f"{len(found)} packages bring a cloud called {name}: {packages}", hint="uninstall all but one"
+            f"{len(found)} packages define a cloud called {name}: {packages}", hint="uninstall all but one"
         )
     if not found:
         known = ", ".join(known_clouds())
         raise SpecInvalid(
-            f"no cloud is called {name} here", hint=f"name one of {known}, or install the package that brings {name}"
+            f"no cloud is called {name} here", hint=f"name one of {known}, or install the package that defines {name}"
         )
     return _brought(found[0])
 
@@ -112,7 +112,7 @@ def _brought(entry: EntryPoint) -> Any:
 
 def _unusable(entry: EntryPoint, reason: str) -> SpecInvalid:
     return SpecInvalid(
-        f"the cloud {entry.name} cannot be loaded: {reason}", hint=f"mend or uninstall the package {_package(entry)}"
+        f"the cloud {entry.name} cannot be loaded: {reason}", hint=f"repair or uninstall the package {_package(entry)}"
     )
 
 
@@ -127,8 +127,8 @@ def known_clouds() -> tuple[str, ...]:
 
 def _read(value: object, info: ValidationInfo) -> str:
     """
-    Read the name of a cloud. In a stored run any name is accepted, because the run may come from a machine with more
-    clouds, and its events can be read anyway.
+    Read the name of a cloud. In a stored run any name is accepted: the run may come from a machine with more clouds,
+    and its events can be read without its cloud.
     """
     if value in BUILT_IN or (info.context == STORED and isinstance(value, str)):
         return str(value)

@@ -56,10 +56,7 @@ class Comparison:
     in_percent: bool = False
 
     def holds(self, found: Figures) -> bool:
-        """
-        Return whether the comparison holds. It also holds if the run lacks the figure: a limit on a missing figure is a
-        failure.
-        """
+        """Return whether the comparison holds, or the run lacks the figure: a limit on a missing figure fails."""
         value = found[self.figure]
         return value is None or _OPERATORS[self.operator](value, self.number)
 
@@ -79,7 +76,7 @@ class Condition:
     alternatives: tuple[tuple[Comparison, ...], ...]
 
     def met_by(self, found: Figures) -> tuple[Comparison, ...]:
-        """Return the comparisons of the first alternative that holds; () if none of them holds."""
+        """Return the comparisons of the first alternative that holds; () if none holds."""
         return next((one for one in self.alternatives if all(each.holds(found) for each in one)), ())
 
 

@@ -1,7 +1,7 @@
 """
 Named types for the values of a spec. A type defines how pydantic reads a value, writes it, and describes it to editors.
 
-The reading itself is in `spotrun.spec.values` and `spotrun.units`.
+The parsers are in `spotrun.spec.values` and `spotrun.units`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
-Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line. A Python
-script counts as a job file that names only this script.
+Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ _FLAGS = {
 @dataclass(frozen=True)
 class PlacedProblem:
     """
-    A problem, and the place where the user can find it: a line and column of the file, or a flag, which `key` then
-    names.
+    A problem and its place: a line and column of the file, or a flag, in which case `key` is the flag.
     """
 
     file: str | None
@@ -72,7 +70,7 @@ class PlacedProblem:
 
 
 class SpecFileInvalid(SpecInvalid):
-    """A spec with problems. `problems` holds them in the order of the file, for `--json`."""
+    """A spec has problems. `problems` holds them in the order of the file, for `--json`."""
 
     def __init__(self, path: Path, problems: tuple[PlacedProblem, ...], hint: str | None = None) -> None:
         count = "" if len(problems) == 1 else f"{len(problems)} problems in {shown(path, 200)}\n"
@@ -97,13 +95,13 @@ def load_spec(
 ) -> RunSpec:
     """
     Return the resolved spec of a job file. A Python script counts as a job file next to it that names only the script.
-    The spec has all defaults. `workdir`, `checkpoint.uri` and `aws.advisor`, which a file gives relative to its own
-    folder, are absolute paths.
+    The spec has all defaults. `workdir`, `checkpoint.uri` and `aws.advisor`, which are relative to the file's folder in
+    the file, are absolute in the spec.
 
     `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot", "envs.LR":
     "0.1"}; None means that the flag was not given. They are checked like the file, and problems name the flag
-    (`--max-price`, `--spot`, `--env LR`). `default_store` is `checkpoint.uri` if neither the file nor a flag gives one.
-    `arguments`, if there are any, replace the arguments of the script.
+    (`--max-price`, `--spot`, `--env LR`). `default_store` is the default of `checkpoint.uri`. `arguments`, if there are
+    any, replace the arguments of the script.
 
     Raises:
         SpecFileInvalid: lists every problem with its key, line and suggestion; nothing was started.
@@ -138,7 +136,7 @@ def _resolved(
     draft = Draft(path, document)
     spec = resolve(draft, overrides, default_store, arguments)
     if spec is None:
-        told = f"`spotrun validate --from sky {shown(path, 200)}` says what becomes of each key"
+        told = f"`spotrun validate --from sky {shown(path, 200)}` shows the translation of each key"
         raise SpecFileInvalid(path, draft.placed(), told if draft.of_sky else None)
     return spec
 
@@ -214,7 +212,7 @@ class Draft:
         return self.document.data
 
     def hopeless(self) -> bool:
-        """Return True if the text could not be read to its end, so that the data are not what the user wrote."""
+        """Return True if the text could not be read to its end, so that the data are incomplete."""
         return bool(self.problems) and not self.data
 
     def section(self, name: str) -> dict[str, Any] | None:
@@ -260,10 +258,7 @@ class Draft:
 
 
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
-    """
-    Return a problem with its place. If `at` is None, the place is the line of the problem's key, or of the nearest key
-    above it.
-    """
+    """Return a problem with its place: `at`, or the line of the problem's key or of the nearest key above it."""
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)
     file = shown(path, 200)
@@ -278,7 +273,7 @@ def _self_and_above(key: Key) -> list[Key]:
 
 
 SCRIPT = ".py"
-_NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --to script {}` makes one of it")
+_NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --to script {}` converts it")
 _SHELL = ("is a shell script, not a job", 'write "run: bash {}" into a JOB.yaml, and name that')
 _NO_JOBS = {".ipynb": _NOTEBOOK, ".sh": _SHELL, ".bash": _SHELL}
 """Files that users name instead of a job, by suffix, with what each file is and what to do instead."""
@@ -318,7 +313,7 @@ def require_file(path: Path, hint: str = _NAME_A_JOB) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Read the file's text. Each reason for which this can fail has its own message."""
+    """Read the file's text. Raise an error with a separate message for each reason why this can fail."""
     try:
         with open(path, "rb") as file:
             content = file.read(BYTES_MAX + 1)
@@ -354,10 +349,7 @@ def _files_like(path: Path) -> str | None:
 
 
 def _leave_out_own_keys(draft: Draft) -> None:
-    """
-    Remove the user's own keys, which start with `x-`: a place for YAML anchors, for example. Names of variables are
-    kept.
-    """
+    """Remove the user's own keys, which start with `x-`, except names of variables."""
 
     def leave_out(value: object, at: Key) -> None:
         if isinstance(value, dict) and at not in (("envs",), ("secrets",)):
@@ -374,7 +366,6 @@ def _leave_out_own_keys(draft: Draft) -> None:
 
 
 def _take_sky(draft: Draft) -> None:
-    """Translate SkyPilot's keys to spotrun's."""
     found = translate(draft.data, draft.document.unreadable)
     for key in found.cleared:
         draft.forget(key)
@@ -400,17 +391,14 @@ def _take_run(draft: Draft) -> None:
 
 
 def _take_places(draft: Draft) -> None:
-    """
-    Replace a choice between the user's own machine and a cloud: the cloud's keys move up, and the machine is
-    resources.home.
-    """
+    """Move the cloud's keys of a choice to `resources`, and the user's own machine to resources.home."""
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
     if not isinstance(resources, dict):
         return
     if HARDWARE in resources:
         name = shown(resources.pop(HARDWARE))
         advice = f"write any_of: [{{cloud: local, hardware: {name}}}, {{cloud: aws}}]"
-        draft.add(("resources", HARDWARE), "a machine of your own goes with a cloud", advice)
+        draft.add(("resources", HARDWARE), "a machine of your own must be combined with a cloud", advice)
     if not has_machine(resources.get(ANY_OF)):
         return
     try:
@@ -429,7 +417,6 @@ def _take_places(draft: Draft) -> None:
 
 
 def _take_use_spot(draft: Draft) -> None:
-    """Translate SkyPilot's `use_spot` to resources.spot_policy."""
     resources = draft.section("resources")
     if resources is None or "use_spot" not in resources:
         return
@@ -529,7 +516,7 @@ def resolve_paths(draft: Draft, default_store: str) -> None:
     aws = draft.data.get("aws")
     advisor = aws.get("advisor") if isinstance(aws, dict) else None
     if isinstance(advisor, str) and (meant := mistyped(advisor)):
-        draft.add(("aws", "advisor"), f"{shown(advisor)} is no URL", f"did you mean {shown(meant)}?")
+        draft.add(("aws", "advisor"), f"{shown(advisor)} is not a URL", f"did you mean {shown(meant)}?")
     elif isinstance(aws, dict) and advisor is not None and not (isinstance(advisor, str) and "://" in advisor):
         file = _expanded(draft, ("aws", "advisor"), advisor)
         aws["advisor"] = advisor if file is None else str(file)
@@ -626,10 +613,7 @@ def _check_script(draft: Draft, workdir: Path, value: object) -> None:
 
 
 def _check_module(draft: Draft, workdir: Path, value: object) -> None:
-    """
-    Check the module of a job. A package that is missing in the work folder is accepted: it may be installed, or `setup`
-    installs it.
-    """
+    """Check the module of a job. A package outside the work folder is accepted: `setup` may install it."""
     try:
         name = read_module(value)
     except Unreadable:

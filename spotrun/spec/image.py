@@ -1,8 +1,8 @@
 """
 Parses the name of a container image in `resources.image_id`: `docker:HOST/REPO/NAME:TAG@sha256:…`.
 
-The parts follow the grammar of registries (https://github.com/distribution/reference). A tag may refer to another image
-tomorrow. So the launch looks up the digest and writes it behind the tag, and the run uses the digest.
+The parts follow the grammar of registries (https://github.com/distribution/reference). Because a tag may later refer to
+another image, the launch looks up the digest and adds it to the tag, and the run uses the digest.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Image(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """True if the registry is on this very machine. Such a registry has no certificate."""
+        """True if the registry is on this machine. Such a registry has no certificate."""
         return self.host.partition(":")[0] in LOOPBACK
 
     def with_digest(self, digest: str) -> Image:
@@ -86,20 +86,20 @@ def image_of(text: str, server: str = "") -> Image:
     """
     if not text.startswith(PREFIX):
         machine = "of Docker; a machine image is aws.image_id or gcp.image"
-        raise Unreadable(f"{shown(text)!r} is no image {machine}", f"write {LIKE}")
+        raise Unreadable(f"{shown(text)!r} is not an image {machine}", f"write {LIKE}")
     named, at, digest = text.removeprefix(PREFIX).partition("@")
     if not named:
         raise Unreadable("docker: names no image", f"write {LIKE}")
     if at and not re.fullmatch(_DIGEST, digest):
-        raise Unreadable(f"{shown(digest)!r} is no digest", "write @sha256: and its 64 digits in small letters")
+        raise Unreadable(f"{shown(digest)!r} is not a digest", "write @sha256: and its 64 digits in small letters")
     host, path = _split(named)
     path, colon, tag = path.partition(":")
     if re.search("[A-Z]", path):
         raise Unreadable(f"{shown(path)!r} has capital letters", f"write {path.lower()}, as registries know it")
     if not re.fullmatch(_PATH, path) or len(path) > NAME_MAX or (host and not re.fullmatch(_HOST, host)):
-        raise Unreadable(f"{shown(named)!r} is no name of an image", f"write {LIKE}")
+        raise Unreadable(f"{shown(named)!r} is not the name of an image", f"write {LIKE}")
     if colon and not re.fullmatch(_TAG, tag):
-        raise Unreadable(f"{shown(tag)!r} is no tag", f"write {LIKE}")
+        raise Unreadable(f"{shown(tag)!r} is not a tag", f"write {LIKE}")
     if not tag and not digest:
         raise Unreadable(f"{shown(named)!r} has neither tag nor digest", f"write {LIKE}")
     if not host:
@@ -125,9 +125,9 @@ def refused_login(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Unread
         return Unreadable(reason, f"write secrets: [{PASSWORD}]", at=("envs", PASSWORD))
     if SERVER in secrets:
         advice = f"write it under envs: {{{SERVER}: registry.example.org}}"
-        return Unreadable("is no secret", advice, at=("secrets", SERVER))
+        return Unreadable("is not a secret", advice, at=("secrets", SERVER))
     if (server := envs.get(SERVER)) is not None and not re.fullmatch(_HOST, server):
-        return Unreadable("is no host", "write it like registry.example.org:5000", at=("envs", SERVER))
+        return Unreadable("is not a host", "write it like registry.example.org:5000", at=("envs", SERVER))
     named = USERNAME in envs or USERNAME in secrets
     if named != (PASSWORD in secrets):
         missing, where = (PASSWORD, "secrets") if named else (USERNAME, "envs")

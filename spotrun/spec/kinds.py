@@ -1,4 +1,4 @@
-"""The kinds of instances that a job accepts: one by its accelerators, or a choice of several."""
+"""Reads the kinds of instances that a job accepts: one kind, or a choice of several."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def entries_of(value: object) -> Entries | None:
     match value:
         case {"any_of": chosen, **others}:
             if others:
-                raise Unreadable(f"{ANY_OF} stands alone", _FORM)
+                raise Unreadable(f"{ANY_OF} must be the only key", _FORM)
             if not isinstance(chosen, list | tuple):
                 raise Unreadable(f"must be a list, not {kind_of(chosen)}", _FORM, at=(ANY_OF,))
             return [((ANY_OF, index), entry) for index, entry in enumerate(chosen)]

@@ -1,7 +1,7 @@
 """
-Refuses secrets in `envs` of a job: all readers of the ledger could read them forever.
+Refuses secrets in `envs` of a job, because all readers of the ledger could read them forever.
 
-A value with the shape of a credential counts as a secret, whatever its name. A value with a name like PASSWORD counts
+A value with the form of a credential counts as a secret, whatever its name. The value of a name like PASSWORD counts
 too, unless it is a short word, a number or a path.
 """
 

@@ -1,5 +1,5 @@
 """
-The steps of a scripted market. A trigger defines when a step happens on the local cloud, an action what happens.
+Defines the steps of a scripted market on the local cloud. A trigger defines when a step happens, an action its effect.
 
 Triggers count progress of the training, not wall time, so that a demo or a test interrupts at the same point on fast
 and slow machines. `parse_trigger(str(trigger)) == trigger`.

@@ -49,7 +49,7 @@ DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-
 
 WAIT_MAX = timedelta(minutes=10)
 """
-Maximum time for which a launch may be requested (protocol 8). No runner plans for a job that waits longer in a queue.
+Maximum time for which a launch may be requested (protocol 8), and so for which a Slurm job may wait in a queue.
 """
 MAX_TIME_LEAST = timedelta(minutes=10)
 """Minimum `max_time`: in a shorter life the start of an instance does not pay off."""
@@ -69,8 +69,8 @@ class TrainSpec(Model):
     )
     module: fields.ModuleName | None = Field(
         default=None,
-        description="A module to run in place of a script, as by python -m: package.train. It is found in workdir, or "
-        "among what is installed.",
+        description="A module to run instead of a script, as python -m does: package.train. It may be in workdir or "
+        "installed.",
     )
     args: fields.Arguments = Field(
         default=(), description="The arguments of the script or module, as a list: [--epochs, 90]."
@@ -104,7 +104,7 @@ class TrainSpec(Model):
 
     @property
     def no_state(self) -> tuple[str, ...]:
-        """Patterns of files that are not state although they lie below a path of `state`."""
+        """Patterns of files below a path of `state` that are not state."""
         return tuple(path.removeprefix("!") for path in self.state if path.startswith("!"))
 
     @property
@@ -151,8 +151,8 @@ class ResourcesSpec(Model):
     accelerators: fields.Kinds | None = Field(
         default=None,
         description="Accelerators per instance, by name and number: V100:1, {V100: 1} or V100. With {any_of: [T4:1, "
-        "A10G:1, c5.xlarge]}, spotrun chooses by dollars per sample; [T4:1, A10G:1] and {T4: 1, A10G: 1} mean a "
-        "choice too. An entry may be an instance type, with or without accelerators.",
+        "A10G:1, c5.xlarge]}, spotrun chooses by dollars per sample; [T4:1, A10G:1] and {T4: 1, A10G: 1} are choices "
+        "too. An entry may be an instance type, with or without accelerators.",
     )
     instance_type: fields.CloudName | None = Field(default=None, description="Rent only this instance type: g5.xlarge.")
     region: fields.CloudName | None = Field(default=None, description="Rent only in this region: us-east-1.")
@@ -229,7 +229,7 @@ class CheckpointSpec(Model):
         default="auto",
         description='The interval between checkpoints: 10m, "500 steps", or `auto`, which wastes the least time (Young '
         "1974). More checkpoints are made soon after training begins on an instance, at the end of each epoch, before "
-        "an instance goes, and at the end of the training. All but the last are at least 30s apart.",
+        "an instance ends, and at the end of the training. All but the last are at least 30s apart.",
     )
     keep_last: StrictInt = Field(default=3, ge=1, le=10_000, description="How many of the newest checkpoints to keep.")
     keep_best: KeepBestSpec | None = Field(
@@ -239,8 +239,7 @@ class CheckpointSpec(Model):
     )
     keep_every: fields.StepCount | None = Field(
         default=None,
-        description='Keep also one checkpoint for each interval of this many steps, the first in the interval: "1000 '
-        'steps".',
+        description='Also keep the first checkpoint of each interval of this many steps: "1000 steps".',
     )
     files: CheckpointFilesSpec = Field(
         default=CheckpointFilesSpec(),
@@ -250,14 +249,13 @@ class CheckpointSpec(Model):
         default="tell",
         description="What to do when training changes an object that no checkpoint can hold, such as a socket "
         "or an environment of a library. `tell` names the object in the log, in `status`, in `why` "
-        "and in the report. `require` ends the run. `bits` ends it too, and keeps the kind of "
-        "instance that made the first checkpoint where `resources.accelerators` is a choice: on "
-        "another kind, samples and their order are the same, but bits may differ.",
+        "and in the report. `require` ends the run. `bits` ends it too, and, if "
+        "`resources.accelerators` is a choice, trains only on the kind of instance that made the "
+        "first checkpoint: on another kind, samples and their order are the same, but bits may differ.",
     )
 
     @property
     def in_bucket(self) -> bool:
-        """True for a store in a bucket, False for a local folder."""
         return isinstance(parse(self.uri), BucketAddress)
 
 
@@ -294,12 +292,12 @@ class PolicySpec(Model):
     deadline: fields.Deadline | None = Field(
         default=None,
         description="When the run must be done. 8h counts from the launch. 07:00 (the next time that it is 07:00) and "
-        "2026-12-01T07:00 are in the time zone of the launching machine; 2026-12-01T07:00Z is in UTC. spotrun keeps "
-        "the deadline at the lowest cost, by `strategy`.",
+        "2026-12-01T07:00 are in the time zone of the launching machine; 2026-12-01T07:00Z is in UTC. spotrun meets "
+        "the deadline at the lowest cost, as `strategy` defines.",
     )
     strategy: fields.StrategyName = Field(
         default="ours",
-        description="How spotrun keeps a deadline: ours uses spot while the deadline leaves time for it, "
+        description="How spotrun meets a deadline: ours uses spot while the deadline leaves time for it, "
         "on_demand_only never uses spot, and spot_only always uses spot, even if the run is late.",
     )
     expected_work: fields.PositiveDuration | None = Field(
@@ -309,12 +307,12 @@ class PolicySpec(Model):
     )
     on_demand_after: fields.Duration = Field(
         default=timedelta(minutes=10),
-        description="With spot_policy auto and no deadline: go on demand after this long without spot.",
+        description="With spot_policy auto and no deadline: change to on-demand after this long without spot.",
     )
     return_to_spot: StrictBool = Field(default=True, description="Go back to spot when it is available again.")
     return_cooldown: fields.Duration = Field(
         default=timedelta(minutes=10),
-        description="How long to keep on-demand, or to wait after spot was refused, before the next request for spot.",
+        description="How long to stay on demand, or to wait after spot was refused, before the next request for spot.",
     )
     hang_after: fields.PositiveDuration = Field(
         default=timedelta(minutes=5),
@@ -363,7 +361,7 @@ class ReportSpec(Model):
     @model_validator(mode="after")
     def _a_price_goes_with_a_type(self, info: ValidationInfo) -> ReportSpec:
         if self.baseline_usd_per_hour is not None and self.baseline_type is None and info.context != STORED:
-            advice = "write the instance type as baseline, or the dollars as baseline alone"
+            advice = "write the instance type as baseline, or only the dollars as baseline"
             raise Unreadable("goes with a baseline that is an instance type", advice, at=("baseline_usd_per_hour",))
         return self
 
@@ -384,7 +382,8 @@ class NotifySpec(Model):
     )
     command: fields.NotifyCommand | None = Field(
         default=None,
-        description="Or run this shell command on the runner's machine, with the JSON on its standard input.",
+        description="Instead of webhook: run this shell command on the runner's machine, with the JSON on its standard "
+        "input.",
     )
     on: tuple[fields.NewsKind, ...] = Field(default=NEWS_KINDS, description="Which news to send. Default: all.")
 
@@ -460,7 +459,7 @@ class LocalMarketSpec(Model):
     recommended: fields.Share | None = Field(
         default=None,
         description="In a generated market, the share of interruptions with a rebalance recommendation up to 10 min "
-        "before the notice. As many recommendations again are false alarms. This is an assumption: AWS publishes no "
+        "before the notice. Equally many recommendations are false alarms. This is an assumption: AWS publishes no "
         "figures.",
     )
     capacity: StrictInt | None = Field(
@@ -480,7 +479,7 @@ class LocalMarketSpec(Model):
     def _only_what_meets_one_meets_members(self) -> LocalMarketSpec:
         for index, step in enumerate(self.script):
             if step.members is not None and not step.then.meets_one:
-                raise Unreadable(f"{step.then} meets all", "remove it", at=("script", index, "members"))
+                raise Unreadable(f"{step.then} affects all", "remove it", at=("script", index, "members"))
         return self
 
     @model_validator(mode="after")
@@ -488,7 +487,7 @@ class LocalMarketSpec(Model):
         gone = False
         for index, step in enumerate(self.script):
             if step.then is Action.SPOT_RETURNS and not gone:
-                raise Unreadable("spot is not gone here", "add a step no-spot before it", at=("script", index, "then"))
+                raise Unreadable("spot is available", "add a step no-spot before it", at=("script", index, "then"))
             gone = step.then is Action.NO_SPOT or (gone and step.then is not Action.SPOT_RETURNS)
         return self
 
@@ -516,7 +515,7 @@ class AwsSpec(Model):
     advisor: str | None = Field(
         default=None,
         description="A URL or file of Amazon's spot-advisor-data.json, which spotrun reads once, when it creates the "
-        "run. It then expects types that are seldom interrupted to last longer, until the run has measured better.",
+        "run. It then expects types that are rarely interrupted to last longer, until the run has measured better.",
     )
     launch_template: fields.TemplateName | None = Field(
         default=None,
@@ -748,16 +747,12 @@ class RunSpec(Model):
 
     @property
     def webhook_references(self) -> dict[str, Reference]:
-        """
-        Return the place of each webhook's address, by the name of its variable, for a runner that lacks the user's
-        environment.
-        """
+        """Return the place of each webhook's address, by variable, for a runner without the user's environment."""
         known, named = self.secret_references, [each.variable for each in self.notify]
         return {name: known.get(name) or self.cloud.secret(name) for name in named if name is not None}
 
     @property
     def image(self) -> Image | None:
-        """The container image; None if the job names none."""
         text = self.resources.image_id
         return None if text is None else image_of(text, self.envs.get(SERVER, ""))
 
@@ -784,7 +779,7 @@ class RunSpec(Model):
     def _state_has_no_steps(self) -> RunSpec:
         if self.train.state and isinstance(self.checkpoint.every, Steps):
             advice = "write a time like 10m, or remove train.state: a training's files are in its checkpoints anyway"
-            raise Unreadable("counts steps, and train.state is of a command without any", advice, at=_EVERY)
+            raise Unreadable("counts steps, and a command with train.state has none", advice, at=_EVERY)
         return self
 
     @model_validator(mode="after")
@@ -818,7 +813,9 @@ class RunSpec(Model):
         if self.resources.home is None or info.context == STORED:
             return self
         if self.num_nodes > 1:
-            raise Unreadable("a machine of your own trains alone", "write 1, or remove the home", at=("num_nodes",))
+            raise Unreadable(
+                "your own machine cannot train in a gang", "write 1, or remove the home", at=("num_nodes",)
+            )
         if self.resources.is_choice:
             advice = f"name one kind, like {self.resources.kinds[0]}, or remove the home"
             raise Unreadable("is a choice, and so is the home", advice, at=("resources", "accelerators"))
@@ -834,7 +831,7 @@ class RunSpec(Model):
             raise Unreadable("goes with a deadline", "add policy.deadline, or remove it", at=("policy", "strategy"))
         if policy.deadline is not None and spot_only and policy.strategy != "spot_only":
             advice = "write spot_policy: auto, or policy.strategy: spot_only"
-            raise Unreadable("spot alone keeps no deadline", advice, at=("policy", "deadline"))
+            raise Unreadable("spot alone cannot guarantee a deadline", advice, at=("policy", "deadline"))
         if policy.strategy == "spot_only" and self.resources.spot_policy == "on-demand":
             advice = "write strategy: on_demand_only, or another spot_policy"
             raise Unreadable("resources.spot_policy is on-demand", advice, at=("policy", "strategy"))

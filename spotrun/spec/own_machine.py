@@ -1,4 +1,4 @@
-"""The cost of a machine that the user owns, and the resulting price of an hour."""
+"""Computes the price of an hour on a machine that the user owns."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from spotrun.units import Unreadable, shown
 LARGEST = Decimal(10) ** 15
 ABOVE_ZERO = "write a number above 0"
 FIGURES = "{purchase_usd: 6500, months: 30, days_per_month: 10}"
-"""The values that a machine needs at least, as a user would write them."""
+"""The required values of a machine, as a user would write them."""
 PLACES = Decimal("1e-6")
-"""An hourly price is rounded to this many dollars."""
+"""Rounding of an hourly price, in dollars."""
 _NUMBER = re.compile(r"\$?(\d[\d,_]{0,30}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?)([kKMG%]?)", re.ASCII)
 _TIMES = {
     name: Decimal(times) for name, times in (("", 1), ("%", "0.01"), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("B", 1e9))
@@ -77,7 +77,7 @@ _HoursOfDay = Annotated[Decimal, BeforeValidator(read_positive), Field(le=24), _
 class Machine(Model):
     """
     A machine that the user owns. Its price is spread over `months` months, and it computes on `days_per_month` days of
-    each. `maintenance_usd` is for all of the months.
+    each month. `maintenance_usd` is for all months together.
     """
 
     purchase_usd: Amount = Field(description="The price of the machine, in US dollars: 6500.")
@@ -100,12 +100,12 @@ class Machine(Model):
 
     @property
     def fixed_usd_per_month(self) -> Decimal:
-        """Dollars a month that are due whether the machine computes or not."""
+        """Dollars a month that are paid whether the machine computes or not."""
         return (self.purchase_usd + self.maintenance_usd) / self.months
 
     @property
     def power_usd_per_hour(self) -> Decimal:
-        """Dollars an hour for power while the machine computes. Otherwise it is switched off."""
+        """Dollars an hour for power while the machine computes. At other times it is assumed to be switched off."""
         return (self.watts or Decimal(0)) / 1000 * (self.usd_per_kwh or Decimal(0))
 
     def usd_per_hour(self, days_per_month: Decimal | None = None) -> Decimal:
@@ -147,7 +147,6 @@ class HardwareSpec(Machine):
 
     @property
     def price_in_words(self) -> str:
-        """The text that explains the price of an hour by its parts."""
         return ", ".join(self._parts())
 
     def _parts(self) -> Iterator[str]:

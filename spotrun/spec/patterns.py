@@ -1,13 +1,13 @@
 """
-Patterns that choose files by their path in a folder, as `.gitignore` writes them.
+Chooses files by patterns of their paths in a folder, as in `.gitignore`.
 
     best.ckpt           a file or folder of that name, wherever it is
     logs/*.csv          with a slash: from the top of the folder
-    lightning_logs/     all that is below a folder
+    lightning_logs/     everything below a folder
     **/last.ckpt        any folders between
-    !data/              not these; the last pattern that fits decides
+    !data/              not these; the last pattern that matches decides
 
-`*` and `?` stand for no slash. If the first pattern begins with `!`, all other files are chosen.
+`*` and `?` do not match a slash. If the first pattern begins with `!`, all other files are chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spotrun.units import Unreadable, shown
 
 LENGTH_MAX = 500
 PATHS_MAX = 1 << 14
-"""Maximum paths whose result is cached. The cache helps because a folder is scanned again and again."""
+"""Maximum paths whose result is cached. The cache helps because a folder is scanned repeatedly."""
 _OPEN = re.compile(r"\[(?!!?\]?[^\]]*\])")
 """A bracket without a closing bracket. fnmatch would treat it as special in some cases."""
 
@@ -78,10 +78,7 @@ def _fits(pattern: str) -> Callable[[str], bool]:
 
 
 def _lead(parts: Sequence[str], names: Sequence[str], left: int) -> bool:
-    """
-    Return whether the pattern matches the beginning of a path and leaves at least `left` more names: a matching folder
-    includes everything below it.
-    """
+    """Return whether the pattern matches the beginning of a path, and at least `left` names follow."""
     if not parts:
         return len(names) >= left
     if parts[0] == "**":

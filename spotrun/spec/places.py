@@ -1,5 +1,5 @@
 """
-Reads a choice of places in a job: the user's own machine, and a cloud for when that is not free.
+Reads a choice of places in a job: the user's own machine, and a cloud that trains while the machine is not free.
 
     any_of: [{cloud: local, hardware: box}, {cloud: aws, region: us-east-1}]
 
@@ -32,10 +32,7 @@ class Places(NamedTuple):
 
 
 def has_machine(choice: object) -> bool:
-    """
-    Return whether an entry of the list is the user's own machine. If not, the list is a choice between places and kinds
-    of one cloud.
-    """
+    """Return whether an entry of the list is the user's own machine, so that this is a choice with a cloud."""
     return isinstance(choice, list) and any(isinstance(entry, dict) and HARDWARE in entry for entry in choice)
 
 
@@ -65,7 +62,7 @@ def read_places(resources: Mapping[str, Any]) -> Places:
     found.written_at[HOME] = (*machine_at, HARDWARE)
     for key in found.keys:
         if key in resources:
-            raise Unreadable(f"{key} stands next to {ANY_OF} too", "keep one of them", at=found.written_at[key])
+            raise Unreadable(f"{key} is also given next to {ANY_OF}", "keep one of them", at=found.written_at[key])
     return found
 
 
@@ -81,5 +78,5 @@ def _require_machine(machine: Mapping[str, Any], at: Key) -> None:
         raise Unreadable("a machine of your own is in no cloud", f"write cloud: {LOCAL}", at=(*at, "cloud"))
     for key in machine:
         if key not in ("cloud", HARDWARE):
-            advice = f"what the machine has belongs under {HARDWARE}, and what the cloud is to have into its entry"
-            raise Unreadable("is said of a machine of your own", advice, at=(*at, key))
+            advice = f"write what the machine has under {HARDWARE}, and what the cloud needs into the cloud's entry"
+            raise Unreadable("does not belong to a machine of your own", advice, at=(*at, key))

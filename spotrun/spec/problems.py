@@ -55,11 +55,11 @@ ELSEWHERE = {
 }
 """Keys of other tools (SkyPilot, dstack, SageMaker), and the spotrun keys with the same meaning."""
 _ALWAYS = "spotrun always recovers from an interruption", "remove it; retry.max_restarts is for a script that fails"
-_SERVES = "spotrun trains, and serves nothing to others", "remove it"
-_ENDS = "spotrun ends each instance when its run does not need it any more", "remove it"
+_SERVES = "spotrun trains, and does not serve", "remove it"
+_ENDS = "spotrun ends each instance when its run no longer needs it", "remove it"
 _CONTAINS = "a container image is named under resources", "write resources: {image_id: docker:REPO/NAME:TAG}"
 _MOUNTS = "nothing is mounted", "read data from a bucket in the script, or put it into workdir"
-_ALONE = "a run has its instances for itself", "remove it"
+_ALONE = "a run does not share its instances", "remove it"
 OWN_WORDS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("job_recovery", "spot_recovery", "recovery_strategy"), _ALWAYS),
     "ports": ("an instance has no open port", "remove it; `spotrun ssh RUN` opens a shell"),
@@ -69,17 +69,17 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
     ),
     **dict.fromkeys(
         ("min_nodes", "max_nodes", "elastic"),
-        ("the nodes of a training are always as many as num_nodes", "remove it, and write num_nodes"),
+        ("the number of nodes is always num_nodes", "remove it, and write num_nodes"),
     ),
     "stop_duration": ("a stop waits for the last checkpoint", "remove it"),
     **dict.fromkeys(("image", "image_id", "container_image", "docker", "privileged", "registry_auth"), _CONTAINS),
     **dict.fromkeys(("file_mounts", "volumes", "volume_mounts", "storage_mounts", "mounts"), _MOUNTS),
-    "managed_secrets": ("values of secrets come from no server of SkyPilot's", "write secrets: [NAME]"),
+    "managed_secrets": ("spotrun reads no secrets from a server of SkyPilot", "write secrets: [NAME]"),
     "api_server_access": ("a training gets no credentials of a server", "remove it"),
-    "hooks": ("nothing of a job runs when an instance ends", "let the command save when it gets SIGTERM"),
-    **dict.fromkeys(("any_of", "ordered"), ("candidates are resources", "write it under resources")),
+    "hooks": ("no hook runs when an instance ends", "let the command save when it gets SIGTERM"),
+    **dict.fromkeys(("any_of", "ordered"), ("candidates belong under resources", "write it under resources")),
     "files": ("workdir is uploaded whole", "put them into workdir"),
-    "repos": ("workdir is uploaded as it lies on this machine", "clone it, and write its path as workdir"),
+    "repos": ("workdir is uploaded as it is on this machine", "clone it, and write its path as workdir"),
     "python": ("a training uses the Python of its image", "install another one in setup"),
     **dict.fromkeys(
         ("disk_tier", "network_tier", "accelerator_args", "shm_size", "local_disk", "ephemeral_storage"),
@@ -88,7 +88,7 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("pool", "fleets", "fleet", "priority", "priority_class", "creation_policy", "user"), _ALONE),
     "utilization_policy": ("a training without progress is ended by policy.hang_after", "write policy.hang_after: 5m"),
     "type": ("every job is a training", "remove it"),
-    "inputs": ("a job says how much it reads, not what", "write data: {gb: 40}, or remove it"),
+    "inputs": ("a job gives only the amount of data that it reads", "write data: {gb: 40}, or remove it"),
     "config": ("settings of SkyPilot are not read", "remove it"),
     "experimental": ("settings of SkyPilot are not read", "remove it"),
 }

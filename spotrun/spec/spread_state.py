@@ -38,7 +38,7 @@ STATE_DIR = "SPOTRUN_STATE_DIR"
 FILES_MAX = 300
 """Maximum files of the work folder that are read."""
 BYTES_MAX = 1 << 20
-"""Maximum bytes of a file that is read. A larger file is taken for data."""
+"""Maximum bytes of a file that is read. A larger file counts as data."""
 _STRATEGY = re.compile(r"(fsdp|deepspeed|model_parallel)", re.IGNORECASE)
 _FLAG = re.compile(
     r"--(use[_-])?(fsdp|deepspeed)([_-].*)?(=.*)?|(.*[-+./])?strategy=(fsdp|deepspeed|model_parallel).*", re.IGNORECASE
@@ -58,7 +58,7 @@ _SHELL = ("", ".sh", ".bash", ".zsh")
 
 
 class Finding(NamedTuple):
-    """A word that spreads state, with its file and line; without a file, the word is in the command itself."""
+    """A word that spreads state, with its file and line; `path` is "" for a word of the job's command."""
 
     what: str
     path: str = ""
@@ -70,7 +70,7 @@ class Finding(NamedTuple):
 
 def require_whole_state(spec: RunSpec) -> None:
     """
-    Check that the state of a training on several instances is not spread over them, as far as its files show.
+    Check that the state of a training on several instances is not spread over the instances, as far as its files show.
 
     Raises:
         SpecInvalid: the command or a file uses something that spreads state.
@@ -91,10 +91,7 @@ def require_whole_state(spec: RunSpec) -> None:
 
 
 class _Reading:
-    """
-    Reads the command of a job, the files of its work folder that the command names, and the files that these files
-    import.
-    """
+    """Reads the command of a job, the files that it names in the work folder, and the files that these import."""
 
     def __init__(self, workdir: Path) -> None:
         self._workdir = workdir
@@ -103,7 +100,6 @@ class _Reading:
         self.names_state_dir = False
 
     def findings(self, spec: RunSpec) -> list[Finding]:
-        """Return all findings, in the order in which the files are read."""
         found = [Finding(f"{name} in envs") for name in spec.envs if _is_switch(name, spec.envs)]
         train = spec.train
         self.names_state_dir = any(STATE_DIR in text for text in (train.run or "", *train.args, *spec.envs.values()))

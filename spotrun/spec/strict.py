@@ -6,9 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Model(BaseModel):
-    """
-    A section of a job file. It is frozen, refuses unknown keys, and has attributes of resolved types (timedelta,
-    Decimal).
-    """
+    """A section of a job file: frozen, refuses unknown keys, has resolved types (timedelta, Decimal)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)

@@ -4,13 +4,13 @@ script.
 
 A parameter is set in the first of these places that applies:
 
-    args has --lr 0.1, --lr=0.1 or lr=0.1          its value is replaced
-    envs has lr                                    its value is replaced
+    args has --lr 0.1, --lr=0.1 or lr=0.1           the value is replaced
+    envs has lr                                     the value is replaced
     the script, or a file next to it, names "--lr"  --lr VALUE is added
-    the script is Hydra's                          lr=VALUE is added
-    its arguments are not known here               --lr VALUE is added
+    the script uses Hydra                           lr=VALUE is added
+    the script's arguments are unknown              --lr VALUE is added
 
-So a parameter that can only be a mistake is refused before anything is rented.
+A parameter for which none applies is refused before anything is rented.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_grid(texts: Sequence[str]) -> Grid:
         if not given or not listed:
             raise SpecInvalid(f"--grid {text!r} has no value", hint=f"write a name and its values: {EXAMPLE}")
         if not _NAME.fullmatch(name):
-            raise SpecInvalid(f"--grid {text!r}: {name!r} is no name of a parameter", hint=f"like {EXAMPLE}")
+            raise SpecInvalid(f"--grid {text!r}: {name!r} is not the name of a parameter", hint=f"like {EXAMPLE}")
         if other := next((known for known in grid if plain(known) == plain(name)), None):
             raise SpecInvalid(f"--grid has {other} twice", hint=f"write all its values at once: {EXAMPLE}")
         grid[name] = _values(text, listed)

@@ -1,7 +1,7 @@
 """
 Reads single values of a spec: converts a value from YAML or a flag to the type in the model.
 
-Every `read_*` raises `Unreadable` if it cannot read the value; that becomes a problem with key, line and suggestion.
+Every `read_*` raises `Unreadable` if it cannot read the value; the caller adds the key and the line.
 Nothing here touches the file system.
 """
 
@@ -73,10 +73,7 @@ VARIABLE_PATTERN = r"^\$[A-Za-z_][A-Za-z0-9_]*$"
 
 
 def clean_text(value: object, *, lines: bool = False) -> str:
-    """
-    Return non-empty text without control characters and characters that change its direction. `lines` allows line
-    breaks and tabs.
-    """
+    """Return non-empty text without control and direction characters. `lines` allows line breaks and tabs."""
     if not isinstance(value, str):
         quoted = f'write "{shown(value).lower() if isinstance(value, bool) else shown(value)}"'
         raise Unreadable(f"must be text, not {kind_of(value)}", quoted if is_plain(value) else "write one text")
@@ -246,20 +243,14 @@ def _arg(value: object, index: int) -> str:
 
 
 def read_envs(value: object) -> dict[str, str]:
-    """
-    Read environment variables. Numbers and booleans become text through Python's `str`, as in SkyPilot: `true` becomes
-    `True`.
-    """
+    """Read environment variables. Numbers and booleans become text by Python's `str`, as in SkyPilot."""
     if not isinstance(value, dict):
         raise Unreadable(f"must be a mapping, not {kind_of(value)}", "write {NAME: value}")
     return {_env_name(name): _env_value(name, item) for name, item in value.items()}
 
 
 def read_secrets(value: object) -> dict[str, str]:
-    """
-    Read the names of secrets, each with the place of its value; "" if the place follows from the name. No message
-    quotes a value.
-    """
+    """Read names of secrets, each with the place of its value, or "". No message quotes a value."""
     if isinstance(value, list | tuple):
         if any(isinstance(item, dict) for item in value):
             raise Unreadable("must be a list of names, or one mapping of all of them", f"write {_as_mapping(value)}")
@@ -437,10 +428,7 @@ def _no_deadline(text: str, because: Unreadable) -> Unreadable:
 
 
 def read_notify_command(value: object) -> str:
-    """
-    Read a shell command. It may name a secret's variable but not contain a secret, because all readers of the run's
-    folder can read it.
-    """
+    """Read a shell command, which must not contain a secret: all readers of the run's folder can read it."""
     text = clean_text(value, lines=True)
     if holds_credential(text):
         raise Unreadable(

@@ -1,5 +1,5 @@
 """
-The arguments that a bench varies (batch size, precision and number of devices), under any name that a script uses.
+Sets the arguments that a bench varies (batch size, precision and number of devices), under the names that scripts use.
 """
 
 from __future__ import annotations
@@ -48,17 +48,14 @@ def with_argument(
     if added is None and not script.is_hydra:
         raise SpecInvalid(
             f"{flag}: {train.title} has no argument that is called {' or '.join(_flags(names[:2]))}",
-            hint=f"say what it is called: {flag}-arg --my-name",
+            hint=f"give its name: {flag}-arg --my-name",
         )
     words = (f"{wanted[0]}={value}",) if added is None else (added, value)
     return train.model_copy(update={"args": (*train.args, *words)})
 
 
 def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
-    """
-    Yield `names`, and the keys of the job's `key=value` arguments that end with one of these names, like Hydra's
-    `data.batch_size`.
-    """
+    """Yield `names`, and keys of the job's `key=value` arguments that end with one, like `data.batch_size`."""
     yield from names
     last = {plain(name) for name in names}
     keys = (word.partition("=")[0] for word in train.args if "=" in word and not word.startswith("-"))
@@ -72,7 +69,7 @@ def _flags(names: Sequence[str]) -> list[str]:
 def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str], value: str) -> TrainSpec:
     changed, number = re.subn(_written(names), lambda found: f"{found[1]}{found[2]}{value}", command)
     if number != 1:
-        how = "names it nowhere" if not number else f"names it {number} times"
+        how = "lacks it" if not number else f"has it {number} times"
         raise SpecInvalid(
             f"{flag}: the command {how}, as {' or '.join(_flags(names[:2]))} and a value",
             hint="write it into the command, or write train: {script: …, args: […]} instead of run",

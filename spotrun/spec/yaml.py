@@ -165,7 +165,7 @@ def _position(mark: Any) -> Position:
 
 
 class _Composer:
-    """Builds nodes from the parser's events. It stops at once if depth, size or loops could cost time or memory."""
+    """Builds nodes from the parser's events. Stops as soon as depth, size or loops could cost time or memory."""
 
     def __init__(self, text: str, begin: str) -> None:
         self.events: Iterator[Any] = yaml.parse(text, Loader=_Parser)
@@ -222,7 +222,7 @@ class _Composer:
 
 
 class _Constructor:
-    """Builds data from nodes. A value that it refuses becomes a problem of the document, and it continues."""
+    """Builds data from nodes. A refused value becomes a problem of the document, and does not stop the rest."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -272,7 +272,7 @@ class _Constructor:
                     found += [pair for pair in more if pair[0].kind != "scalar" or pair[0].content not in told]
                 else:
                     advice = "write <<: *NAME, where &NAME marks a mapping"
-                    self.report(name.at, (*key, "<<"), "merges what is no mapping", advice)
+                    self.report(name.at, (*key, "<<"), "merges something that is not a mapping", advice)
         return found
 
     def count(self, at: Position, key: Key) -> None:

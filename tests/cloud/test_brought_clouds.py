@@ -62,7 +62,7 @@ def test_a_broken_cloud_is_refused_with_its_package_and_the_line_of_the_job(
         find_cloud(name)
     assert f"the cloud {name} cannot be loaded" in refused.value.message
     assert reason in refused.value.message
-    assert refused.value.hint == f"mend or uninstall the package {name}_package"
+    assert refused.value.hint == f"repair or uninstall the package {name}_package"
     job = site / "job.yaml"
     job.write_text(f"run: echo\nresources: {{cloud: {name}}}\n")
     with pytest.raises(SpecFileInvalid, match=f"job.yaml:2: resources.cloud: the cloud {name} cannot be loaded"):
@@ -72,7 +72,7 @@ def test_a_broken_cloud_is_refused_with_its_package_and_the_line_of_the_job(
 def test_two_packages_may_not_bring_the_same_name(site: Path) -> None:
     bring(site, "twice", "CLOUD = 1", "one_package")
     bring(site, "twice", "CLOUD = 1", "other_package")
-    with pytest.raises(SpecInvalid, match="2 packages bring a cloud called twice: one_package, other_package"):
+    with pytest.raises(SpecInvalid, match="2 packages define a cloud called twice: one_package, other_package"):
         find_cloud("twice")
 
 
@@ -87,4 +87,4 @@ def test_the_job_of_a_run_can_be_read_where_its_cloud_is_not_installed() -> None
     assert RunSpec.from_dict(spec.to_dict()) == spec
     with pytest.raises(SpecInvalid, match="no cloud is called gone here") as refused:
         assert spec.cloud
-    assert "install the package that brings gone" in str(refused.value)
+    assert "install the package that defines gone" in str(refused.value)

@@ -37,7 +37,7 @@ def test_down_reports_a_refused_login_at_once_with_the_instances_still_running(
     account.refuse("DescribeInstances", code, 400, times=50)
     said = spotrun("down", "demo", "-y")
     assert said.code == CloudError.exit_code
-    assert f"{run.id} has to stop, and no runner sees to it. Still running, as far as is known: i-1 (" in said.err
+    assert f"{run.id} has to stop, and no runner attends to it. Still running, as far as is known: i-1 (" in said.err
     assert f"`spotrun down {run.id}` ends it now" in said.err
     assert said.err.index("Still running") < said.err.index("error: ") < said.err.index(code) < said.err.index("try: ")
     assert len(account.calls) <= 2, "nobody is waited for"
@@ -63,11 +63,11 @@ def test_a_stop_says_who_sees_to_it_and_what_keeps_them(run: OpenRun, spotrun: S
     status = RunnerStatus(at=datetime.now(UTC), pid=1, host="elsewhere", sequence=1, message=message)
     write_status(run.store, RUNNER_KEY, status)
     assert spotrun("stop", "demo").out.splitlines() == [
-        f"{run.id} has a request to stop; its runner ends it, or `spotrun down {run.id}` does at once",
-        "its runner said last: RequestExpired; try: log in",
+        f"{run.id} has a request to stop; its runner ends it; `spotrun down {run.id}` ends it now",
+        "last message of its runner: RequestExpired; try: log in",
     ]
 
 
 def test_stop_without_a_runner_says_so(run: OpenRun, spotrun: Spotrun) -> None:
     said = spotrun("stop", "demo").out
-    assert f"{run.id} has to stop, and no runner sees to it. Still running, as far as is known: i-1 (" in said
+    assert f"{run.id} has to stop, and no runner attends to it. Still running, as far as is known: i-1 (" in said

@@ -43,4 +43,6 @@ def test_a_run_on_a_real_account_is_completed_billed_and_leaves_nothing_behind(t
     spotrun("launch", str(job), "-y")
     total = json.loads(spotrun("report", "live", "--store", store, "--json"))["total"]
     assert Decimal(0) < Decimal(total["cost_usd"]) < Decimal("0.5")
-    assert "no instance is unwanted" in spotrun("reap", "-y", "--cloud", "aws", "--region", region, "--store", store)
+    assert "there is no instance to end" in spotrun(
+        "reap", "-y", "--cloud", "aws", "--region", region, "--store", store
+    )

@@ -182,7 +182,7 @@ def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(account: Guar
 def test_reap_without_the_right_to_list_roles_still_ends_instances(account: GuardedAccount, tmp_path: Path) -> None:
     account.refuse("ListRoles", "AccessDenied", 403)
     said = reap(str(tmp_path))
-    assert "no instance is unwanted" in said
+    assert "there is no instance to end" in said
     assert "cannot look for the role of each run" in said
 
 
@@ -200,7 +200,7 @@ def test_an_instance_that_cannot_be_ended_is_named_and_keeps_no_other(
     said = reap(f"{tmp_path}/runs")
     (left,) = [each for each in AwsDriver(CONFIG, ManualClock()).instances() if each.alive]
     assert left.instance_id in [each.instance_id for each in orphans]
-    assert f"{left.instance_id} goes on: " in said
+    assert f"{left.instance_id} could not be ended: " in said
     assert "--no-disable-api-termination" in said
     assert "ended 1\n" in said
 

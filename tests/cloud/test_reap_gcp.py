@@ -129,7 +129,7 @@ def test_g3_what_has_switched_itself_off_is_wanted_by_no_run_that_goes_on(
     wished = replace(request(asked, number), run_uid=run.created.uid, token=f"{run.created.uid}-{number}")
     drained = driver.launch(wished).instance_id
     clock.advance(30)
-    assert "no instance is unwanted" in reaped(tmp_path, capsys)
+    assert "there is no instance to end" in reaped(tmp_path, capsys)
     gce.project.power_off(drained)
     clock.advance(30)
     assert "ended 1\n" in reaped(tmp_path, capsys)

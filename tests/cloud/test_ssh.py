@@ -63,7 +63,7 @@ def test_a_session_is_opened_where_the_run_trains(cloud: AwsDriver, run: OpenRun
     cloud.terminate(first.instance_id)
     run.driver._snapshots.clear()  # type: ignore[attr-defined]
     assert chosen(run, None).instance_id == newest.instance_id
-    with pytest.raises(CloudError, match="not a living instance") as refused:
+    with pytest.raises(CloudError, match="not a running instance") as refused:
         chosen(run, first.instance_id)
     assert newest.instance_id in str(refused.value.hint)
 
@@ -73,7 +73,7 @@ def test_ssh_without_an_instance_says_how_to_see_what_comes_next(
 ) -> None:
     account.identify("another")
     cloud.launch(replace(request(cloud), run_uid="another"))
-    with pytest.raises(CloudError, match="no instance of demo-0123456789 lives") as refused:
+    with pytest.raises(CloudError, match="demo-0123456789 has no running instance") as refused:
         chosen(run, None)
     assert "spotrun why" in str(refused.value.hint)
 

@@ -61,7 +61,7 @@ def test_ctrl_c_leaves_nothing_running(sandbox: Sandbox):
     bench.send_signal(signal.SIGINT)
     output, _ = bench.communicate(timeout=120)
     assert bench.returncode == 130
-    assert "nothing of it is left running" in output
+    assert "all of its instances have ended" in output
     assert sandbox.left_running() == []
     (run,) = (folder.name for folder in sandbox.store.iterdir() if folder.name.startswith("waits-bench-"))
     assert sandbox.state(run).terminal is not None
@@ -104,7 +104,7 @@ def two_instances(sandbox: Sandbox, bench: subprocess.Popen[str]) -> list[OpenRu
 def test_two_are_measured_at_once_within_one_budget_and_shown_as_they_were_asked_for(toys: Sandbox):
     bench = ("bench", on_toys(toys), "--batch", "4,2000", "--max-parallel", 2, "--steps", 30, "--budget", 4, "--yes")
     output = toys.call(*bench, "--json")
-    assert "2 at once share this machine" in output
+    assert "2 trainings at once share this machine" in output
     small, large = rows_of(output)
     assert (small["name"], large["name"]) == ("V100:1, batch 4", "V100:1, batch 2000")
     assert (small["fate"], large["fate"]) == ("measured", "out of memory")
@@ -123,7 +123,7 @@ def test_a_signal_ends_all_that_are_measured_at_once(toys: Sandbox, number: sign
     bench.send_signal(number)
     output, _ = bench.communicate(timeout=120)
     assert bench.returncode == 128 + number
-    assert output.count("nothing of it is left running") == 2
+    assert output.count("all of its instances have ended") == 2
     assert toys.left_running() == []
     assert all(run.ledger.refresh().terminal is not None for run in runs)
     assert list((toys.folder / "box" / "guards").iterdir()) == []

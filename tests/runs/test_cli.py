@@ -251,7 +251,7 @@ def test_a_resume_says_that_it_trains_the_script_of_the_launch(sandbox: Sandbox)
     script.write_text("print('mended')\n")
     said = changed_script(run)
     assert said is not None
-    assert "trains it as it was uploaded; to train a change, launch again" in said
+    assert "trains the uploaded version; to train a change, launch again" in said
     script.unlink()
     assert changed_script(run) is None
 
@@ -259,7 +259,7 @@ def test_a_resume_says_that_it_trains_the_script_of_the_launch(sandbox: Sandbox)
 def test_background_runner_that_cannot_begin_is_reported(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     run = open_run(prepare_run(load_spec(sandbox.job("mute"), {}, ""), "test").create(), None)
     monkeypatch.setenv("PYTHONHASHSEED", "x")  # no Python begins with this one
-    with pytest.raises(SpotrunError, match="ended at once; it said: Fatal Python error") as told:
+    with pytest.raises(SpotrunError, match="ended immediately; its last output: Fatal Python error") as told:
         leave_behind(run)
     assert "spotrun resume" in str(told.value.hint)
 

@@ -221,7 +221,7 @@ def test_from_the_first_typo_to_the_first_report(sandbox: Sandbox, project: Path
 
     # A second launch of that name says that one is running. Enter does not begin another.
     with Terminal([*SPOTRUN, "launch", "job.yaml"]) as terminal:
-        terminal.until("goes on already (")
+        terminal.until("has not ended (")
         terminal.until("`spotrun stop first-")
         terminal.until("Launch another? [y/N]: ")
         terminal.type("\n")

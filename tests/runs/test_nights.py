@@ -90,7 +90,7 @@ def test_three_nights_by_the_same_line_of_which_the_second_was_cut_off(sandbox: 
     gate.touch()  # holds the training up in its third epoch
     cut_off = sandbox.start(*line)
     eventually(lambda: nights(sandbox) == 2 and len(sandbox.state("nightly").epochs) == 2, within_s=90)
-    assert "a nightly run of nightly is still going" in sandbox.call(*line, code=11)
+    assert "a nightly run of nightly is still in progress" in sandbox.call(*line, code=11)
     cut_off.send_signal(signal.SIGKILL)
     cut_off.communicate()
     sandbox.call("chaos", "nightly", "--no-notice")
@@ -181,7 +181,7 @@ def test_a_run_that_a_living_runner_attends_to_is_left_to_it(sandbox: Sandbox, j
     assert not attended(run)
     sign_of_life(os.getpid(), os.uname().nodename)
     assert attended(run)
-    assert "is still going" in sandbox.call("launch", job, "--nightly", code=11)
+    assert "is still in progress" in sandbox.call("launch", job, "--nightly", code=11)
     sign_of_life(2**22 + 1, os.uname().nodename)
     assert not attended(run), "no such process is left on this machine"
     sign_of_life(2**22 + 1, "elsewhere")

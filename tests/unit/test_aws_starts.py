@@ -137,7 +137,7 @@ def test_p33_three_stillborn_instances_fail_a_run_with_their_places_and_what_the
     assert terminal.detail == (
         "3 instances in a row ended before the agent took over (the newest: the cloud's record: ended by itself "
         f"(Client.InstanceInitiatedShutdown); its log says: {PIP}); they were in us-east-1a, subnet-a "
-        "and in us-east-1b, subnet-b; `spotrun logs` has what they said\n"
+        "and in us-east-1b, subnet-b; `spotrun logs` shows their output\n"
         "  try: `spotrun doctor aws JOB.yaml` checks subnets, rights and image; then `spotrun resume`"
     )
 

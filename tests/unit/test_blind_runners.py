@@ -87,13 +87,17 @@ def attend(folder: Path, blind: Blindness | None) -> None:
 def test_status_tells_since_when_the_runner_is_blind_and_the_way_out(unattended: Path, spotrun: Spotrun) -> None:
     since = datetime.now(UTC) - timedelta(minutes=7)
     attend(unattended, Blindness(since=since, why=WHY.one_line))
-    (line,) = [each for each in " ".join(spotrun("status").out.split()).split("resnet50-0123456789") if "sees" in each]
-    assert f"its runner sees nothing of the cloud since {since:%a %H:%M:%S} UTC, 7m00s ago" in line
+    (line,) = [
+        each
+        for each in " ".join(spotrun("status").out.split()).split("resnet50-0123456789")
+        if "no answer from the cloud" in each
+    ]
+    assert f"its runner has had no answer from the cloud since {since:%a %H:%M:%S} UTC, 7m00s ago" in line
     assert "the login has expired; try: log in again" in line
     (row,) = json.loads(spotrun("status", "--json").out)
     assert row["blind_since"] == since.isoformat()
     attend(unattended, None)
-    assert "sees nothing" not in spotrun("status").out
+    assert "no answer from the cloud" not in spotrun("status").out
     assert json.loads(spotrun("status", "--json").out)[0]["blind_since"] is None
 
 

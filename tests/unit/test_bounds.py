@@ -186,7 +186,7 @@ def test_a_folder_that_claims_the_uid_of_a_living_run_ends_nothing(name: str, st
     history.put_into(planted)
     code, out, _, failure = store.call("reap", "-y")
     assert (code, failure) == (0, "")
-    assert "no instance is unwanted" in out
+    assert "there is no instance to end" in out
     assert store.cloud.alive
     store.restore()
 

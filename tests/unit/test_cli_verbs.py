@@ -144,7 +144,7 @@ def test_flag_is_read_by_its_old_name_and_shown_by_its_new_one(old: str, new: st
         both = spotrun(verb, "job.yaml", f"{old}=3", f"{new}=3")
         assert (both.code, both.err) == (
             2,
-            f"error: {old} is the old name of {new}, and both are given\n  try: leave {old} out\n",
+            f"error: {old} is the old name of {new}, and both are given\n  try: leave out {old}\n",
         )
 
 
@@ -227,7 +227,7 @@ def test_rm_names_objects_that_it_cannot_delete(runs: Path, spotrun: Spotrun) ->
     (folder / "outputs").mkdir(exist_ok=True)
     (folder / "outputs" / "my notes.txt").write_text("keep")
     said = " ".join(spotrun("rm", "old", "--dry-run").out.split())
-    assert "stays: 1 object under names that are no keys of spotrun's: outputs/my notes.txt; delete " in said
+    assert "stays: 1 object under names that spotrun does not use: outputs/my notes.txt; delete " in said
     assert spotrun("rm", "old", "-y").code == 0
     assert [path.name for path in folder.rglob("*") if path.is_file()] == ["my notes.txt"]
 

@@ -201,7 +201,7 @@ def test_before_it_rents_a_runner_notices_that_its_run_is_gone(signed: PlayedRun
     runner = runner_of(signed)
     signed.cloud.terminate(train(signed, runner))
     erase(signed.store)
-    with pytest.raises(RunGone, match="lists no living instance"):
+    with pytest.raises(RunGone, match="lists no running instance"):
         signed.settle(runner, 10)
     assert len(signed.cloud.launches) == 1
 
@@ -317,7 +317,7 @@ def test_down_says_what_it_has_ended_of_a_damaged_run(stored: SmallRun, spotrun:
     stored.store.delete(key_of(2))
     code, output, letter = spotrun("down", stored.history.uid, "-y")
     assert code == LEDGER, (output, letter)
-    assert output == "the cloud lists no living instance of it\n"
+    assert output == "the cloud lists no running instance of it\n"
 
 
 @pytest.mark.parametrize("name", ["part-0001", "manifest.json"])
@@ -332,7 +332,7 @@ def test_a_damaged_checkpoint_is_named_by_verify_and_does_not_trouble_the_others
     assert output.count("DAMAGED") == 1
     assert name in output
     assert output.count("whole") == COMMITS - 1
-    assert "falls back" in letter
+    assert "a resume continues from it" in letter
     for verb in ("status", "events demo", "report demo", "checkpoints ls demo"):
         assert spotrun(*verb.split()).code == 0
 
@@ -389,4 +389,4 @@ def test_readable_part_of_a_damaged_run_is_shown_before_the_error(
     assert code == LEDGER
     if number:
         assert "has no checkpoints" in output
-        assert "shown is what the entries before it say" in " ".join(letter.split())
+        assert "only the entries before it are shown" in " ".join(letter.split())

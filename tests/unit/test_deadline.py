@@ -275,7 +275,7 @@ def test_a_run_of_before_by_a_strategy_that_is_only_compared_with_is_read_and_no
     written = {"name": "old", "workdir": "/", "train": {"run": "true"}}
     stored = RunSpec.from_dict({**written, "policy": {"deadline": "32400s", "strategy": "greedy"}})
     assert RunSpec.from_dict(stored.to_dict()) == stored
-    with pytest.raises(SpecInvalid, match="no job is run by strategy greedy any more"):
+    with pytest.raises(SpecInvalid, match="jobs can no longer use strategy greedy"):
         decided(history, stored)
     history.write(ev.StopRequested(by="a test"))
     assert decided(history, stored)

@@ -86,4 +86,4 @@ def test_core_verbs_run_without_a_feature(feature: str, runs: Path, tmp_path: Pa
     copy = Copy(tmp_path, [feature], runs)
     assert [run["state"] for run in json.loads(copy.call("status", "--json"))] == ["completed"]
     assert json.loads(copy.call("report", "two", "--json"))["state"] == "completed"
-    assert "nothing of it is left running" in copy.call("down", "two", "-y")
+    assert "all of its instances have ended" in copy.call("down", "two", "-y")

@@ -387,7 +387,7 @@ def test_fetch_replaces_its_own_files_and_keeps_the_users_at_any_time(
     said = spotrun("fetch", "demo")
     mine = {"edited": "by hand", "mine": "by hand", "equal": "v1"}
     assert read(folder) == {**mine, "kept": "v2", "long": "v2", "long.~1~": "long"}
-    stays = "here is not as fetch has written it, and stays; --force replaces it"
+    stays = "here was changed, or not written by fetch, and is kept; --force replaces it"
     assert all(f"{path} {stays}\n" in said.out for path in mine)
     spotrun("fetch", "demo", "--force")
     assert read(folder) == dict.fromkeys(("edited", "kept", "mine", "equal", "long"), "v2") | {"long.~1~": "long"}
@@ -423,7 +423,7 @@ def test_without_a_readable_record_each_file_is_the_users(
     run.lists({"a": "v2"})
     said = spotrun("fetch", "demo")
     assert (said.code, read(run.folder)) == (0, {"a": "v1"})
-    assert (f"note: {record}: Is a directory; the next fetch takes files" in said.err) == (damage == "unreadable")
+    assert (f"note: {record}: Is a directory; the next fetch will treat" in said.err) == (damage == "unreadable")
     spotrun("fetch", "demo", "--force")
     run.lists({"a": "v3"})
     spotrun("fetch", "demo")

@@ -70,7 +70,7 @@ def test_launch_at_home_is_executed_there_or_given_up_if_the_machine_was_taken()
     assert not events_of([executed])
     (closed,) = events_of(decided(history, spec()))
     assert isinstance(closed, ev.LaunchClosed)
-    assert closed.detail.endswith("is not free any more")
+    assert closed.detail.endswith("is no longer free")
 
 
 def test_run_at_home_requests_nothing_else() -> None:

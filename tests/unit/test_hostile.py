@@ -360,7 +360,7 @@ def test_no_more_of_a_log_is_read_than_an_agent_writes_at_once(
     get = LocalStore.get
     monkeypatch.setattr(LocalStore, "get", lambda *asks: (asked.append(asks[-1]), get(*asks))[1])
     said = spotrun("logs", "demo", "--store", tmp_path / "runs")
-    assert "000000.log is longer than any agent writes" in said.out
+    assert "000000.log is longer than any chunk of an agent" in said.out
     assert said.out.endswith("end\n")
     assert all(isinstance(size, int) and size <= LOG_CHUNK_BYTES + 1 for size in asked)
 

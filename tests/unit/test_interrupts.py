@@ -102,7 +102,7 @@ def test_sigterm_stops_the_run_and_a_second_signal_says_what_goes_on(
             answers.answer(receive(second))
         assert left.value.code == 128 + signal.SIGTERM
         said = capsys.readouterr().err
-        assert f"{run.id} has to stop, and no runner sees to it" in said
+        assert f"{run.id} has to stop, and no runner attends to it" in said
         assert "i-1 (" in said
         assert f"`spotrun down {run.id}` ends it now" in said
     answers.done()
@@ -165,7 +165,7 @@ def test_stop_request_names_the_runner_that_attends_to_it(run: OpenRun, capsys: 
     with pytest.raises(Signalled), told(run):
         raise receive(signal.SIGTERM)
     said = capsys.readouterr().err
-    assert f"has to stop, and the runner in process {INIT} on elsewhere sees to it" in said
+    assert f"has to stop, and the runner in process {INIT} on elsewhere stops it" in said
 
 
 def test_the_heartbeat_is_that_of_one_runner_until_it_has_died(run: OpenRun) -> None:
@@ -222,13 +222,13 @@ def test_a_background_runner_that_cannot_begin_leaves_word_of_what_goes_on(
     run: OpenRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: OpenRun) -> None:
-        raise SpotrunError("the background runner ended at once")
+        raise SpotrunError("the background runner ended immediately")
 
     monkeypatch.setattr(interrupts, "leave_behind", fail)
     with pytest.raises(SpotrunError):
         Interrupts(run, background=False).answer(receive(signal.SIGHUP))
     log = Path(run.uri, "runner.log").read_text()
-    assert f"ended at once. {run.id} has not ended, and no runner attends to it. Still running" in log
+    assert f"ended immediately. {run.id} has not ended, and no runner attends to it. Still running" in log
     assert f"`spotrun resume {run.id}` carries it on" in log
 
 
@@ -282,7 +282,7 @@ def test_run_goes_on_attended_without_an_answer(
     monkeypatch.setattr("builtins.input", lambda _: signal.pause())
     monkeypatch.setattr(interrupts, "ANSWER_WITHIN_S", 0.01)
     assert Interrupts(run, background=False).answer(receive(signal.SIGINT))
-    assert "no answer within 0 s, so the run goes on as before" in capsys.readouterr().err
+    assert "no answer within 0 s, so the run continues as before" in capsys.readouterr().err
     assert not stopped(run)
     assert left_behind == []
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0

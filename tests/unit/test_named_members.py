@@ -92,4 +92,4 @@ def test_a_member_that_has_ended_has_no_shell_and_the_living_ones_are_named(stor
     found = refused(store, "ssh", "demo", "--member", "1.0", "--print")
     assert "member 1.0 of demo" in found
     assert "has ended at" in found
-    assert f"its living members are 1.1, {history.state.current.names[1]}" in found
+    assert f"its running members are 1.1, {history.state.current.names[1]}" in found

@@ -133,7 +133,7 @@ def test_status_says_it_in_words_and_for_programs() -> None:
     told = for_programs(status.gaps)
     assert told == [{"place": "module.link", "what": "socket.socket", "step": 40, "resumes": 1}]
     row = {"run": "demo", "not_carried": told}
-    assert overview.notes([row]) == [f"demo: {SENTENCE}; 1 resume since then went on without it"]
+    assert overview.notes([row]) == [f"demo: {SENTENCE}; 1 resume since then continued without it"]
 
 
 def test_a_list_of_runs_names_the_first_ones() -> None:

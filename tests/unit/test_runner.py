@@ -243,7 +243,7 @@ def test_instance_that_cannot_be_ended_is_reported_and_terminated_later(played: 
         played.clock.advance(2)
         tick = runner.tick()
     assert tick.blind is None
-    strange = f"{orphan.instance_id} has to end, and its cost is not in the ledger: it is of no launch of this run"
+    strange = f"{orphan.instance_id} has to end, and its cost is not in the ledger: it belongs to no launch of this run"
     assert tick.remark == f"{strange}; {orphan.instance_id} cannot be ended: no"
     assert played.training_on() == trains
     if not isinstance(error, CloudUnavailable):

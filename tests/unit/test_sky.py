@@ -88,7 +88,7 @@ SAID: dict[str, Taken | Refused] = {
     ),
     "machine-image": taken(aws__image_id="ami-0f1e2d3c4b5a69788", resources__region="us-east-1"),
     "images-of-regions": refused((4, "resources.image_id", "keep one, and write image_id: ami-… and region: NAME")),
-    "image-by-tag": refused((3, "resources.image_id", "is no image that spotrun can start; remove it")),
+    "image-by-tag": refused((3, "resources.image_id", "is not an image that spotrun can start; remove it")),
     "container": refused(
         (9, "envs.SKYPILOT_DOCKER_PASSWORD", "is a password, and envs are written into the ledger; write secrets: ["),
     ),
@@ -110,13 +110,13 @@ SAID: dict[str, Taken | Refused] = {
         (
             7,
             "file_mounts./checkpoint",
-            f"makes no bucket and mounts none; remove it; what the job writes into workdir {IN_RUN}",
+            f"spotrun neither makes nor mounts a bucket; remove it; what the job writes into workdir {IN_RUN}",
         )
     ),
     "local-files": refused(
         (4, "file_mounts./data/corpus", "put ./corpus into workdir, and read it there in place of /data/corpus"),
         (5, "file_mounts.~/.config/trainer.yaml", "put ~/trainer.yaml into workdir"),
-        (6, "file_mounts.~/.netrc", "credentials are no files here; remove it, and write secrets: [NAME]"),
+        (6, "file_mounts.~/.netrc", "credentials are not copied; remove it, and write secrets: [NAME]"),
     ),
     "buckets-copied": refused(
         (5, "file_mounts./data/train", "write `aws s3 sync s3://acme-datasets/imagenet /data/train` into run"),
@@ -147,7 +147,7 @@ SAID: dict[str, Taken | Refused] = {
     ),
     "work-from-git": refused((2, "workdir", "clone it and write its path")),
     "service": refused(
-        (1, "service", "serves nothing to others; remove it"), (8, "resources.ports", "has no open port; remove it")
+        (1, "service", "and does not serve; remove it"), (8, "resources.ports", "has no open port; remove it")
     ),
     "settings-and-hooks": refused(
         (2, "config", "settings of SkyPilot are not read; remove it"),
@@ -373,7 +373,7 @@ def test_a_file_that_names_no_cloud_need_not_be_rehearsed_here(spotrun: Spotrun,
     task.write_text("resources: {accelerators: H100:8}\nrun: 'true'\n")
     said = spotrun("validate", "--from", "sky", task)
     assert said.code == 0
-    assert "note: local is no place for it: no offering suits resources" in said.err
+    assert "note: the job cannot run on local: no offering suits resources" in said.err
     task.write_text("resources: {accelerators: H100:8, infra: local}\nrun: 'true'\n")
     assert spotrun("validate", "--from", "sky", task).code == 2
 
@@ -396,7 +396,7 @@ def test_a_launch_that_is_refused_names_the_command_for_each_key(spotrun: Spotru
     said = spotrun("launch", "-y", task)
     assert said.code == 2
     assert f"{task}:6: resources.autostop.hook: nothing runs on an instance after its run" in said.err
-    assert f"try: `spotrun validate --from sky {task}` says what becomes of each key" in said.err
+    assert f"try: `spotrun validate --from sky {task}` shows the translation of each key" in said.err
 
 
 def test_flags_that_go_with_another_are_refused_without_it(spotrun: Spotrun, tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def test_a_value_that_begins_with_a_dash_is_not_read_as_the_next_flag(tmp_path: 
     [
         (["lr="], "'lr=' has no value"),
         (["lr"], "'lr' has no value"),
-        (["=1"], "'' is no name"),
-        (["l r=1"], "'l r' is no name"),
+        (["=1"], "'' is not the name"),
+        (["l r=1"], "'l r' is not the name"),
         (["lr=1,,2"], "has an empty value"),
         (["lr=1e-3,0.001"], "the same value twice: 1e-3 and 0.001"),
         (["batch-size=1", "batch_size=2"], "has batch-size twice"),

@@ -250,8 +250,8 @@ def test_failing_standbys_are_reported_with_the_next_step() -> None:
     again = f"{history.now + timedelta(minutes=10):%a %H:%M:%S} UTC"
     assert third == f"{first}; 3 have failed in a row, so the next one is requested at {again}"
     assert next_decision(history.state, spec(), history.now) == (
-        f"3 standbys in a row failed (the newest: instance i-{launch}, the cloud's record; `spotrun logs` has what "
-        f"they said): training goes on, and the next one is requested at {again}"
+        f"3 standbys in a row failed (the newest: instance i-{launch}, the cloud's record; `spotrun logs` shows "
+        f"their output): training continues, and the next one is requested at {again}"
     )
     assert next_decision(history.state, spec(), history.after(600).now).startswith("stays on spot")
 

@@ -1,4 +1,4 @@
-"""Draws a run: its activity at each moment, and which instance was there, in which zone."""
+"""Draws a run over time: its activity, and its instances by zone."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def chart(state: RunState, now: datetime) -> Markup:
 
 
 def overlaps(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """Return the stretches in which more than one instance was there."""
+    """Return the stretches in which more than one instance was billed."""
     found: list[Stretch] = []
     latest: datetime | None = None
     for start, end in sorted(stretches):
@@ -80,17 +80,14 @@ def _lanes(state: RunState, end: datetime) -> dict[tuple[str, str], list[Stretch
 
 
 def _there(launch: Launch, end: datetime) -> Stretch | None:
-    """Return the time for which the launch was billed; None before its meter runs."""
+    """Return the time for which the launch was billed; None until billing begins."""
     if launch.billed_from is None:
         return None
     return launch.billed_from, launch.gone.ended_at if launch.gone is not None else end
 
 
 def _bars(scale: Scale, stretches: Iterable[tuple[datetime, datetime, str]]) -> Markup:
-    """
-    Draw the bars. If bars are too narrow to see, draw only one for each kind in each thousandth of the width, so that
-    the file stays small.
-    """
+    """Draw the bars; of those too narrow to see, only one for each kind in each thousandth of the width."""
     drawn: list[Markup] = []
     seen: set[tuple[float, str]] = set()
     for start, end, class_ in stretches:

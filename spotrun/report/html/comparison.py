@@ -20,8 +20,8 @@ RUNS_MAX = 100
 
 def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str:
     """
-    Return the last `RUNS_MAX` runs in the given order; ratios are to the first of all runs. `with_trend` adds a trend:
-    then the runs have one name, oldest first.
+    Return a page on the last `RUNS_MAX` runs in the given order; ratios are to the first of all runs. `with_trend` adds
+    a trend; the runs must then have one name, oldest first.
     """
     runs = comparison(summaries)[-RUNS_MAX:]
     simulated = " (simulated prices)" if any(run.summary.simulated for run in runs) else ""
@@ -69,7 +69,6 @@ def _costs(runs: Sequence[ComparedRun]) -> Markup:
 
 
 def _times(runs: Sequence[ComparedRun]) -> Markup:
-    """Draw a bar for each run: training, and downtime by cause."""
     most = max((run.summary.total.wall.total_seconds() for run in runs), default=0.0) or 1.0
     rows = []
     for run in runs:
@@ -84,7 +83,6 @@ def _times(runs: Sequence[ComparedRun]) -> Markup:
 
 
 def _table(runs: Sequence[ComparedRun]) -> Markup:
-    """Draw a row for each run; the column heads sort them."""
     own = any(run.summary.total.at_home for run in runs)
     names = ("run", "state", "epochs", "ratio to the first", "cost per epoch", *listings.costs(own=own))
     names = (*names, *listings.OTHERS)

@@ -1,4 +1,4 @@
-"""Drawings of dollars, per epoch and accumulated, and of downtime by cause."""
+"""Draws dollars, per epoch and accumulated, and downtime by cause."""
 
 from __future__ import annotations
 

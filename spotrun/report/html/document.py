@@ -1,7 +1,7 @@
 """
-A whole page: one file that contains its style and script, and loads nothing.
+Builds a whole page: one file that contains its style and script, and loads nothing.
 
-Its content security policy allows this style and this script, and nothing else.
+The page's content security policy allows only this style and this script.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Drawings that fit the screen: marks are placed at percents of the width, and texts keep their size.
+Makes drawings that fit the screen: marks are placed at percents of the width, and texts keep their size.
 
 A drawing has rows. The name of a row stands to the left of its marks; on a narrow screen, above them.
 """
@@ -17,7 +17,7 @@ TOP, HEIGHT = 20, 220
 
 
 def picture(said: str, *rows: Markup) -> Markup:
-    """Return a drawing. Screen readers read `said` instead of it."""
+    """Return a drawing. Screen readers read `said` instead."""
     return element("div", *rows, class_="drawing", role="img", aria_label=said)
 
 
@@ -55,10 +55,7 @@ def strip(height: float, *marks: Markup) -> Markup:
 
 
 def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
-    """
-    Return a bar. `x` and `width` are percents, `y` and `height` pixels. A width above zero is drawn at least a pixel
-    wide.
-    """
+    """Return a bar, at least a pixel wide unless `width` is 0. `x` and `width` are percents, the others pixels."""
     wide = "1" if 0 < width < 0.1 else f"{max(width, 0):.2f}%"
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=wide, height=f"{height:g}", class_=class_)
 
@@ -79,8 +76,7 @@ def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Marku
 
 def label(x: float, y: float, text: str, anchor: str = "start", spare: bool = False) -> Markup:
     """
-    Draw a text. `anchor` is the part of it that stands at `x`: start, middle or end. A narrow screen hides a `spare`
-    text.
+    Draw a text whose `anchor` (start, middle or end) is at `x`. A narrow screen hides a `spare` text.
     """
     hidden = {"class_": "spare"} if spare else {}
     return element("text", text, x=f"{x:.2f}%", y=f"{y:g}", text_anchor=anchor, **hidden)

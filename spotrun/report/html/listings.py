@@ -1,4 +1,4 @@
-"""The tables of the page: epochs, attempts, interruptions and events, with the same names as on the terminal."""
+"""Builds the tables of the page: epochs, attempts, interruptions and events, named as on the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spotrun.run.state import RunState
 from spotrun.units import count_of
 
 ROWS_MAX = 500
-"""Maximum rows of each table, the newest: the file must stay small enough to mail."""
+"""Maximum rows of each table, which keeps the newest: the file must stay small enough to mail."""
 RENTED, KEPT = ("cost", "spot", "on-demand"), ("storage", "requests", "egress", "all on demand")
 OTHERS = (
     *("saved", "wall", "training", *(str(kind) for kind in DOWNTIME), "interruptions", "steps redone"),
@@ -105,7 +105,7 @@ def attempts(state: RunState) -> Markup:
 
 
 def events(entries: Sequence[Entry], ordinals: Mapping[int, int], time_scale: float) -> Markup:
-    """Return the events, folded away because they would fill most of the page."""
+    """Return the events in a closed `details` element, because they would fill most of the page."""
     rows = [row(str(e.number), [f"{e.at:%Y-%m-%d %H:%M:%S}", describe(e, ordinals)]) for e in entries[-ROWS_MAX:]]
     heads = [head(name) for name in ("entry", dated("when", time_scale), "what happened")]
     listed = table(f"Events{_cut(entries)}", heads, rows, class_="words")

@@ -1,4 +1,4 @@
-"""The only module in which text becomes markup; it escapes all text that is not Markup."""
+"""Converts text to markup, in this module only, and escapes all text that is not Markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A metric of the training over dollars paid and over time: the price of an improvement."""
+"""Draws a metric of the training over dollars paid, and over time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def points(state: RunState, now: datetime, metric: str) -> list[Point]:
 
 
 def training_loss(state: RunState) -> str | None:
-    """Return the metric of surviving commits that looks most like the training's loss; None if none does."""
+    """Return the metric of surviving commits that is most likely the training's loss; None if none is likely."""
     names = dict.fromkeys(name for commit in _surviving(state) for name in commit.event.metrics)
     return min((name for name in names if "loss" in name.lower()), key=_strangeness, default=None)
 
@@ -70,20 +70,15 @@ def _surviving(state: RunState) -> list[Commit]:
 
 
 def over_time(metric: str, found: list[Point]) -> Markup:
-    """Draw a line through the values at commits."""
     return _drawn(metric, found, "time", lambda seconds: short_duration(timedelta(seconds=seconds)) if seconds else "0")
 
 
 def over_dollars(metric: str, found: list[Point]) -> Markup:
-    """Draw a line through the values after epochs."""
     return _drawn(metric, found, "dollars", _usd)
 
 
 def _drawn(metric: str, found: list[Point], over: str, said_as: Callable[[float], str]) -> Markup:
-    """
-    Draw a line through at most `POINTS_MAX` points, including the last one. The smallest and the largest value are
-    labelled.
-    """
+    """Draw a line through at most `POINTS_MAX` points, including the last, and label the extreme values."""
     shown = found[:: -ceil(len(found) / POINTS_MAX)][::-1]
     most = max(paid for paid, _ in shown) or 1.0
     low, high = min(value for _, value in shown), max(value for _, value in shown)

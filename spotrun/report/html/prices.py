@@ -1,4 +1,4 @@
-"""The hourly price of each instance while the run went on, next to its price on demand."""
+"""Draws the hourly price of each instance over the time of the run, and its price on demand."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _is_own(launch: Launch) -> bool:
 
 def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[Markup]:
     """
-    Yield the bars, the highest first, so that a higher bar never hides the bar of a cheaper instance. If several bars
-    in one place are too narrow to see, only one is drawn.
+    Yield the bars, the highest first, so that a higher bar never hides the bar of a cheaper instance. Of several bars
+    in one place that are too narrow to see, only one is drawn.
     """
     drawn = sorted(
         ((charge, str(launch.intent.offering.capacity_type)) for launch, charged in shown for charge in charged),

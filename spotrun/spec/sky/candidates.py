@@ -58,11 +58,11 @@ def read_place(value: object) -> CandidatePlace:
     if cloud in ELSEWHERE:
         return CandidatePlace(cloud)
     if "" in (first, *after) or len(after) > 2:
-        raise Unreadable(f"{shown(value)!r} is no place", form)
+        raise Unreadable(f"{shown(value)!r} is not a place", form)
     region, zone = (None if part == _ANY else part for part in (*after, _ANY, _ANY)[:2])
     if cloud == _ANY:
         if region or zone:
-            raise Unreadable("names a place of no cloud", f"write it like aws/{shown(region or _ANY)}")
+            raise Unreadable("names a place without a cloud", f"write it like aws/{shown(region or _ANY)}")
         return CandidatePlace()
     return CandidatePlace(cloud, region, zone)
 
@@ -103,8 +103,7 @@ class Candidates:
     @classmethod
     def read(cls, value: object, above: dict[str, Any], *, in_order: bool) -> Candidates:
         """
-        Read the candidates. `above` has the resources next to the list; they apply to each candidate that does not set
-        them itself.
+        Read the candidates. `above` has the resources next to the list, the defaults of every candidate.
 
         Raises:
             Unreadable: a candidate is invalid; `at` is the key below the list.
@@ -120,7 +119,7 @@ class Candidates:
             for name in item:
                 if name not in OWN:
                     advice = "write it above, next to the list, or remove it"
-                    raise Unreadable("holds for all candidates or for none", advice, at=(at, name))
+                    raise Unreadable("cannot differ between candidates", advice, at=(at, name))
         return cls(value, [_candidate(item, above, at) for at, item in enumerate(value)], in_order)
 
     def wishes(self) -> list[JobValue]:
@@ -158,7 +157,7 @@ class Candidates:
             if (place, kind, spot) not in allowed:
                 told = [*place.given().values(), kind, "spot" if spot else "on demand"]
                 reason = f"spotrun would also rent {shown(' '.join(filter(None, told)))}, which no candidate allows"
-                raise Unreadable(reason, "add that one, or keep candidates that differ in one thing")
+                raise Unreadable(reason, "add that one, or keep candidates that differ in only one value")
 
     def _of_places(self) -> list[JobValue]:
         places = _distinct(each.place for each in self.each)
@@ -166,11 +165,11 @@ class Candidates:
             return [self._of_one_place(name, getattr(places[0], name)) for name in PARTS]
         cloud, regions = places[0].cloud, _distinct(place.region for place in places)
         if any(place.zone for place in places):
-            raise Unreadable("names zones of several candidates", "name one zone, or the regions alone")
+            raise Unreadable("names zones of several candidates", "name one zone, or only the regions")
         if None in regions:
             raise Unreadable("names a region, and any region", "name all regions, or none")
         if cloud is None:
-            raise Unreadable("names regions of no cloud", "name the cloud, like infra: aws/us-east-1")
+            raise Unreadable("names regions without a cloud", "name the cloud, like infra: aws/us-east-1")
         if cloud not in REGIONS_OF:
             raise Unreadable(f"cloud {shown(cloud)} has no choice of regions", "keep one region")
         at = [next(i for i, each in enumerate(self.each) if each.place.region == region) for region in regions]
@@ -242,10 +241,7 @@ def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> CandidatePla
 
 
 def _own_kind(item: dict[str, Any], at: int) -> str | None:
-    """
-    Return the kind that the candidate itself names; None if the kind is named above the list. An instance type implies
-    its accelerators.
-    """
+    """Return the kind that the candidate names; None if it is named above. A type implies its accelerators."""
     if "instance_type" in item:
         return _text(item["instance_type"])
     if "accelerators" not in item:
@@ -257,10 +253,7 @@ def _own_kind(item: dict[str, Any], at: int) -> str | None:
 
 
 def _kind_above(above: dict[str, Any]) -> str | None:
-    """
-    Return the kind that is named above the list. The value may also be a choice, or invalid, which is reported at its
-    own key.
-    """
+    """Return the kind above the list, as text. A choice or an invalid value is reported at its key."""
     return _text(above.get("instance_type", above.get("accelerators")))
 
 

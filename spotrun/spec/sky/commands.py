@@ -28,7 +28,7 @@ def look_into_commands(found: Translation) -> None:
 
 
 def _unmet(command: str, text: str, given: set[str], hidden: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield a problem for each thing that a command expects and that is missing here, with a suggestion."""
+    """Yield a problem, with a suggestion, for everything that a command expects and spotrun lacks."""
     if "sky_workdir" in text:
         yield "there is no ~/sky_workdir: commands begin in the work folder", "remove the cd, or write a relative path"
     for name in dict.fromkeys(_needed_variables(text)):

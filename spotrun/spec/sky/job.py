@@ -1,9 +1,9 @@
 """
 Translates a job with SkyPilot's keys to spotrun's keys.
 
-A key with the same meaning is replaced by spotrun's. A key without a counterpart becomes a problem that says what to
-write instead; no key is dropped silently. `spotrun.spec.file` translates every job, so a file may mix the keys of both
-tools.
+A key with the same meaning is replaced by spotrun's. A key without a counterpart becomes a problem with advice on
+what to write instead; no key is dropped silently. `spotrun.spec.file` translates every job, so a file may mix the keys
+of both tools.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _take_nothings(found: Translation) -> None:
 
 
 def _take_envs(found: Translation) -> None:
-    """Refuse a variable without a value, because the launch has to give it one. A secret needs only a name here."""
+    """Refuse a variable without a value, which the launch would have to give. A secret needs only a name."""
     for section in ("envs", "secrets"):
         values = found.data.get(section)
         if not isinstance(values, dict):
@@ -81,25 +81,22 @@ def _take_config(found: Translation) -> None:
     config = found.data.get("config")
     if isinstance(config, dict) and "hooks" in config:
         del config["hooks"]
-        advice = "remove it; let the command save when it gets SIGTERM, which comes before an instance goes"
-        found.refuse(("config", "hooks"), "nothing of a job runs when an instance ends", advice)
+        advice = "remove it; let the command save when it gets SIGTERM, which comes before an instance ends"
+        found.refuse(("config", "hooks"), "no hook runs when an instance ends", advice)
         if not config:
             del found.data["config"]
 
 
 def differences(data: dict[str, Any]) -> Iterator[str]:
-    """
-    Yield the differences between SkyPilot and spotrun for keys that the file leaves out. `data` is the file with
-    spotrun's keys.
-    """
+    """Yield the differences between SkyPilot and spotrun for keys that the translated file `data` leaves out."""
     resources = data.get("resources")
     resources = resources if isinstance(resources, dict) else {}
     if "cloud" not in resources:
         yield "no cloud is named: SkyPilot takes the cheapest, spotrun rehearses on this machine; infra: aws rents"
     if not {"use_spot", "spot_policy"} & resources.keys():
-        yield "use_spot is not there: SkyPilot rents on demand, spotrun spot where it can; use_spot: false is on demand"
+        yield "use_spot is missing: SkyPilot rents on demand, spotrun spot where it can; use_spot: false is on demand"
     if "workdir" not in data:
-        yield "workdir is not there: SkyPilot uploads nothing, spotrun the folder of the file"
+        yield "workdir is missing: SkyPilot uploads nothing, spotrun the folder of the file"
     elif not str(data["workdir"]).startswith(("/", "~")):
         yield "workdir is relative to the file; SkyPilot reads it relative to where it is called"
     if "retry" not in data:

@@ -42,12 +42,12 @@ def _no_mount(target: str, source: object) -> Unreadable:
         return Unreadable("unknown key", advice, at=(wrong,))
     mode = str(source.get("mode", _MODES[0])).upper()
     if mode not in _MODES:
-        return Unreadable(f"{shown(mode)} is no way to mount", f"write one of {', '.join(_MODES)}", at=("mode",))
+        return Unreadable(f"{shown(mode)} is not a way to mount", f"write one of {', '.join(_MODES)}", at=("mode",))
     if str(source.get("store", "")).lower() == "volume":
         return Unreadable("no volume is attached to an instance", f"remove it; {_KEPT}")
     origin = source.get("source")
     if origin is None:
-        return Unreadable("makes no bucket and mounts none", f"remove it; {_KEPT}")
+        return Unreadable("spotrun neither makes nor mounts a bucket", f"remove it; {_KEPT}")
     if not isinstance(origin, str):
         return Unreadable("only workdir is uploaded", "put these files into workdir, and read them there")
     if "://" not in origin or mode == "COPY":
@@ -63,7 +63,7 @@ def _no_copy(target: str, source: str) -> Unreadable:
         copied = _copied(source, target)
         return Unreadable("no bucket is copied", f"write {copied}") if copied else _out_of_reach(source)
     if any(name in f"/{source.removeprefix('~/')}" for name in _CREDENTIALS):
-        return Unreadable("credentials are no files here", "remove it, and write secrets: [NAME] for what is needed")
+        return Unreadable("credentials are not copied", "remove it, and write secrets: [NAME] for what is needed")
     if _REMOTE.match(source):
         return Unreadable("nothing is cloned or copied from another machine", "put it into workdir")
     return Unreadable(

@@ -85,7 +85,7 @@ def _is_count(value: object) -> bool:
 
 def read_sky(path: Path, default_store: str) -> Reading:
     """
-    Read a SkyPilot task file. Problems become rows, so that the user sees them next to the keys that were accepted.
+    Read a SkyPilot task file. Problems are rows too, next to the keys that were accepted.
 
     Raises:
         SpecFileInvalid: there is no file at `path`, or it is not text.

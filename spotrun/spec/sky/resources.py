@@ -40,7 +40,7 @@ def _take_infra(found: Translation, key: Key, resources: dict[str, Any]) -> None
         return
     given = place.given()
     if not given:
-        found.say(key, "any cloud, as if it were not there")
+        found.say(key, "any cloud, as if the key were missing")
     for name, text in given.items():
         if not found.put((_RESOURCES, name), text, key):
             return
@@ -52,7 +52,7 @@ def _all_of(given: dict[str, str]) -> str:
 
 
 def _take_gpus(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """Translate `gpus`, SkyPilot's other name for accelerators. A number alone is another tool's form, and stays."""
+    """Translate `gpus`, SkyPilot's other name for accelerators, but not a bare number, which is another tool's form."""
     if isinstance(resources["gpus"], int):
         return
     value = resources.pop("gpus")
@@ -62,7 +62,7 @@ def _take_gpus(found: Translation, key: Key, resources: dict[str, Any]) -> None:
 
 def _take_accelerators(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     if isinstance(resources["accelerators"], list):
-        found.say(key, "a choice by dollars per sample: the order of the list is none of preference")
+        found.say(key, "a choice by dollars per sample: the order of the list does not count")
 
 
 def _take_memory(found: Translation, key: Key, resources: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ def _take_disk(found: Translation, key: Key, resources: dict[str, Any]) -> None:
         nearest = min(max(size, DISK_LEAST), DISK_MOST)
         found.refuse(key, f"must be from {DISK_LEAST} to {DISK_MOST:,} GB, not {size}", f"write {nearest}")
     elif (cloud := resources.get("cloud")) in BUILT_IN and cloud not in DISKS and not find_cloud(cloud).here:
-        found.refuse(key, f"an instance on {cloud} has the disks that it has", "remove it")
+        found.refuse(key, f"the disks of an instance on {cloud} cannot be chosen", "remove it")
     elif all(found.put((section, "volume_gb"), size, key) for section in DISKS):
         found.say(key, *(f"{section}.volume_gb: {size}" for section in DISKS))
 
@@ -118,11 +118,11 @@ def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None
             return
     if (container := _container_of(value)) is not None:
         del resources["image_id"]
-        found.refuse(key, f"{shown(value)} is no machine image", f"write {container} for that container image")
+        found.refuse(key, f"{shown(value)} is not a machine image", f"write {container} for that container image")
     elif ":" in value or value.startswith("ocid1."):
         del resources["image_id"]
         advice = "remove it: instances get an image with drivers and PyTorch; or name yours, like ami-…"
-        found.refuse(key, f"{shown(value)} is no image that spotrun can start", advice)
+        found.refuse(key, f"{shown(value)} is not an image that spotrun can start", advice)
 
 
 def _container_of(value: str) -> str | None:
@@ -177,7 +177,7 @@ def _take_setting_of_autostop(found: Translation, key: Key, value: object) -> No
     elif name in ("hook", "hook_timeout"):
         found.refuse(key, "nothing runs on an instance after its run", "write the command at the end of run")
     elif name not in ("idle_minutes", "down", "wait_for"):
-        found.refuse(key, "is no key of autostop", f"remove it: {ENDS}")
+        found.refuse(key, "is not a key of autostop", f"remove it: {ENDS}")
 
 
 def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> None:
@@ -192,23 +192,20 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
             if found.put(("retry", "max_restarts"), setting, at):
                 words.append(f"retry.max_restarts: {shown(setting)}")
         elif name == "recover_on_exit_codes":
-            found.refuse(at, "exit codes are not told apart", "remove it, and write retry: {max_restarts: 10}")
+            found.refuse(at, "exit codes are not distinguished", "remove it, and write retry: {max_restarts: 10}")
         else:
-            found.refuse(at, f"is no key of {key[-1]}", f"remove it: {RECOVERS}")
+            found.refuse(at, f"is not a key of {key[-1]}", f"remove it: {RECOVERS}")
     found.say(key, *words)
 
 
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
-    """
-    Accept a strategy that does what spotrun does: try every place where the job may run, and last the place where an
-    instance was just interrupted.
-    """
+    """Accept a strategy that tries all allowed places, and the place of an interruption last, as spotrun does."""
     name = str(value).upper()
     if name == "FAILOVER":
         advice = "remove it; to stay in one region name it, like infra: aws/us-east-1"
         found.refuse(key, "spotrun does not prefer the place that has just taken an instance", advice)
     elif name not in ("NONE", "EAGER_NEXT_REGION", "EAGER_FAILOVER"):
-        found.refuse(key, f"{shown(value)} is no way to recover", f"remove it: {RECOVERS}")
+        found.refuse(key, f"{shown(value)} is not a way to recover", f"remove it: {RECOVERS}")
 
 
 def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) -> None:
@@ -229,10 +226,7 @@ def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) ->
 
 
 def _fulfil(found: Translation, key: Key, wish: JobValue) -> str | None:
-    """
-    Apply one part of the candidates at `key` and return its description. The part overrides the resources next to the
-    list.
-    """
+    """Apply one part of the candidates at `key` to the resources next to the list, and return its description."""
     holder = found.section(wish.section)
     if holder is None:
         return None
@@ -270,7 +264,6 @@ share.
 
 
 def take_resources(found: Translation) -> None:
-    """Translate the keys of the section `resources`."""
     resources = found.data.get(_RESOURCES)
     if not isinstance(resources, dict):
         return
@@ -282,8 +275,8 @@ def take_resources(found: Translation) -> None:
 
 def _read(found: Translation, key: Key, resources: dict[str, Any]) -> bool:
     """
-    Return whether YAML could read the whole value at `key`. If not, that is already a problem, and a key that only
-    SkyPilot has is removed.
+    Return whether YAML could read the whole value at `key`. If not, the problem is already recorded; remove the key if
+    only SkyPilot has it.
     """
     unread = any(key[: len(above)] == above or above[: len(key)] == key for above in found.unreadable)
     if unread and key[-1] not in OURS:

@@ -1,4 +1,4 @@
-"""The result of translating a SkyPilot task file."""
+"""Collects the translation of a SkyPilot task file."""
 
 from __future__ import annotations
 
@@ -34,10 +34,7 @@ class Translation:
         self.problems.append(Problem(key, message, suggestion))
 
     def put(self, ours: Key, value: object, theirs: Key) -> bool:
-        """
-        Set the spotrun key `ours` in place of SkyPilot's key `theirs`. Return False if the file has `ours` too, and add
-        a problem.
-        """
+        """Set `ours` in place of SkyPilot's key `theirs`. Add a problem and return False if the file has both."""
         holder = self.data if len(ours) == 1 else self.section(str(ours[0]))
         if holder is None:
             return False
