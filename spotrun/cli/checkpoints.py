@@ -113,6 +113,8 @@ def export_checkpoint(
     from spotrun.checkpoint.restore import fetch
     from spotrun.runs.open_run import open_run
 
+    if out.is_dir():
+        raise SpecInvalid(f"{out} is a folder", hint=f"name the file to write: {out / 'run.ckpt'}")
     if out.exists() and not force:
         raise SpecInvalid(f"{out} exists already", hint="name another file, or add --force")
     if not out.parent.is_dir():

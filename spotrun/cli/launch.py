@@ -140,6 +140,7 @@ def _say_what_is_not_used(path: Path) -> None:
 
 def _variables(assignments: list[str]) -> dict[str, object]:
     for assignment in assignments:
-        if "=" not in assignment:
-            raise SpecInvalid(f"--env {assignment!r} has no value", hint="--env NAME=VALUE")
+        if "=" not in assignment.lstrip("="):
+            lacks = "name" if assignment.startswith("=") else "value"
+            raise SpecInvalid(f"--env {assignment!r} has no {lacks}", hint="--env NAME=VALUE")
     return {f"envs.{name}": value for name, _, value in (text.partition("=") for text in assignments)}

@@ -21,9 +21,9 @@ def report(
     as_json: JsonOption = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one row per epoch.")] = False,
     fail_if: Annotated[
-        str,
+        str | None,
         typer.Option("--fail-if", metavar="CONDITION", help="Exit with 10 if this is true: 'usd_per_epoch > 0.42'."),
-    ] = "",
+    ] = None,
     metric: Annotated[
         str | None,
         typer.Option("--metric", metavar="NAME", help="With --html: draw this metric, like val_loss, over dollars."),
@@ -50,10 +50,10 @@ def report(
     if metric is not None and html is None:
         raise SpecInvalid("--metric is drawn in the HTML report", hint=f"--html report.html --metric {metric}")
     if (sweep := sweep_named(run, store)) is not None:
-        _refuse_of_sweeps(sweep, {"--csv": csv, "--fail-if": bool(fail_if), "--html": html is not None})
+        _refuse_of_sweeps(sweep, {"--csv": csv, "--fail-if": fail_if is not None, "--html": html is not None})
         _show_sweep(sweep, as_json)
         return
-    limit = limits.parse(fail_if) if fail_if else None
+    limit = None if fail_if is None else limits.parse(fail_if)
     opened = open_run(run, store)
     state, now = opened.ledger.refresh(), opened.clock.now()
     summary = summarise(state, now)

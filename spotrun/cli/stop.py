@@ -29,7 +29,8 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
         return
     opened = open_run(run, store)
     if not request_stop(opened):
-        print(f"{opened.id} has ended already, or has a request to stop already")
+        had = "has ended" if opened.ledger.state.terminal is not None else "has a request to stop"
+        print(f"{opened.id} {had} already")
     elif not attended(opened):
         print(left_alone(opened.typed, opened.ledger.state))
     else:

@@ -33,6 +33,7 @@ from spotrun.errors import SpecInvalid, SpotrunError
 OURS = ("spotrun", "spotrun_optimizers", "spotrun_weights")
 """Entries of a state that only spotrun reads."""
 VERSION = "pytorch-lightning_version"
+_NAME_ONE = "name a Lightning checkpoint; `spotrun checkpoints export RUN FILE.ckpt` writes one of a run"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,8 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     state = {name: value for name, value in state.items() if name not in OURS}
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        torch.save(_plain(state), temporary)
+        with temporary.open("wb") as file:  # given a path, torch raises RuntimeError in place of OSError
+            torch.save(_plain(state), file)
         facts = read_facts(temporary) if VERSION in state else _facts_of_another(state, meta)
         os.replace(temporary, path)
     except OSError as error:
@@ -99,11 +101,11 @@ def _load(path: Path) -> Any:
         if path.exists() and not zipfile.is_zipfile(path):
             raise SpecInvalid(
                 f"{path} is no file of torch.save, or one from before torch 1.6",
-                hint="name a Lightning checkpoint; load one that old with torch, and save it again",
+                hint=f"{_NAME_ONE}; load one that old with torch, and save it again",
             )
         return torch.load(path, map_location="meta", weights_only=True, mmap=True)
     except OSError as error:
-        raise SpecInvalid(f"{path} cannot be read: {error.strerror}", hint="name a Lightning checkpoint") from error
+        raise SpecInvalid(f"{path} cannot be read: {error.strerror}", hint=_NAME_ONE) from error
     except pickle.UnpicklingError as error:
         reason = str(error).split("\n", 1)[0][:300]
         raise SpecInvalid(
@@ -111,7 +113,7 @@ def _load(path: Path) -> Any:
             hint="save it again without these objects: a checkpoint that runs code is not accepted",
         ) from error
     except (RuntimeError, ValueError, EOFError) as error:
-        raise SpecInvalid(f"{path} is no file of torch.save: {error}", hint="name a Lightning checkpoint") from error
+        raise SpecInvalid(f"{path} is no file of torch.save: {error}", hint=_NAME_ONE) from error
 
 
 def _plain(value: Any) -> Any:

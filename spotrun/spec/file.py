@@ -44,6 +44,7 @@ _FLAGS = {
     "checkpoint.uri": "--store",
     "max_duration": "--max-duration",
     "num_nodes": "--num-nodes",
+    "policy.expected_work": "--work",
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from spotrun.checkpoint import pruning
-from spotrun.errors import SpecInvalid
+from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.lightning.checkpoint_file import export, read_facts
 from spotrun.run import events as ev
@@ -153,6 +153,12 @@ def test_an_export_into_a_folder_that_is_not_there_says_so_before_it_reads_anyth
     missing = sandbox.folder / "missing"
     told = sandbox.call("checkpoints", "export", "any", missing / "out.ckpt", code=2)
     assert f"there is no folder {missing}" in told
+    assert "is a folder" in sandbox.call("checkpoints", "export", "any", sandbox.folder, "--force", code=2)
+
+
+def test_file_that_cannot_be_written_is_one_error() -> None:
+    with pytest.raises(SpotrunError, match="cannot be written"):
+        export(bytearray(image_bytes({"state_dict": {}, "global_step": 0}, {"epoch": 0})), Path("/proc/out.ckpt"))
 
 
 def test_a_bad_start_starts_no_run(sandbox: Sandbox) -> None:

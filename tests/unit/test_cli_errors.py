@@ -105,6 +105,20 @@ def test_a_bad_job_gives_each_problem_with_its_place(runs: Path, spotrun: Spotru
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("plan", "job.yaml", "--work", "0h"), "--work: must be longer than 0s"),
+        (("launch", "job.yaml", "--env", "=3", "--dry-run"), "--env '=3' has no name"),
+        (("report", "demo", "--fail-if", ""), "--fail-if: expected a figure of the report"),
+    ],
+)
+def test_error_names_the_flag_that_was_typed(words: tuple[str, ...], error: str, runs: Path, spotrun: Spotrun) -> None:
+    Path("job.yaml").write_text("name: ok\ntrain: {run: 'true'}\n")
+    store_run(runs, bare())
+    assert error in spotrun(*words).err
+
+
 def test_unavailable_accelerator_is_reported_with_its_line(runs: Path, spotrun: Spotrun) -> None:
     Path("job.yaml").write_text("name: ok\ntrain: {run: 'true'}\nresources:\n  accelerators: V101:1\n")
     (problem,) = spotrun("plan", "job.yaml", "--work", "1h", "--json").json["problems"]
