@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tests.support.gce_answers import BACKEND_ERROR, URL, Json, Refusal
 from tests.support.gce_filters import matching
-from tests.support.google_slices import slices
+from tests.support.google_api import slices
 
 PAGE_MAX = 500
 NEWEST_FIRST = "creationTimestamp desc"

@@ -21,7 +21,7 @@ from tests.support.gce_catalog import (
 )
 from tests.support.gce_lists import Listed
 from tests.support.gce_supply import Supply
-from tests.support.google_slices import slices
+from tests.support.google_api import slices
 
 _MADE = "2013-03-25T00:00:00.000-07:00"
 _METRICS = set(slices()["compute.v1"]["schemas"]["Quota"]["properties"]["metric"]["enum"])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.data.google_slices import METHODS, sliced
 from tests.support.gcp_permissions import ALWAYS
 from tests.support.google_api import Called, GoogleApi, Unknown
-from tests.support.google_slices import METHODS, sliced
 
 API = GoogleApi()
 ZONE = "/compute/v1/projects/acme/zones/us-central1-a"
