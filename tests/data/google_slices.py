@@ -26,21 +26,21 @@ METHODS: Mapping[str, str] = {
         projects.locations.jobs.patch projects.locations.jobs.pause projects.locations.jobs.resume""",
     "cloudresourcemanager.v3": "projects.get projects.getIamPolicy projects.testIamPermissions",
     "compute.v1": """
-        advice.capacity advice.capacityHistory
-        diskTypes.aggregatedList diskTypes.get diskTypes.list
+        advice.capacityHistory
+        diskTypes.get
         disks.aggregatedList disks.delete disks.get disks.list
         firewalls.list
-        globalOperations.aggregatedList globalOperations.get globalOperations.list
+        globalOperations.aggregatedList
         images.get images.getFromFamily
         instances.aggregatedList instances.delete instances.get instances.getSerialPortOutput instances.insert
-        instances.list instances.setLabels instances.simulateMaintenanceEvent instances.stop
+        instances.simulateMaintenanceEvent
         instances.testIamPermissions
-        machineTypes.aggregatedList machineTypes.get machineTypes.list
+        machineTypes.get machineTypes.list
         networks.get networks.list
         projects.get
         regions.get regions.list
-        subnetworks.aggregatedList subnetworks.get subnetworks.list
-        zoneOperations.get zoneOperations.list zoneOperations.wait
+        subnetworks.get subnetworks.list
+        zoneOperations.get zoneOperations.wait
         zones.get zones.list""",
     "iam.v1": """
         projects.serviceAccounts.create projects.serviceAccounts.delete projects.serviceAccounts.get

@@ -111,15 +111,9 @@ class Resources:
             found["accelerators"] = [{"guestAcceleratorType": gpu.name, "guestAcceleratorCount": gpu.number}]
         return found
 
-    def disk_types(self) -> list[Listed]:
-        return [Listed(f"zones/{zone}", self._disk_type(zone, name)) for zone in ZONES for name in DISK_PRICES]
-
     def disk_type(self, zone: str, name: str) -> Json:
         if name not in DISK_PRICES:
             raise not_found(f"projects/{self._project}/zones/{zone}/diskTypes/{name}")
-        return self._disk_type(zone, name)
-
-    def _disk_type(self, zone: str, name: str) -> Json:
         return {
             "kind": "compute#diskType",
             "id": str(6000 + list(DISK_PRICES).index(name)),
