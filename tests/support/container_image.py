@@ -1,10 +1,4 @@
-"""
-A container image of what this machine has: a shell, its own Python, and packages of its environment. Nothing is pulled.
-
-    python -m tests.support.container_image IMAGE.tar [PACKAGE ...]
-
-writes a file system to import: `podman import --change "ENV PATH=…" IMAGE.tar NAME`, or `docker import`.
-"""
+"""A container image of this machine's shell and Python, and packages of its environment. Nothing is pulled."""
 
 from __future__ import annotations
 
@@ -139,8 +133,3 @@ def _libraries(files: Sequence[Path]) -> set[Path]:
         )
         found |= {Path(path) for path in re.findall(r"=> (/(?:lib|usr/lib)\S+)", done.stdout)}
     return found
-
-
-if __name__ == "__main__":
-    write_image(Path(sys.argv[1]), sys.argv[2:])
-    print(path_variable())
