@@ -81,7 +81,11 @@ class Stock:
             "OMP_NUM_THREADS": "1",
         }
         flags = {"--epochs": chaos.ALONE.epochs, "--step-s": self._step_s, "--every": EVERY_STEPS, "--to": self._uri}
-        command = [sys.executable, str(JOBS / "stock.py"), *(str(word) for pair in flags.items() for word in pair)]
+        command = [
+            sys.executable,
+            str(HERE / "stock_script.py"),
+            *(str(word) for pair in flags.items() for word in pair),
+        ]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

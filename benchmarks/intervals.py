@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.lives import best_fixed, lives_s, lost_by_auto
 from spotrun.forecast.traces import Windows, read_json, read_windows
-from tests.support.lives import best_fixed, lives_s, lost_by_auto
 
 STALLS_S = (0.3, 1.0, 3.0, 10.0)
 GRID_S = [float(each) for each in np.unique(np.round(np.geomspace(30, 3600, 60)))]

@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 import pytest
 
+from benchmarks.night_rehearsal import NIGHT, Called, NightRehearsal, Served, night_rehearsal
 from spotrun.clouds.aws.cloud import Aws
 from spotrun.folder.run_calls import read_calls
 from spotrun.report.runner_calls import in_words
@@ -45,7 +46,6 @@ from spotrun.runs.open_run import OpenRun
 from tests.support.ec2_server import INTERRUPTED
 from tests.support.eventually import eventually
 from tests.support.night_account import STORE
-from tests.support.night_rehearsal import NIGHT, Called, NightRehearsal, Served, night_rehearsal
 
 ARCHIVE = Path("build/function.zip")
 APART_S = 4.0

@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 from rich.progress import track
 
-from tests.support.attacked_world import BUDGET_USD, AttackedWorld
+from tests.batteries.attacked_world import BUDGET_USD, AttackedWorld
 
 
 def attack(seed: int, size: int = 1) -> str:

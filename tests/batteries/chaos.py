@@ -38,11 +38,11 @@ import typer
 
 from spotrun.run.events import ResumedFrom
 from spotrun.runs.open_run import OpenRun
+from tests.batteries.torn import torn_in
 from tests.support.audit import Harm, harm, instance_dollars, one_attempt_at_a_time, samples_are_whole
 from tests.support.object_stores import FakeGcs, SeaweedFS, running
 from tests.support.process_signals import Uploads, send_signal
 from tests.support.sandbox import Sandbox, final_tensors
-from tests.support.torn import torn_in
 
 SAMPLES, BATCH = 96, 8
 SCALE = 60

@@ -22,7 +22,7 @@ import pytest
 import typer
 from rich.progress import track
 
-from tests.support.mutated_store import KINDS, READS, WRITES, MutatedStore
+from tests.batteries.mutated_store import KINDS, READS, WRITES, MutatedStore
 
 CHUNK = 20
 

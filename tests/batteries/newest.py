@@ -19,7 +19,7 @@ import sys
 import tomllib
 import venv
 
-from tests.support.moved_names import PACKAGES, moved
+from tests.batteries.moved_names import PACKAGES, moved
 from tests.support.repository import ROOT
 
 FOLDER = ROOT / ".newest"

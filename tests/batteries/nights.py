@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.batteries.night_faults import live
 from tests.support.gcp_night_world import GcpNightWorld
-from tests.support.night_faults import live
 from tests.support.night_world import NightWorld, utc
 
 NIGHTS = 200

@@ -25,8 +25,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tests.batteries.script_rows import PAGE, Script, script, scripts, verdict, with_rows
 from tests.support.repository import ROOT
-from tests.support.script_rows import PAGE, Script, script, scripts, verdict, with_rows
 
 RESULTS = ROOT / "build" / "scripts.json"
 KILLS, MANY = 4, 20

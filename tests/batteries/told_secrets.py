@@ -21,8 +21,8 @@ import pytest
 import typer
 from rich.progress import track
 
+from tests.batteries.telling_run import BREAKS_EACH, TellingRun
 from tests.support.secret_forms import BREAKS, FORMS, random_value
-from tests.support.telling_run import BREAKS_EACH, TellingRun
 
 
 def leaks(seed: int) -> list[str]:

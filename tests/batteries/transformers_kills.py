@@ -28,7 +28,7 @@ import typer
 
 from spotrun.exactness.folders import Folder
 from spotrun.run import events as ev
-from tests.support.kill_moments import Plan, difference, files_in
+from tests.batteries.kill_plan import Plan, difference, files_in
 from tests.support.repository import ROOT
 from tests.support.sandbox import Sandbox
 

@@ -36,12 +36,12 @@ import typer
 from spotrun.clouds.registry import cloud_named
 from spotrun.exactness.folders import Folder
 from spotrun.run import events as ev
+from tests.batteries.kill_plan import Plan, Reached, difference, files_in, tensors_of
+from tests.batteries.way_rows import NOTICE, PAGE, SCRIPTS, WAYS, Kill, Seen, keep, known, unseen, verdict, with_rows
 from tests.support.eventually import eventually
-from tests.support.kill_moments import Plan, Reached, difference, files_in, tensors_of
 from tests.support.process_signals import send_signal
 from tests.support.repository import ROOT
 from tests.support.sandbox import Sandbox
-from tests.support.way_rows import NOTICE, PAGE, SCRIPTS, WAYS, Kill, Seen, keep, known, unseen, verdict, with_rows
 
 RESULTS = ROOT / "build" / "ways"
 SHORT_IMPORTS = ROOT / "tests" / "support" / "jobs" / "fast_imports.py"

@@ -331,15 +331,6 @@ def test_a_power_off_from_inside_leaves_instance_and_disk(
     assert kinds(calls)[1:] == ["compute.instances.guestTerminate", "delete"]
 
 
-def test_a_limit_may_outlive_a_power_off(gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]) -> None:
-    gce.project.limit_outlives_power_off = True
-    calls.run("one")
-    gce.project.power_off("one")
-    wait(hours=3)
-    assert calls.get("one").status == 404
-    assert kinds(calls)[-1] == "compute.instances.deferredDelete"
-
-
 def test_a_power_off_after_the_signal_is_the_preemptions_end(
     gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]
 ) -> None:
@@ -378,35 +369,21 @@ def test_a_time_limit_counts_from_running_and_is_a_little_late(
     assert kinds(calls) == ["insert", operation]
 
 
-def test_the_older_kind_of_preemptible_ends_after_a_day(calls: GceCalls, wait: Callable[..., None]) -> None:
-    calls.run("one", scheduling={"preemptible": True})
-    calls.run("two", scheduling={"provisioningModel": "SPOT"})
-    wait(hours=24, seconds=30)
-    assert [calls.get(name).body["status"] for name in ("one", "two")] == ["TERMINATED", "RUNNING"]
-    assert kinds(calls) == ["insert", PREEMPTED]
-
-
 def test_a_host_error_stops_what_is_not_to_be_restarted(
     gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]
 ) -> None:
     calls.run("one", scheduling={**ON_DEMAND, "automaticRestart": False})
-    calls.run("two", scheduling=ON_DEMAND)
-    for name in ("one", "two"):
-        gce.project.host_error(name)
+    gce.project.host_error("one")
     wait(minutes=1)
-    assert [calls.get(name).body["status"] for name in ("one", "two")] == ["TERMINATED", "RUNNING"]
+    assert calls.get("one").body["status"] == "TERMINATED"
     assert kinds(calls) == ["insert", "compute.instances.hostError"]
-    assert kinds(calls, "two")[-1] == "compute.instances.automaticRestart"
 
 
-def test_simulated_maintenance_preempts_a_spot_vm_and_stops_another(calls: GceCalls, wait: Callable[..., None]) -> None:
+def test_simulated_maintenance_preempts_a_spot_vm(calls: GceCalls, wait: Callable[..., None]) -> None:
     calls.run("one")
-    calls.run("two", scheduling={**ON_DEMAND, "automaticRestart": False})
-    for name in ("one", "two"):
-        calls.waited(calls.call("POST", f"zones/{ZONE}/instances/{name}/simulateMaintenanceEvent"))
+    calls.waited(calls.call("POST", f"zones/{ZONE}/instances/one/simulateMaintenanceEvent"))
     wait(minutes=3)
     assert kinds(calls)[-1] == PREEMPTED
-    assert kinds(calls, "two")[-1] == "compute.instances.terminateOnHostMaintenance"
 
 
 def test_a_delete_takes_its_time_and_a_second_one_ends_with_it(calls: GceCalls) -> None:
@@ -427,9 +404,10 @@ def test_a_delete_can_be_answered_and_do_nothing(gce: GoogleServer, calls: GceCa
     assert calls.get("one").body["status"] == "RUNNING"
 
 
-def test_a_stopped_instance_keeps_its_disk(calls: GceCalls) -> None:
+def test_a_stopped_instance_keeps_its_disk(gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]) -> None:
     calls.run("one")
-    calls.waited(calls.call("POST", f"zones/{ZONE}/instances/one/stop"))
+    gce.project.stop(gce.project.vm("one"), RUNNER)
+    wait(minutes=1)
     assert calls.get("one").body["status"] == "TERMINATED"
     assert calls.call("DELETE", f"zones/{ZONE}/disks/one").reason == "resourceInUseByAnotherResource"
 
@@ -498,34 +476,40 @@ def test_lists_are_filtered_as_gcloud_and_others_ask(calls: GceCalls) -> None:
         "labels.spotrun-run=abc": ["two"],
         "name:tw*": ["two"],
         "(labels.spotrun-run = abc) OR (name:on*)": ["one", "two"],
-        'labels.spotrun-run = "abc" AND labels.b:c': ["two"],
-        "(labels.b = c) (scheduling.preemptible = false)": ["two"],
         "name=one OR name=foreign": ["foreign", "one"],
-        "NOT labels.spotrun-run:*": ["foreign"],
-        "name eq t.o": ["two"],
-        'name ne "(one|two)"': ["foreign"],
+        'name eq "t.o"': ["two"],
         "name = t*": ["two"],
-        "status != RUNNING": [],
-        'creationTimestamp > "2001-01-01T00:00:00Z"': ["foreign", "one", "two"],
-        'creationTimestamp < "2001-01-01T00:00:00Z"': [],
     }.items():
         assert calls.names(filter=text) == names, text
 
 
-@pytest.mark.parametrize("text", ["labelz.a:*", "name", "name = ", "(name = a", "name = a)", 'name = "a', "a b c"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "labelz.a:*",
+        "name",
+        "name = ",
+        "(name = a",
+        "name = a)",
+        'name = "a',
+        "a b c",
+        "name:a",
+        "NOT name=a",
+        "name=a id=1",
+    ],
+)
 def test_a_filter_that_is_none_is_refused(calls: GceCalls, text: str) -> None:
     assert calls.call("GET", "aggregated/instances", filter=text).status == 400
 
 
-def test_lists_come_in_pages_and_nothing_is_missed_though_others_go(gce: GoogleServer, calls: GceCalls) -> None:
+def test_lists_come_in_pages_and_nothing_is_missed_though_others_go(calls: GceCalls) -> None:
     names = [f"n{number}" for number in range(5)]
     for name in names:
         calls.run(name, kind="e2-standard-4")
-    gce.methods.page_size = 2
     found: list[str] = []
     token: dict[str, str] = {}
     while True:
-        page = calls.call("GET", "aggregated/instances", **token).body
+        page = calls.call("GET", "aggregated/instances", maxResults=2, **token).body
         here = page["items"][f"zones/{ZONE}"]
         found += [each["name"] for each in here.get("instances", ())]
         if "nextPageToken" not in page:
@@ -535,9 +519,6 @@ def test_lists_come_in_pages_and_nothing_is_missed_though_others_go(gce: GoogleS
     assert found == names
     assert calls.call("GET", "aggregated/instances", pageToken="x").status == 400
     assert calls.call("GET", "aggregated/instances", maxResults=501).status == 400
-    newest = calls.call("GET", "aggregated/operations", orderBy="creationTimestamp desc", maxResults=1).body
-    (operation,) = newest["items"][f"zones/{ZONE}"]["operations"]
-    assert operation["operationType"] == "delete"
 
 
 def test_a_zone_that_does_not_answer_is_named_or_fails_the_list(gce: GoogleServer, calls: GceCalls) -> None:
@@ -548,39 +529,21 @@ def test_a_zone_that_does_not_answer_is_named_or_fails_the_list(gce: GoogleServe
     assert partial["unreachables"] == [f"zones/{ZONE}"]
     assert partial["items"][f"zones/{ZONE}"]["warning"]["code"] == "UNREACHABLE"
     assert partial["items"]["zones/us-east1-b"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
-    assert calls.call("GET", f"zones/{ZONE}/instances").status == 503
+    assert calls.call("GET", f"zones/{ZONE}/disks").status == 503
 
 
 def test_types_and_subnets_can_be_looked_up(calls: GceCalls) -> None:
-    types = calls.call("GET", "aggregated/machineTypes", filter="name=a3-highgpu-8g").body["items"]
-    (kind,) = types["zones/us-central1-a"]["machineTypes"]
+    (kind,) = calls.call("GET", f"zones/{ZONE}/machineTypes", filter="name=a3-highgpu-8g").body["items"]
     assert kind["accelerators"] == [{"guestAcceleratorType": "nvidia-h100-80gb", "guestAcceleratorCount": 8}]
-    assert "machineTypes" not in types["zones/us-east1-b"]
-    subnets = calls.call("GET", "aggregated/subnetworks").body["items"]["regions/us-east1"]["subnetworks"]
+    assert "items" not in calls.call("GET", "zones/us-east1-b/machineTypes", filter="name=a3-highgpu-8g").body
+    subnets = calls.call("GET", "regions/us-east1/subnetworks").body["items"]
     assert {each["name"] for each in subnets} == {"default", "spotrun"}
-    for path in ("zones", "regions", "global/networks", "global/networks/spotrun", "global/firewalls",
-                 f"zones/{ZONE}", f"zones/{ZONE}/machineTypes", f"zones/{ZONE}/machineTypes/g2-standard-4",
-                 "regions/us-east1/subnetworks", "regions/us-east1/subnetworks/default", "aggregated/disks",
-                 f"zones/{ZONE}/disks", f"zones/{ZONE}/operations", "global/operations"):  # fmt: skip
+    for path in ("zones", "regions", "global/networks", "global/networks/spotrun", "global/firewalls", f"zones/{ZONE}",
+                 f"zones/{ZONE}/machineTypes/g2-standard-4", "regions/us-east1/subnetworks/default", "aggregated/disks",
+                 f"zones/{ZONE}/disks", f"zones/{ZONE}/diskTypes/pd-ssd"):  # fmt: skip
         assert calls.call("GET", path).status == 200, path
-    for path in ("zones/mars-1a/instances", "regions/mars", "global/networks/none"):
+    for path in ("zones/mars-1a/disks", "regions/mars", "global/networks/none"):
         assert calls.call("GET", path).status in (400, 404), path
-
-
-def test_labels_are_changed_with_their_fingerprint_alone(calls: GceCalls) -> None:
-    one = calls.run("one")
-    path, labels = f"zones/{ZONE}/instances/one/setLabels", {"a": "b"}
-    stale = calls.call("POST", path, {"labels": labels, "labelFingerprint": "AAAA"})
-    assert (stale.status, stale.reason) == (412, "conditionNotMet")
-    calls.waited(calls.call("POST", path, {"labels": labels, "labelFingerprint": one["labelFingerprint"]}))
-    assert calls.get("one").body["labels"] == labels
-
-
-def test_the_serial_port_tells_from_where_one_has_read(gce: GoogleServer, calls: GceCalls) -> None:
-    calls.run("one")
-    gce.project.consoles["one"] = "hello world"
-    said = calls.call("GET", f"zones/{ZONE}/instances/one/serialPort", start=6).body
-    assert (said["contents"], said["next"]) == ("world", "11")
 
 
 # -- money -----------------------------------------------------------------------------------------------------------
@@ -595,18 +558,6 @@ def test_spot_prices_of_a_year_come_in_steps(gce: GoogleServer, calls: GceCalls)
     assert len(told["preemptionHistory"]) == 30
     asked["instanceProperties"] = {"machineType": "n1-standard-1", "guestAccelerators": [{"acceleratorCount": 1}]}
     assert calls.call("POST", "regions/us-central1/advice/capacityHistory", asked).status == 400
-
-
-def test_advice_on_capacity_knows_what_is_out_of_stock(gce: GoogleServer, calls: GceCalls) -> None:
-    asked = {
-        "size": 1,
-        "instanceProperties": {"scheduling": {"provisioningModel": "SPOT"}},
-        "instanceFlexibilityPolicy": {"instanceSelections": {"a": {"machineTypes": ["a3-highgpu-8g"]}}},
-    }
-    path = "regions/us-central1/advice/capacity"
-    assert calls.call("POST", path, asked).body["recommendations"][0]["scores"]["obtainability"] > 0.5
-    gce.project.stock_out("us-central1-a", "a3-highgpu-8g")
-    assert calls.call("POST", path, asked).body["recommendations"][0]["scores"]["obtainability"] < 0.5
 
 
 @pytest.mark.parametrize(("lived_s", "billed_s"), [(30, 0), (59, 0), (60, 60), (90, 90)])

@@ -114,7 +114,7 @@ def powers_off(run: PlainGcpRun, vm: Vm) -> None:
 
 
 def is_stopped(run: PlainGcpRun, vm: Vm) -> None:
-    run.google.project.stop(vm, "a user", None)
+    run.google.project.stop(vm, "a user")
 
 
 def has_a_bad_host(run: PlainGcpRun, vm: Vm) -> None:

@@ -31,6 +31,7 @@ from spotrun.night import news as night_news
 from spotrun.night.server import reply_to
 from spotrun.runs.open_run import OpenRun
 from spotrun.secrets.reference import Reference, SecretUnreadable
+from tests.batteries.night_faults import live
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
 from tests.support.cloud_run import CloudRun
 from tests.support.eventually import eventually
@@ -44,7 +45,6 @@ from tests.support.google_login import write_login
 from tests.support.google_nights import ID_TOKEN, GoogleNights
 from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
-from tests.support.night_faults import live
 from tests.support.night_world import require_one_clean_night, utc
 from tests.support.object_stores import BUCKET, RunningServer
 from tests.support.plain_google import PlainGoogle

@@ -14,6 +14,7 @@ import pytest
 
 from spotrun.folder.keys import key_of
 from spotrun.store.lifecycle import gcs_expiries
+from tests.data.google_provider import RESOURCES
 from tests.support.cel import Resource as Named
 from tests.support.cel import extracted, holds
 from tests.support.gcloud_commands import EDITOR, GCLOUD, Asked, arguments, recorded
@@ -36,7 +37,7 @@ from tests.support.gcp_templates import (
     roles,
     written,
 )
-from tests.support.provider_schema import RESOURCES, faults, schema
+from tests.support.provider_schema import faults, schema
 from tests.support.repository import ROOT
 
 PROJECT, RUNNER = "acme-training", "user:ada@example.com"

@@ -22,7 +22,7 @@ from spotrun.policy.housekeeping import SILENCE
 from spotrun.runner.creation import prepare_run
 from spotrun.runs.open_run import open_run
 from spotrun.spec.model import RunSpec
-from tests.support.night_faults import live
+from tests.batteries.night_faults import live
 from tests.support.night_world import NAME, NightWorld, require_one_clean_night, utc
 
 NEW_WORLD = Callable[[str], NightWorld]

@@ -16,7 +16,7 @@ import csv
 import gzip
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -206,30 +206,47 @@ SHARES = {"Core running in Americas": Decimal("0.4"), "Ram running in Americas":
 
 def billing_export(lines: Iterable[Billed]) -> list[dict[str, Any]]:
     return [
-        _export_row(line, f"Spot Preemptible N1 Predefined Instance {part}", line.usd * share)
+        export_row(
+            line.resource,
+            f"Spot Preemptible N1 Predefined Instance {part}",
+            (line.start, line.end),
+            line.seconds,
+            line.usd * share,
+            {"spotrun-run": line.run},
+        )
         for line in lines
         for part, share in SHARES.items()
     ]
 
 
-def _export_row(line: Billed, sku: str, usd: Decimal, cost_type: str = "regular") -> dict[str, Any]:
-    place = f"//compute.googleapis.com/projects/p/zones/us-central1-a/instances/{line.resource}"
+def export_row(
+    name: str,
+    sku: str,
+    hour: tuple[datetime, datetime],
+    seconds: float,
+    usd: Decimal,
+    labels: Mapping[str, str],
+    of: str = "instances",
+) -> dict[str, Any]:
+    """What an instance or a disk was charged in an hour for one of its parts."""
+    start, end = (f"{moment:%Y-%m-%d %H:%M:%S} UTC" for moment in hour)
+    place = f"//compute.googleapis.com/projects/123456789012/zones/us-central1-a/{of}/{name}"
     return {
         "billing_account_id": "0X0X0X-0X0X0X-0X0X0X",
         "service": {"id": "6F81-5844-456A", "description": "Compute Engine"},
         "sku": {"id": "D6F2-AC8E-A3A5", "description": sku},
-        "usage_start_time": f"{line.start:%Y-%m-%d %H:%M:%S} UTC",
-        "usage_end_time": f"{line.end:%Y-%m-%d %H:%M:%S} UTC",
-        "project": {"id": "p", "labels": []},
-        "labels": [{"key": "spotrun-run", "value": line.run}],
-        "resource": {"name": line.resource, "global_name": place},
+        "usage_start_time": start,
+        "usage_end_time": end,
+        "project": {"id": "acme-training", "labels": []},
+        "labels": [{"key": key, "value": value} for key, value in labels.items()],
+        "resource": {"name": name, "global_name": place},
         "cost": float(round(usd, 6)),
         "currency": "USD",
         "currency_conversion_rate": 1.0,
-        "usage": {"amount": float(line.seconds), "unit": "seconds"},
+        "usage": {"amount": float(seconds), "unit": "seconds"},
         "credits": [],
-        "invoice": {"month": "202603"},
-        "cost_type": cost_type,
+        "invoice": {"month": f"{hour[0]:%Y%m}"},
+        "cost_type": "regular",
     }
 
 

@@ -1,10 +1,4 @@
-"""
-A container image of what this machine has: a shell, its own Python, and packages of its environment. Nothing is pulled.
-
-    python -m tests.support.container_image IMAGE.tar [PACKAGE ...]
-
-writes a file system to import: `podman import --change "ENV PATH=…" IMAGE.tar NAME`, or `docker import`.
-"""
+"""A container image of this machine's shell and Python, and packages of its environment. Nothing is pulled."""
 
 from __future__ import annotations
 
@@ -26,27 +20,9 @@ from packaging.requirements import Requirement
 from spotrun.container.engine import Engine
 
 PROGRAMS = (
-    *(
-        "sh",
-        "bash",
-        "cat",
-        "chmod",
-        "chown",
-        "cp",
-        "date",
-        "dirname",
-        "echo",
-        "env",
-        "id",
-        "ln",
-        "ls",
-        "mkdir",
-        "mv",
-        "printf",
-        "pwd",
-    ),
-    *("readlink", "rm", "sed", "seq", "sleep", "sync", "tail", "touch", "true", "uname", "wc"),
-)
+    "sh", "bash", "cat", "chmod", "chown", "cp", "date", "dirname", "echo", "env", "id", "ln", "ls", "mkdir", "mv",
+    "printf", "pwd", "readlink", "rm", "sed", "seq", "sleep", "sync", "tail", "touch", "true", "uname", "wc",
+)  # fmt: skip
 LEFT_OUT = {"test", "tests", "__pycache__", "site-packages", "idlelib", "tkinter", "include", "turtledemo"}
 """Of a Python."""
 _LIBRARIES = ("c.so.6", "dl.so.2", "gcc_s.so.1", "m.so.6", "pthread.so.0", "rt.so.1", "stdc++.so.6")
@@ -157,8 +133,3 @@ def _libraries(files: Sequence[Path]) -> set[Path]:
         )
         found |= {Path(path) for path in re.findall(r"=> (/(?:lib|usr/lib)\S+)", done.stdout)}
     return found
-
-
-if __name__ == "__main__":
-    write_image(Path(sys.argv[1]), sys.argv[2:])
-    print(path_variable())

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from werkzeug.wrappers import Response
 
 from spotrun.clock import Clock
+from tests.support.ec2_spot import answered
 
 SPOT_SHARE = "0.1578"
 LONG_AGO = timedelta(days=100)
-_XML = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
 class SpotRow(NamedTuple):
@@ -45,8 +45,7 @@ class PriceFeed:
         more = first + self.page_size if first + self.page_size < len(rows) else ""
         items = "".join(map(_item, rows[first : first + self.page_size]))
         text = f"<spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken>{more}</nextToken>"
-        whole = f"{_XML}<DescribeSpotPriceHistoryResponse>{text}</DescribeSpotPriceHistoryResponse>"
-        return Response(whole, 200, content_type="text/xml")
+        return answered("DescribeSpotPriceHistory", text)
 
     def products(self, asked: Mapping[str, Any]) -> list[str]:
         """The price list: each product is a text of JSON."""

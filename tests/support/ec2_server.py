@@ -49,7 +49,7 @@ from spotrun.secrets.reference import PARAMETER, Reference
 from tests.support.aws_templates import ACCOUNT, REGION
 from tests.support.ec2_machines import Ec2Machine, Identity
 from tests.support.ec2_prices import PriceFeed
-from tests.support.ec2_spot import SpotRequests
+from tests.support.ec2_spot import XML, SpotRequests, answered
 from tests.support.manual_clock import ManualClock
 
 ZONES = ("us-east-1a", "us-east-1b")
@@ -59,7 +59,6 @@ RUN = "0123456789"
 """The run that drivers are tested with."""
 INTERRUPTED = "Server.SpotInstanceTermination"
 _LAUNCH_TIME = re.compile(rb"(?<=<launchTime>)[^<]*")
-_XML = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
 class Life(NamedTuple):
@@ -298,8 +297,7 @@ class Ec2Account:
         if action == "DescribeSpotInstanceRequests":
             return self.spot_requests.described(asked)
         if action == "GetEbsDefaultKmsKeyId":
-            told = f"<{action}Response><kmsKeyId>{self.disk_key}</kmsKeyId></{action}Response>"
-            return Response(_XML + told, 200, content_type="text/xml")
+            return answered(action, f"<kmsKeyId>{self.disk_key}</kmsKeyId>")
         answer = motos()
         if action == "DescribeInstances":
             answer.set_data(self.spot_requests.named_in(answer.get_data()))
@@ -403,7 +401,7 @@ def _roles_in(profile: str) -> list[str]:
 
 def _error(code: str, status: int, words: str = "by the test") -> Response:
     text = f"<Errors><Error><Code>{code}</Code><Message>{words}</Message></Error></Errors>"
-    return Response(f"{_XML}<Response>{text}<RequestID>r</RequestID></Response>", status, content_type="text/xml")
+    return Response(f"{XML}<Response>{text}<RequestID>r</RequestID></Response>", status, content_type="text/xml")
 
 
 def _dated(account: Ec2Account) -> type[WSGIRequestHandler]:

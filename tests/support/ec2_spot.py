@@ -7,7 +7,12 @@ from datetime import datetime
 
 from werkzeug.wrappers import Response
 
-_XML = '<?xml version="1.0" encoding="UTF-8"?>'
+XML = '<?xml version="1.0" encoding="UTF-8"?>'
+
+
+def answered(action: str, content: str) -> Response:
+    """As EC2 answers."""
+    return Response(f"{XML}<{action}Response>{content}</{action}Response>", 200, content_type="text/xml")
 
 
 class SpotRequests:
@@ -34,9 +39,7 @@ class SpotRequests:
     def described(self, asked: Mapping[str, str]) -> Response:
         wanted = {text for name, text in asked.items() if name.startswith("Filter.1.Value.")}
         items = "".join(item for instance_id, item in self._known.items() if _id_of(instance_id) in wanted)
-        text = f"<spotInstanceRequestSet>{items}</spotInstanceRequestSet>"
-        whole = f"{_XML}<DescribeSpotInstanceRequestsResponse>{text}</DescribeSpotInstanceRequestsResponse>"
-        return Response(whole, 200, content_type="text/xml")
+        return answered("DescribeSpotInstanceRequests", f"<spotInstanceRequestSet>{items}</spotInstanceRequestSet>")
 
 
 def _id_of(instance_id: str) -> str:

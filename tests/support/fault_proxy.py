@@ -19,10 +19,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
 from typing import Self
 from urllib.parse import unquote, urlsplit
+
+from tests.support.http_server import Handler, Server
 
 UPSTREAM_TIMEOUT_S = 60.0
 PAYLOAD_BYTES = 64 << 10
@@ -366,18 +367,16 @@ class FaultProxy:
         self._lock = threading.Lock()
         proxy = self
 
-        class Handler(_Handler):
+        class Faulty(_Handler):
             def answer(self, request: Request) -> None:
                 proxy.fate(request)(Exchange(proxy, self, request))
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", 0), Faulty)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -413,17 +412,7 @@ class FaultProxy:
             connection.close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that has left is what these tests are about."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(Handler):
     timeout = UPSTREAM_TIMEOUT_S
 
     def answer(self, request: Request) -> None:
@@ -445,6 +434,3 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         while self.rfile.readline().strip():
             pass
-
-    def log_message(self, format: str, *args: object) -> None:
-        return

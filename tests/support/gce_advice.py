@@ -1,5 +1,5 @@
 """
-`advice` of Compute Engine: what spot VMs cost and how many were preempted, and how well some can be had now.
+`advice` of Compute Engine: what spot VMs cost and how many were preempted.
 
 Prices are those of a year, in steps at midnight of the Pacific coast; shares of preempted VMs those of 30 days. There
 are none for N1 with accelerators, custom types and TPUs.
@@ -38,24 +38,6 @@ def capacity_history(project: GceProject, region: str, asked: Json) -> Json:
     if "PREEMPTION" in wanted:
         found["preemptionHistory"] = _preemptions(project, kind)
     return found
-
-
-def capacity(project: GceProject, region: str, asked: Json) -> Json:
-    selections = ((asked.get("instanceFlexibilityPolicy") or {}).get("instanceSelections") or {}).values()
-    names = [name for each in selections for name in each.get("machineTypes") or ()]
-    if not names:
-        raise bad_request("At least one machine type is required.")
-    kind = _kind(names[0], region)
-    model = ((asked.get("instanceProperties") or {}).get("scheduling") or {}).get("provisioningModel") or "STANDARD"
-    zones = [last_part(each["zone"]) for each in (asked.get("distributionPolicy") or {}).get("zones") or ()]
-    best = [zone for zone in zones or REGIONS[region] if project.supply.has_stock(zone, kind, model)]
-    shard = {"machineType": kind.name, "instanceCount": asked.get("size") or 1, "provisioningModel": model}
-    zone = (best or zones or list(REGIONS[region]))[0]
-    scores = {
-        "obtainability": 0.9 if best else 0.1,
-        "estimatedUptime": f"{round(86400 * (1 - kind.preempted))}s",
-    }
-    return {"recommendations": [{"scores": scores, "shards": [{**shard, "zone": _link(project, f"zones/{zone}")}]}]}
 
 
 def _kind(name: str | None, region: str) -> MachineKind:

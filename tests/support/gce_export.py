@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from tests.support.gce_catalog import KINDS, PROJECT, PROJECT_NUMBER
+from tests.support.bills import export_row
+from tests.support.gce_catalog import KINDS
 from tests.support.gce_charges import ADDRESS_PRICES, DISK_PRICES, MONTH_H, Charges, Kept, Running
 
 HOUR = timedelta(hours=1)
@@ -84,25 +85,4 @@ def _row(
     name: str, of: str, sku: str, since: datetime, end: datetime, usd: Decimal, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     hour = since.replace(minute=0, second=0, microsecond=0)
-    return {
-        "billing_account_id": "0X0X0X-0X0X0X-0X0X0X",
-        "service": {"id": "6F81-5844-456A", "description": "Compute Engine"},
-        "sku": {"id": "0000-0000-0000", "description": sku},
-        "usage_start_time": f"{hour:%Y-%m-%d %H:%M:%S} UTC",
-        "usage_end_time": f"{hour + HOUR:%Y-%m-%d %H:%M:%S} UTC",
-        "project": {"id": PROJECT, "number": PROJECT_NUMBER, "name": PROJECT, "labels": []},
-        "labels": [{"key": key, "value": value} for key, value in labels.items()],
-        "system_labels": [{"key": "compute.googleapis.com/cores", "value": "4"}],
-        "location": {"location": "us-central1", "country": "US", "region": "us-central1", "zone": "us-central1-a"},
-        "cost": float(round(usd, 6)),
-        "currency": "USD",
-        "currency_conversion_rate": 1.0,
-        "usage": {"amount": (end - since).total_seconds(), "unit": "seconds"},
-        "credits": [],
-        "invoice": {"month": f"{hour:%Y%m}"},
-        "cost_type": "regular",
-        "resource": {
-            "name": name,
-            "global_name": f"//compute.googleapis.com/projects/{PROJECT_NUMBER}/zones/us-central1-a/{of}/4711",
-        },
-    }
+    return export_row(name, sku, (hour, hour + HOUR), (end - since).total_seconds(), usd, labels, of)

@@ -1,22 +1,20 @@
 """
-`filter` of Compute Engine's lists: both languages that its reference describes. Of a text, `:` finds a part, or what
-begins so before a star, as Google's own slurm-gcp lists the nodes of a cluster, by `name:CLUSTER-*`.
+`filter` of Compute Engine's lists, as far as clients here use it: comparisons by `=`, by `:` with a star at the end,
+and by `eq` with a regular expression, joined by OR. Anything else is refused.
 
-https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList. Expressions stand beside one another,
-which is AND, or are joined by AND and OR, of which OR binds tighter (https://google.aip.dev/160).
+https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList, https://google.aip.dev/160
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 from tests.support.gce_answers import Refusal
 
 Matches = Callable[[Mapping[str, Any]], bool]
-_TOKEN = re.compile(r"""\s*(?:([()])|(!=|<=|>=|=|<|>|:)|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s()=!<>:"']+))""")
+_TOKEN = re.compile(r"""\s*(?:[()=:]|"((?:[^"\\]|\\.)*)"|[^\s()=:"]+)""")
 
 
 def matching(text: str, fields: Mapping[str, Any]) -> Matches:
@@ -27,7 +25,7 @@ def matching(text: str, fields: Mapping[str, Any]) -> Matches:
         Refusal: it is no filter, or names a field that is not there.
     """
     parser = _Parser(text, fields)
-    found = parser.conjunction()
+    found = parser.disjunction()
     if parser.rest:
         raise parser.refusal
     return found
@@ -48,8 +46,7 @@ class _Parser:
             if token is None:
                 raise self.refusal
             at = token.end()
-            quoted = token[3] if token[3] is not None else token[4]
-            found.append(token[0].strip() if quoted is None else f'"{quoted}')
+            found.append(token[0].strip() if token[1] is None else f'"{token[1]}')
         return found
 
     def _next(self) -> str:
@@ -57,15 +54,7 @@ class _Parser:
             raise self.refusal
         return self.rest.pop(0)
 
-    def conjunction(self) -> Matches:
-        parts = [self._disjunction()]
-        while self.rest and self.rest[0] != ")":
-            if self.rest[0] == "AND":
-                self.rest.pop(0)
-            parts.append(self._disjunction())
-        return lambda item: all(part(item) for part in parts)
-
-    def _disjunction(self) -> Matches:
+    def disjunction(self) -> Matches:
         parts = [self._term()]
         while self.rest and self.rest[0] == "OR":
             self.rest.pop(0)
@@ -74,11 +63,8 @@ class _Parser:
 
     def _term(self) -> Matches:
         token = self._next()
-        if token in ("NOT", "-"):
-            inner = self._term()
-            return lambda item: not inner(item)
         if token == "(":
-            inner = self.conjunction()
+            inner = self.disjunction()
             if self._next() != ")":
                 raise self.refusal
             return inner
@@ -87,13 +73,9 @@ class _Parser:
     def _comparison(self, name: str) -> Matches:
         first, *_ = path = name.split(".")
         operator, value = self._next(), self._next()
-        compare = _OPERATORS.get(operator)
-        if first not in self._fields or compare is None:
+        compare, wanted = _OPERATORS.get(operator), value.removeprefix('"')
+        if first not in self._fields or compare is None or (operator == ":" and not wanted.endswith("*")):
             raise self.refusal
-        any_value = operator == ":" and value == "*"
-        wanted = value.removeprefix('"')
-        if any_value:
-            return lambda item: _at(item, path) not in (None, "")
         return lambda item: compare(_at(item, path), wanted)
 
 
@@ -103,53 +85,16 @@ def _at(item: Any, path: list[str]) -> Any:
     return item
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _equal(value: Any, wanted: str) -> bool:
     """A star at an end stands for anything: https://google.aip.dev/160"""
     if value is None:
         return False
     pattern = ".*".join(re.escape(part) for part in wanted.split("*"))
-    return re.fullmatch(pattern, _text(value), re.DOTALL) is not None
-
-
-def _has(value: Any, wanted: str) -> bool:
-    if isinstance(value, Mapping | list):
-        return wanted in value
-    if wanted.endswith("*"):
-        return _equal(value, wanted)
-    return value is not None and wanted in _text(value)
+    return re.fullmatch(pattern, str(value), re.DOTALL) is not None
 
 
 def _whole(value: Any, wanted: str) -> bool:
-    return re.fullmatch(wanted, "" if value is None else _text(value)) is not None
+    return re.fullmatch(wanted, "" if value is None else str(value)) is not None
 
 
-def _order(value: Any, wanted: str) -> int | None:
-    """Of moments, numbers, or texts; None if it is not set. Moments count, not how they are written."""
-    for read in (datetime.fromisoformat, float, str):
-        try:
-            left, right = read(str(value)), read(wanted)
-            return (left > right) - (left < right)  # type: ignore[operator]
-        except (TypeError, ValueError):
-            continue
-    raise AssertionError(value)
-
-
-def _ordered(*results: int) -> Callable[[Any, str], bool]:
-    return lambda value, wanted: value is not None and _order(value, wanted) in results
-
-
-_OPERATORS: Mapping[str, Callable[[Any, str], bool]] = {
-    "=": _equal,
-    "!=": lambda value, wanted: not _equal(value, wanted),
-    ":": _has,
-    "<": _ordered(-1),
-    "<=": _ordered(-1, 0),
-    ">": _ordered(1),
-    ">=": _ordered(0, 1),
-    "eq": _whole,
-    "ne": lambda value, wanted: not _whole(value, wanted),
-}
+_OPERATORS: Mapping[str, Callable[[Any, str], bool]] = {"=": _equal, ":": _equal, "eq": _whole}

@@ -14,6 +14,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import DEEP_LEARNING_IMAGE
 from tests.support.gce_answers import Refusal
 from tests.support.google_server import GoogleServer
+from tests.support.launch_requests import requested
 from tests.support.manual_clock import ManualClock
 
 RUN, REGION = "0123456789", "us-central1"
@@ -39,14 +40,7 @@ def offered(
 
 
 def request(what: Offering, launch: int = 7, time_to_live: timedelta = timedelta(hours=2)) -> LaunchRequest:
-    return LaunchRequest(
-        token=f"{RUN}-{launch}",
-        run_uid=RUN,
-        run_uri="gs://bucket/runs/job-0123456789",
-        launch=launch,
-        offering=what,
-        time_to_live=time_to_live,
-    )
+    return requested(what, launch, RUN, run_uri=f"gs://bucket/runs/job-{RUN}", time_to_live=time_to_live)
 
 
 def running(driver: GcpDriver, clock: ManualClock, asked: LaunchRequest | None = None) -> Instance:

@@ -1,5 +1,5 @@
 """
-Lists as Compute Engine answers them: filtered, in order, a page at a time, by zone or of all zones together.
+Lists as Compute Engine answers them: filtered, by name, a page at a time, by zone or of all zones together.
 
 A zone that does not answer is named in `unreachables`; without `returnPartialSuccess` the whole list fails.
 https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
@@ -12,15 +12,13 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from tests.support.gce_answers import BACKEND_ERROR, URL, Json, Refusal
 from tests.support.gce_filters import matching
-from tests.support.google_slices import slices
+from tests.support.google_api import slices
 
 PAGE_MAX = 500
-NEWEST_FIRST = "creationTimestamp desc"
 _SCHEMAS = slices()["compute.v1"]["schemas"]
 
 
@@ -32,10 +30,7 @@ class Listed(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """`page_size` is the most that one page has, whatever is asked for."""
-
     project: str
-    page_size: int = PAGE_MAX
     unreachable: frozenset[str] = frozenset()
 
     def plain(self, schema: str, query: Mapping[str, str], resources: Iterable[Json], scope: str) -> Json:
@@ -78,31 +73,22 @@ class Lists(NamedTuple):
         if text := query.get("filter"):
             matches = matching(text, _SCHEMAS[schema]["properties"])
             listed = [each for each in listed if matches(each.resource)]
-        key = _keys(query.get("orderBy"))
-        ordered = sorted(listed, key=key)
-        start = bisect_right(ordered, _marker(query.get("pageToken")), key=key) if "pageToken" in query else 0
+        ordered = sorted(listed, key=_key)
+        start = bisect_right(ordered, _marker(query.get("pageToken")), key=_key) if "pageToken" in query else 0
         shown = ordered[start : start + self._size(query)]
         if not shown or start + len(shown) == len(ordered):
             return shown, {}
-        return shown, {"nextPageToken": _token(key(shown[-1]))}
+        return shown, {"nextPageToken": _token(_key(shown[-1]))}
 
     def _size(self, query: Mapping[str, str]) -> int:
         size = int(query.get("maxResults", PAGE_MAX))
         if size > PAGE_MAX:
             raise Refusal(400, "invalid", f"Invalid value '{size}'. Values must be within the range: [0, {PAGE_MAX}]")
-        return min(size or PAGE_MAX, self.page_size)
+        return size or PAGE_MAX
 
 
-def _keys(order: str | None) -> Any:
-    if order in (None, "", "name"):
-        return lambda each: [each.scope, each.resource["name"]]
-    if order == NEWEST_FIRST:
-        return lambda each: [-_made(each.resource), each.resource["name"]]
-    raise Refusal(400, "invalid", f"Invalid value for field 'orderBy': '{order}'.")
-
-
-def _made(resource: Json) -> float:
-    return datetime.fromisoformat(resource.get("creationTimestamp") or resource["insertTime"]).timestamp()
+def _key(each: Listed) -> list[str]:
+    return [each.scope, each.resource["name"]]
 
 
 def _token(key: Sequence[Any]) -> str:

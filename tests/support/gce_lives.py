@@ -24,8 +24,6 @@ from tests.support.gce_operations import Operation, OperationLog, operation_name
 from tests.support.gce_supply import Supply
 from tests.support.gce_vm import Disk, Vm
 
-DAY = timedelta(hours=24)
-"""What `preemptible` without SPOT may run for: https://cloud.google.com/compute/docs/instances/preemptible"""
 Key = tuple[str, str]
 """Zone and name."""
 
@@ -72,17 +70,13 @@ class Timings:
 
 @dataclass
 class GceLives:
-    """
-    `accounts` are the service accounts that instances may be given; None is any. `limit_outlives_power_off`: whether a
-    time limit still holds once a guest has powered itself off; public sources say both.
-    """
+    """`accounts` are the service accounts that instances may be given; None is any."""
 
     clock: Now
     name: str = PROJECT
     machines: Machines = field(default_factory=NoMachines)
     timings: Timings = field(default_factory=Timings)
     accounts: Container[str] | None = None
-    limit_outlives_power_off: bool = False
 
     def __post_init__(self) -> None:
         self.lock = threading.RLock()
@@ -172,8 +166,6 @@ class GceLives:
         self.machines.started(vm)
         if vm.limit is not None:
             self.agenda.after(vm.limit + self.timings.late, partial(self._limit_is_over, vm, vm.starts))
-        if vm.is_of_the_older_kind:
-            self._later(vm, DAY, partial(self._shut_down, vm, kinds.PREEMPTED))
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -183,9 +175,6 @@ class GceLives:
         kind = kinds.DEFERRED_DELETE if vm.is_deleted_at_its_end else kinds.DEFERRED_STOP
         if vm.off is None:
             self._shut_down(vm, kind)
-        elif self.limit_outlives_power_off and vm.is_deleted_at_its_end:
-            self._log(kind, vm, self.agenda.now)
-            self._forget(vm)
 
     def _shut_down(self, vm: Vm, kind: str) -> None:
         """The ACPI signal, and then the end. The API says STOPPING, unless it lags. Nothing if it is ending anyway."""
@@ -223,10 +212,6 @@ class GceLives:
             return
         if not vm.ending:
             vm.status, vm.stopped = "TERMINATED", at
-        if kind in (kinds.HOST_ERROR, kinds.HOST_MAINTENANCE) and vm.scheduling["automaticRestart"] and not vm.ending:
-            self._log(kinds.AUTOMATIC_RESTART, vm, self.agenda.now)
-            vm.status = "STAGING"
-            self.agenda.after(self.timings.boot, partial(self._run, vm))
 
     def _stopped_by(self, vm: Vm, operation: Operation) -> None:
         if not vm.ending:

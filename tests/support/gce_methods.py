@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from tests.support.gce_advice import capacity, capacity_history
-from tests.support.gce_answers import URL, Json, Refusal, fingerprint, not_found
+from tests.support.gce_advice import capacity_history
+from tests.support.gce_answers import Json, Refusal, not_found
 from tests.support.gce_catalog import (
     NETWORKS,
     PROJECT_NUMBER,
@@ -19,7 +19,7 @@ from tests.support.gce_catalog import (
     ZONES,
 )
 from tests.support.gce_insert import check_request_id
-from tests.support.gce_lists import PAGE_MAX, Listed, Lists
+from tests.support.gce_lists import Listed, Lists
 from tests.support.gce_operations import Operation
 from tests.support.gce_project import GceProject
 from tests.support.gce_resources import Resources
@@ -37,7 +37,6 @@ class GceMethods:
 
     def __init__(self, project: GceProject) -> None:
         self.project = project
-        self.page_size = PAGE_MAX
         self.waits = True
         self.firewalls: list[dict[str, Any]] = []
         self._resources = Resources(project.name, project.supply)
@@ -54,39 +53,24 @@ class GceMethods:
             "disks.get": lambda asked: self._disk(asked).json,
             "disks.list": lambda asked: self._of_zone("Disk", asked, self._disks()),
             "globalOperations.aggregatedList": self._all_operations,
-            "globalOperations.get": self._no_global_operation,
-            "globalOperations.list": lambda asked: self._global("Operation", asked, []),
             "instances.aggregatedList": lambda asked: self._aggregated("Instance", "instances", asked, self._vms()),
             "instances.delete": self._delete,
             "instances.get": lambda asked: self._vm(asked).json,
-            "instances.getSerialPortOutput": self._console,
             "instances.insert": self._insert,
-            "instances.list": lambda asked: self._of_zone("Instance", asked, self._vms()),
-            "instances.setLabels": self._set_labels,
             "instances.simulateMaintenanceEvent": self._simulate_maintenance,
-            "instances.stop": self._stop,
             "zoneOperations.get": lambda asked: self._operation(asked).json,
-            "zoneOperations.list": lambda asked: self._of_zone("Operation", asked, self._operations()),
         }
 
     @property
     def _of_the_catalog(self) -> Mapping[str, Callable[[Asked], Json]]:
         there, project = self._resources, self.project
         return {
-            "advice.capacity": lambda asked: capacity(project, self._region(asked), asked.body),
             "advice.capacityHistory": lambda asked: capacity_history(project, self._region(asked), asked.body),
-            "diskTypes.aggregatedList": lambda asked: self._aggregated(
-                "DiskType", "diskTypes", asked, there.disk_types()
-            ),
             "diskTypes.get": lambda asked: there.disk_type(self._zone(asked), asked.arguments["diskType"]),
-            "diskTypes.list": lambda asked: self._of_zone("DiskType", asked, there.disk_types()),
             "firewalls.list": lambda asked: self._global("Firewall", asked, self.firewalls),
             "images.get": lambda asked: there.image(asked.arguments["project"], asked.arguments["image"]),
             "images.getFromFamily": lambda asked: there.newest_image(
                 asked.arguments["project"], asked.arguments["family"]
-            ),
-            "machineTypes.aggregatedList": lambda asked: self._aggregated(
-                "MachineType", "machineTypes", asked, there.machine_types()
             ),
             "machineTypes.get": lambda asked: there.machine_type(self._zone(asked), asked.arguments["machineType"]),
             "machineTypes.list": lambda asked: self._of_zone("MachineType", asked, there.machine_types()),
@@ -95,9 +79,6 @@ class GceMethods:
             "projects.get": self._whole_project,
             "regions.get": lambda asked: there.region(self._region(asked)),
             "regions.list": lambda asked: self._global("Region", asked, map(there.region, REGIONS)),
-            "subnetworks.aggregatedList": lambda asked: self._aggregated(
-                "Subnetwork", "subnetworks", asked, there.subnetworks(), _REGION_SCOPES
-            ),
             "subnetworks.get": lambda asked: there.subnetwork(self._region(asked), asked.arguments["subnetwork"]),
             "subnetworks.list": self._region_subnetworks,
             "zones.get": lambda asked: there.zone(self._zone(asked)),
@@ -124,21 +105,11 @@ class GceMethods:
     def _delete(self, asked: Asked) -> Json:
         return self._once(asked, lambda: self.project.delete(self._vm(asked), asked.who, _request_id(asked)))
 
-    def _stop(self, asked: Asked) -> Json:
-        return self._once(asked, lambda: self.project.stop(self._vm(asked), asked.who, _request_id(asked)))
-
     def _simulate_maintenance(self, asked: Asked) -> Json:
         def act() -> Operation:
             return self.project.simulate_maintenance(self._vm(asked), asked.who, _request_id(asked))
 
         return self._once(asked, act)
-
-    def _set_labels(self, asked: Asked) -> Json:
-        vm = self._vm(asked)
-        if asked.body.get("labelFingerprint") != fingerprint(vm.labels):
-            raise Refusal(412, "conditionNotMet", "Labels fingerprint either invalid or resource labels have changed")
-        labels = asked.body.get("labels") or {}
-        return self._once(asked, lambda: self.project.set_labels(vm, labels, asked.who, _request_id(asked)))
 
     def _once(self, asked: Asked, act: Callable[[], Operation]) -> Json:
         """A repeated requestId does nothing: https://cloud.google.com/compute/docs/reference/rest/v1/instances/insert."""
@@ -155,14 +126,6 @@ class GceMethods:
 
     def _vms(self) -> list[Listed]:
         return [Listed(f"zones/{vm.zone}", vm.json) for vm in self.project.vms.values()]
-
-    def _console(self, asked: Asked) -> Json:
-        vm = self._vm(asked)
-        text = self.project.consoles.get(vm.name, "")
-        start = min(int(asked.query.get("start", 0)), len(text))
-        link = f"{URL}{vm.path}/serialPort"
-        found = {"kind": "compute#serialPortOutput", "selfLink": link, "contents": text[start:]}
-        return {**found, "start": str(start), "next": str(len(text))}
 
     # -- disks ---------------------------------------------------------------------------------------------------
 
@@ -199,9 +162,6 @@ class GceMethods:
         scopes = ("global", *_REGION_SCOPES, *_ZONE_SCOPES)
         return self._aggregated("Operation", "operations", asked, self._operations(), scopes)
 
-    def _no_global_operation(self, asked: Asked) -> Json:
-        raise not_found(f"projects/{self.project.name}/global/operations/{self._own(asked)['operation']}")
-
     # -- places --------------------------------------------------------------------------------------------------
 
     def _own(self, asked: Asked) -> Mapping[str, str]:
@@ -225,7 +185,7 @@ class GceMethods:
     @property
     def _lists(self) -> Lists:
         scopes = frozenset(f"zones/{zone}" for zone in self.project.unreachable)
-        return Lists(self.project.name, self.page_size, scopes)
+        return Lists(self.project.name, scopes)
 
     def _whole_project(self, asked: Asked) -> Json:
         self._own(asked)

@@ -17,15 +17,11 @@ SYSTEM = "system"
 PREEMPTED = "compute.instances.preempted"
 GUEST_TERMINATE = "compute.instances.guestTerminate"
 HOST_ERROR = "compute.instances.hostError"
-HOST_MAINTENANCE = "compute.instances.terminateOnHostMaintenance"
-AUTOMATIC_RESTART = "compute.instances.automaticRestart"
 DEFERRED_DELETE, DEFERRED_STOP = "compute.instances.deferredDelete", "compute.instances.deferredStop"
 MESSAGES = {
     PREEMPTED: "Instance was preempted.",
     GUEST_TERMINATE: "Guest OS-initiated shutdown.",
     HOST_ERROR: "Instance terminated by Compute Engine.",
-    HOST_MAINTENANCE: "Instance terminated during Compute Engine maintenance.",
-    AUTOMATIC_RESTART: "Instance automatically restarted by Compute Engine.",
     DEFERRED_DELETE: "Instance deleted by Compute Engine.",
     DEFERRED_STOP: "Instance stopped by Compute Engine.",
 }

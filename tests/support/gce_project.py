@@ -9,7 +9,7 @@ What is asked for by HTTP comes here once its form is checked, under the project
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -35,10 +35,9 @@ from tests.support.gce_vm import Disk, Vm
 
 @dataclass
 class GceProject(GceLives):
-    """Zones in `unreachable` do not answer lists. `consoles` is what serial ports have shown, by instance."""
+    """Zones in `unreachable` do not answer lists."""
 
     unreachable: set[str] = field(default_factory=set)
-    consoles: dict[str, str] = field(default_factory=dict)
 
     # -- powers over the world -----------------------------------------------------------------------------------
 
@@ -88,14 +87,6 @@ class GceProject(GceLives):
         """https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-reboots"""
         with self._acting(name) as vm:
             self._power_off(vm, kinds.HOST_ERROR)
-
-    def host_maintenance(self, name: str) -> None:
-        """A Spot VM is preempted instead: https://cloud.google.com/compute/docs/instances/simulating-host-maintenance."""
-        with self._acting(name) as vm:
-            if vm.is_spot:
-                self.preempt(name)
-            elif vm.scheduling["onHostMaintenance"] == "TERMINATE":
-                self._shut_down(vm, kinds.HOST_MAINTENANCE)
 
     def stock_out(self, zone: str, kind: str, capacity: str | None = None) -> None:
         """From now on there is none to be had: SPOT, STANDARD, or None for both."""
@@ -156,10 +147,10 @@ class GceProject(GceLives):
             self.agenda.after(delay, partial(self._deleted, vm))
         return operation
 
-    def stop(self, vm: Vm, user: str, request_id: str | None) -> Operation:
+    def stop(self, vm: Vm, user: str) -> Operation:
         if vm.status not in ("RUNNING", "TERMINATED"):
             raise not_ready(vm.path)
-        operation = self._operation("stop", vm, user, request_id)
+        operation = self._operation("stop", vm, user, None)
         if vm.status == "TERMINATED":
             self._soon_over(operation)
             return operation
@@ -174,15 +165,9 @@ class GceProject(GceLives):
         return operation
 
     def simulate_maintenance(self, vm: Vm, user: str, request_id: str | None) -> Operation:
+        """A Spot VM is preempted: https://cloud.google.com/compute/docs/instances/simulating-host-maintenance."""
         operation = self._operation("simulateMaintenanceEvent", vm, user, request_id)
-        self.host_maintenance(vm.name)
-        self._soon_over(operation)
-        return operation
-
-    def set_labels(self, vm: Vm, labels: Mapping[str, str], user: str, request_id: str | None) -> Operation:
-        check_labels(labels)
-        operation = self._operation("setLabels", vm, user, request_id)
-        vm.labels = dict(labels)
+        self.preempt(vm.name)
         self._soon_over(operation)
         return operation
 

@@ -21,7 +21,7 @@ from tests.support.gce_catalog import (
 )
 from tests.support.gce_lists import Listed
 from tests.support.gce_supply import Supply
-from tests.support.google_slices import slices
+from tests.support.google_api import slices
 
 _MADE = "2013-03-25T00:00:00.000-07:00"
 _METRICS = set(slices()["compute.v1"]["schemas"]["Quota"]["properties"]["metric"]["enum"])
@@ -111,15 +111,9 @@ class Resources:
             found["accelerators"] = [{"guestAcceleratorType": gpu.name, "guestAcceleratorCount": gpu.number}]
         return found
 
-    def disk_types(self) -> list[Listed]:
-        return [Listed(f"zones/{zone}", self._disk_type(zone, name)) for zone in ZONES for name in DISK_PRICES]
-
     def disk_type(self, zone: str, name: str) -> Json:
         if name not in DISK_PRICES:
             raise not_found(f"projects/{self._project}/zones/{zone}/diskTypes/{name}")
-        return self._disk_type(zone, name)
-
-    def _disk_type(self, zone: str, name: str) -> Json:
         return {
             "kind": "compute#diskType",
             "id": str(6000 + list(DISK_PRICES).index(name)),

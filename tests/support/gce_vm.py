@@ -97,10 +97,6 @@ class Vm:
         return self.scheduling["provisioningModel"] == "SPOT" or bool(self.scheduling["preemptible"])
 
     @property
-    def is_of_the_older_kind(self) -> bool:
-        return self.is_spot and self.scheduling["provisioningModel"] != "SPOT"
-
-    @property
     def is_deleted_at_its_end(self) -> bool:
         """By preemption or time limit. Spot's default is to stop: https://cloud.google.com/compute/docs/instances/spot"""
         return str(self.scheduling.get("instanceTerminationAction")) == "DELETE"

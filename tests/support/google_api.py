@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -20,7 +21,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tests.support.google_slices import slices
+from tests.support.repository import ROOT
 
 UNDESCRIBED: Mapping[str, Mapping[str, Any]] = {"returnPartialSuccess": {"type": "boolean"}}
 """
@@ -31,6 +32,7 @@ UNDESCRIBED_OF_SECRETS: Mapping[str, Mapping[str, Any]] = {
     "$alt": {"type": "string", "pattern": "json;enum-encoding=int"}
 }
 """What Google's own client sends: https://cloud.google.com/apis/docs/system-parameters."""
+_DOCUMENTS = ROOT / "tests" / "data" / "google"
 _BOUNDS = {
     "int32": (-(2**31), 2**31 - 1),
     "uint32": (0, 2**32 - 1),
@@ -39,6 +41,11 @@ _BOUNDS = {
 }
 _DURATION = re.compile(r"-?\d{1,12}(\.\d{1,9})?s")
 _VARIABLE = re.compile(r"\{(\+?)(\w+)\}")
+
+
+def slices() -> dict[str, Any]:
+    """Google's own discovery documents by their names, each cut down by tests/data/google_slices.py."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(_DOCUMENTS.glob("*.json"))}
 
 
 class Method(NamedTuple):

@@ -27,6 +27,7 @@ from tests.support import fault_proxy
 from tests.support.aws_stack import deploy
 from tests.support.aws_templates import Template
 from tests.support.ec2_server import ACCOUNT, REGION, Ec2Account
+from tests.support.ec2_spot import answered
 from tests.support.iam import Asked, Document, decide
 from tests.support.iam_calls import Call, Known, asked_by, read_call
 
@@ -112,8 +113,7 @@ class GuardedAccount(Ec2Account):
     def _identity(self, arn: str) -> Response:
         facts = f"<Arn>{arn}</Arn><UserId>AIDA</UserId><Account>{ACCOUNT}</Account>"
         text = f"<GetCallerIdentityResult>{facts}</GetCallerIdentityResult>"
-        whole = f"<GetCallerIdentityResponse>{text}</GetCallerIdentityResponse>"
-        return Response(whole, 200, content_type="text/xml")
+        return answered("GetCallerIdentity", text)
 
     def _denied(self, call: Call, *each_of: Sequence[Document], who: Mapping[str, str] | None = None) -> list[Asked]:
         """What one of these sets of policies does not allow; `who` are the tags of who asks."""

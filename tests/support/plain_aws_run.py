@@ -15,13 +15,10 @@ from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.run_role import RunRoles
-from tests.support.decisions import spec
 from tests.support.histories import AWS_RULE
-from tests.support.memory_run import UID
 from tests.support.plain_aws import CONFIG, REGION, PlainAws
 from tests.support.plain_run import BEGAN_AT, Fault, LivedClock, Outfit, PlainRun
 
-URI = f"s3://bucket/runs/r-{UID}"
 Error = Callable[[], Exception]
 
 
@@ -44,12 +41,7 @@ class PlainAwsRun(PlainRun):
         self.aws.tells_time = ahead is not None
         self.aws.reach(monkeypatch)
         self._config = config
-        wanted = spec(
-            resources={"cloud": "aws", "spot_policy": spot_policy},
-            checkpoint={"uri": "s3://bucket/runs"},
-            policy={"on_demand_after": "10m", "return_to_spot": False},
-        )
-        super().__init__(clock, self.aws, URI, wanted, AWS_RULE, ahead)
+        super().__init__(clock, self.aws, "aws", "s3://bucket/runs", AWS_RULE, ahead, spot_policy)
 
     def outfit(self, clock: Clock) -> Outfit:
         guards, identities = AwsGuards([REGION], clock), RunRoles(Region(REGION, clock), clock)

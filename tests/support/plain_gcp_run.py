@@ -15,10 +15,8 @@ from spotrun.clouds.gcp.error_codes import ERRORS_BY_CODE
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.clouds.guards import NoGuards
 from spotrun.run.billing import gcp_rule
-from tests.support.decisions import spec
 from tests.support.gce_answers import Failure
 from tests.support.gce_launches import CONFIG
-from tests.support.memory_run import UID
 from tests.support.object_stores import BUCKET
 from tests.support.plain_google import LISTS, LOGIN, PlainGoogle, Trouble
 from tests.support.plain_run import BEGAN_AT, Fault, LivedClock, Outfit, PlainRun
@@ -45,13 +43,8 @@ class PlainGcpRun(PlainRun):
         self.google = PlainGoogle(clock)
         self.google.reach(monkeypatch)
         self._config = config
-        wanted = spec(
-            resources={"cloud": "gcp", "spot_policy": spot_policy},
-            checkpoint={"uri": STORE},
-            policy={"on_demand_after": "10m", "return_to_spot": False},
-        )
         billing = gcp_rule(config.volume_gib, config.regions)
-        super().__init__(clock, self.google, f"{STORE}/r-{UID}", wanted, billing, ahead)
+        super().__init__(clock, self.google, "gcp", STORE, billing, ahead, spot_policy)
 
     def outfit(self, clock: Clock) -> Outfit:
         return Outfit(GcpDriver(self._config, clock), NoGuards(), RunAccounts(Google(clock), clock))

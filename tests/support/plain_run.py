@@ -20,7 +20,7 @@ from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.runner.runner import Runner
 from spotrun.runner.tick import Tick
-from spotrun.spec.model import RunSpec
+from tests.support.decisions import spec
 from tests.support.manual_clock import AheadClock, ManualClock
 from tests.support.memory_run import UID, MemoryRun, nothing
 from tests.support.memory_store import MemoryStore
@@ -137,14 +137,20 @@ class PlainRun(MemoryRun):
         self,
         clock: LivedClock,
         account: Account,
-        uri: str,
-        wanted: RunSpec,
+        cloud: str,
+        runs_uri: str,
         billing: ev.BillingRule,
-        ahead: timedelta | None = None,
+        ahead: timedelta | None,
+        spot_policy: str,
     ) -> None:
         super().__init__(clock, uid=UID, billing=billing)
         self.account = account
-        self._uri, self._wanted, self._ahead = uri, wanted, ahead
+        self._uri, self._ahead = f"{runs_uri}/r-{UID}", ahead
+        self._wanted = spec(
+            resources={"cloud": cloud, "spot_policy": spot_policy},
+            checkpoint={"uri": runs_uri},
+            policy={"on_demand_after": "10m", "return_to_spot": False},
+        )
         self._agent: Agent | None = None
         self.ticks: list[Tick] = []
         self.is_hung = False

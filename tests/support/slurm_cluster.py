@@ -26,6 +26,7 @@ from spotrun import proc
 from spotrun.clouds.local import processes
 from spotrun.proc import ProcessMark
 from tests.support.eventually import eventually
+from tests.support.object_stores import free_ports
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 ENDS_WITHIN_S = 20.0
@@ -89,7 +90,7 @@ class Cluster:
         self.conf = folder / "slurm.conf"
         self._nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        ports = _free_ports(nodes + 1)
+        ports = free_ports(nodes + 1)
         self._place = "127.0.0.1", ports[0]
         host, user = socket.gethostname().partition(".")[0], getpass.getuser()
         text = _SETTINGS.format(host=host, user=user, folder=folder, ports=ports, silent_s=silent_s)
@@ -231,9 +232,3 @@ def _keepers(job: str) -> Iterator[ProcessMark]:
             title = Path(f"/proc/{stat.mark.pid}/cmdline").read_bytes()
             if title.startswith(f"slurmstepd: [{job}.".encode()) and not stat.ended:
                 yield stat.mark
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]

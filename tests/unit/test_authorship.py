@@ -18,7 +18,7 @@ from spotrun.run.owners import OF_OWNER, is_of_owner
 from spotrun.runner.runner import Runner
 from spotrun.store.local import LocalStore
 from spotrun.store.port import Store
-from tests.support.attacked_world import AttackedWorld
+from tests.batteries.attacked_world import AttackedWorld
 from tests.support.called_spotrun import Spotrun
 from tests.support.decisions import spec
 from tests.support.histories import START, History

@@ -19,11 +19,11 @@ from spotrun.run import events as ev
 from spotrun.run.bounds import NESTED_MAX, NUMBER_MAX, SECONDS_MAX, OutOfBounds, decode
 from spotrun.run.events import Cause, decode_entry, entry_json, seal
 from spotrun.store.local import LocalStore
+from tests.batteries.mutated_store import KINDS, READS, RUN_UID, WRITES, MutatedStore
 from tests.batteries.mutations import verbs_of
 from tests.support.histories import History
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
-from tests.support.mutated_store import KINDS, READS, RUN_UID, WRITES, MutatedStore
 
 SMALL = 3
 """Changes of each kind of object; `make mutations` makes a thousand."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.data.google_slices import METHODS, sliced
 from tests.support.gcp_permissions import ALWAYS
 from tests.support.google_api import Called, GoogleApi, Unknown
-from tests.support.google_slices import METHODS, sliced
 
 API = GoogleApi()
 ZONE = "/compute/v1/projects/acme/zones/us-central1-a"
@@ -105,17 +105,17 @@ def test_undocumented_method_is_unknown(verb: str, target: str) -> None:
 @pytest.mark.parametrize(
     ("target", "fault"),
     [
-        (f"{ZONE}/instances?request_id=a", "query: no parameter is called request_id"),
-        (f"{ZONE}/instances?zone=a", "query: no parameter is called zone"),
-        (f"{ZONE}/instances?maxResults=all", "query maxResults: 'all' is no integer"),
-        (f"{ZONE}/instances?maxResults=-1", "query maxResults: -1 is not between 0 and 4294967295"),
-        (f"{ZONE}/instances?returnPartialSuccess=1", "query returnPartialSuccess: '1' is no boolean"),
-        (f"{ZONE}/instances?filter=a&filter=b", "query filter: given twice"),
-        (f"{ZONE}/instances?alt=xml", "query alt: 'xml' is none of json, media, proto"),
+        (f"{ZONE}/disks?request_id=a", "query: no parameter is called request_id"),
+        (f"{ZONE}/disks?zone=a", "query: no parameter is called zone"),
+        (f"{ZONE}/disks?maxResults=all", "query maxResults: 'all' is no integer"),
+        (f"{ZONE}/disks?maxResults=-1", "query maxResults: -1 is not between 0 and 4294967295"),
+        (f"{ZONE}/disks?returnPartialSuccess=1", "query returnPartialSuccess: '1' is no boolean"),
+        (f"{ZONE}/disks?filter=a&filter=b", "query filter: given twice"),
+        (f"{ZONE}/disks?alt=xml", "query alt: 'xml' is none of json, media, proto"),
         (f"{ZONE}/instances/a/serialPort?port=5", "query port: 5 is not between 1 and 4"),
         (f"{ZONE}/instances/a/serialPort?start=x", "query start: 'x' is no int64 as text"),
         ("/storage/v1/b/runs/iam/testPermissions", "query: permissions is missing"),
-        ("/compute/v1/projects/acme/zones/US/instances", "path zone: 'US' does not match"),
+        ("/compute/v1/projects/acme/zones/US/disks", "path zone: 'US' does not match"),
         (f"{ZONE}/instances/under_scored", "path instance: 'under_scored' does not match"),
     ],
 )

@@ -7,13 +7,13 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from benchmarks.lives import best_fixed, lives_s, lost_by_auto, lost_s
 from spotrun.agent.pace import Pace
 from spotrun.forecast.generator import generate
 from spotrun.instance import EndedBy
 from spotrun.intervals import MEAN_TIME_BETWEEN_INTERRUPTIONS, auto_interval
 from spotrun.market.hazard import Hazard, hazard_of, observed_hazard
 from tests.support.histories import ON_DEMAND, SPOT, History
-from tests.support.lives import best_fixed, lives_s, lost_by_auto, lost_s
 
 HOUR = timedelta(hours=1)
 

@@ -6,8 +6,7 @@ import hydra.core.utils
 import pytest
 import torch
 
-from tests.batteries import newest
-from tests.support import moved_names
+from tests.batteries import moved_names, newest
 
 HYDRA = {"hydra.core.utils": moved_names.TAKEN["hydra.core.utils"]}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.script_rows import BEGIN, END, PAGE, row, rows_of, script, scripts, verdict, with_rows
+from tests.batteries.script_rows import BEGIN, END, PAGE, row, rows_of, script, scripts, verdict, with_rows
 
 EMA = script("ema")
 SEEN: dict[str, Any] = {

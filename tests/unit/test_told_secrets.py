@@ -20,8 +20,8 @@ from spotrun.folder.status_objects import AgentStatus
 from spotrun.run import events as ev
 from spotrun.run.owners import OF_OWNER
 from spotrun.secrets.readings import PART
+from tests.batteries.telling_run import TellingRun
 from tests.support.secret_forms import BY_LETTER, FORMS, Reader, random_value
-from tests.support.telling_run import TellingRun
 
 SECRET = "geheimnis-und-mehr"
 OF_AGENT = sorted({*get_args(ev.AnyEvent)} - {*OF_OWNER, ev.RunCreated}, key=lambda kind: kind.__name__)

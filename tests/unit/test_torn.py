@@ -1,4 +1,4 @@
-"""tests/support/torn.py: that a checkpoint of two snapshots is found, by what its objects hold."""
+"""tests/batteries/torn.py: that a checkpoint of two snapshots is found, by what its objects hold."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from spotrun.run.gang import Layout, Shard
 from spotrun.run.state import Commit
+from tests.batteries.torn import torn_in
 from tests.support.checkpoint_entries import saved
 from tests.support.checkpoint_images import image_bytes
 from tests.support.memory_store import MemoryStore
-from tests.support.torn import torn_in
 
 STEP, RANKS = 7, 3
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from tests.support import way_rows
-from tests.support.way_rows import (
+from tests.batteries import way_rows
+from tests.batteries.way_rows import (
     AGENT,
     INSTANCE,
     NOTICE,

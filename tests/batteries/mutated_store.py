@@ -38,7 +38,7 @@ from spotrun.run.owners import is_of_owner
 from spotrun.runs import background, termination
 from spotrun.runs.open_run import OpenRun
 from spotrun.store.local import LocalStore
-from tests.support import mutations
+from tests.batteries import odd_contents
 from tests.support.bills import billed, cost_and_usage_rows, write_csv
 from tests.support.called_spotrun import call
 from tests.support.checkpoint_entries import committed
@@ -284,7 +284,7 @@ class MutatedStore:
             path /= "".join(random.choice("20261121T_lost-Za.9é\n ") for _ in range(random.randrange(1, 80)))
         whole = self.objects.get(path, b"")
         how = random.choice(("bytes", "figures", "figures", "figures"))
-        data = mutations.of_bytes(whole, random) if how == "bytes" else self._with_odd_figures(kind, whole, random)
+        data = odd_contents.of_bytes(whole, random) if how == "bytes" else self._with_odd_figures(kind, whole, random)
         path.parent.mkdir(parents=True, exist_ok=True)
         if data is None:
             path.unlink(missing_ok=True)
@@ -295,11 +295,11 @@ class MutatedStore:
     def _with_odd_figures(self, kind: str, whole: bytes, random: Random) -> bytes:
         """As whoever may write there does it: with its checksum, and mostly with the signature that it had."""
         if kind == "summary":
-            return seal(mutations.of_figures(unsealed(whole) or b"", random))
+            return seal(odd_contents.of_figures(unsealed(whole) or b"", random))
         if not kind.startswith("entry"):
-            return mutations.of_figures(whole, random)
+            return odd_contents.of_figures(whole, random)
         signature, body = parted(whole)
-        body = mutations.of_figures(body, random)
+        body = odd_contents.of_figures(body, random)
         if signature and random.random() < 0.7:
             first = self._runs / f"{NAME}-{RUN_UID}" / key_of(0)
             public = ev.decode_entry(self.objects[first])

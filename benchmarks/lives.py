@@ -1,4 +1,4 @@
-"""What checkpoints and losses cost a training whose instances live as a record says, at one interval or another."""
+"""Computes what checkpoints and losses cost at an interval, if instances live as long as a record says."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Interval = Callable[[float], float]
 
 def lives_s(up: np.ndarray, tick_s: float, rng: np.random.Generator) -> list[float]:
     """
-    How long each stretch of spot lasted, in order, of those that begin and end in the record of one zone.
+    Return the length of each stretch of spot that begins and ends in the record of one zone, in order.
 
-    Where in its last tick one ended is drawn: intervals that divide a tick would lose nothing otherwise.
+    The moment of the end within the last tick is random; otherwise intervals that divide a tick would lose nothing.
     """
     turns = np.flatnonzero(np.diff(up.astype(np.int8)))
     return [float(b - a - rng.random()) * tick_s for a, b in pairwise(turns) if not up[a]]
 
 
 def lost_s(life_s: float, stall_s: float, interval: Interval) -> float:
-    """The stalls of one life, and what its end undoes: all since the last snapshot."""
+    """Return the seconds lost in one life: its stalls, and all the work since its last snapshot."""
     age_s = stalled_s = 0.0
     while age_s + (step_s := interval(age_s)) < life_s:
         age_s += step_s
@@ -35,7 +35,7 @@ def lost_s(life_s: float, stall_s: float, interval: Interval) -> float:
 
 
 def lost_by_auto(lives: Sequence[float], stall_s: float, *, by_age: bool = True) -> float:
-    """One run that is lost again and again and learns from each loss, as `checkpoint.every: auto` does."""
+    """Return the seconds lost by a run that learns from each loss, as with `checkpoint.every: auto`."""
     learnt = zip(lives, _learning(lives, stall_s, by_age), strict=True)
     return sum(lost_s(life, stall_s, interval) for life, interval in learnt)
 
@@ -56,7 +56,7 @@ def _auto(hazard: Hazard, stall: timedelta, by_age: bool) -> Interval:
 
 
 def best_fixed(runs: Sequence[Sequence[float]], stall_s: float, grid_s: Sequence[float]) -> tuple[float, float]:
-    """The one interval that would have lost least over all runs, in hindsight, and what it would have lost."""
+    """Return the fixed interval that loses least over all runs, in hindsight, and the seconds that it loses."""
     lives = np.array([life for run in runs for life in run])
     whole = [(float(np.sum((lives // each) * stall_s + lives % each)), each) for each in grid_s]
     lost, interval = min(whole)

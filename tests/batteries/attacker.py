@@ -27,7 +27,7 @@ from spotrun.instance import PriceSegment
 from spotrun.run import events as ev
 from spotrun.run.events import AnyEvent, Entry, encode_entry, entry_json, seal, signed
 from spotrun.run.state import RunState
-from tests.support.world.bucket import RUNS, NodeBucket
+from tests.batteries.node_bucket import RUNS, NodeBucket
 
 WRITER = "node"
 EVENTS = typing.get_args(AnyEvent)

@@ -1,7 +1,7 @@
 """
-What tests know of Google's APIs: slices of Google's own discovery documents, for the methods that tests serve alone.
+Writes tests/data/google: slices of Google's own discovery documents, for the methods that tests serve alone.
 
-    python -m tests.support.google_slices WHEEL      # writes them anew
+    python -m tests.data.google_slices WHEEL
 
 The documents are in the wheel google-api-python-client on PyPI; that of Compute Engine has 5 MB and 1,025 methods. A
 slice keeps what a check needs: no descriptions, and of the schemas those that a method's bodies are made of.
@@ -18,9 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.repository import ROOT
-
-FOLDER = ROOT / "tests" / "data" / "google"
+FOLDER = Path(__file__).parent / "google"
 METHODS: Mapping[str, str] = {
     "cloudbilling.v1": "services.skus.list",
     "cloudscheduler.v1": """
@@ -28,21 +26,21 @@ METHODS: Mapping[str, str] = {
         projects.locations.jobs.patch projects.locations.jobs.pause projects.locations.jobs.resume""",
     "cloudresourcemanager.v3": "projects.get projects.getIamPolicy projects.testIamPermissions",
     "compute.v1": """
-        advice.capacity advice.capacityHistory
-        diskTypes.aggregatedList diskTypes.get diskTypes.list
+        advice.capacityHistory
+        diskTypes.get
         disks.aggregatedList disks.delete disks.get disks.list
         firewalls.list
-        globalOperations.aggregatedList globalOperations.get globalOperations.list
+        globalOperations.aggregatedList
         images.get images.getFromFamily
         instances.aggregatedList instances.delete instances.get instances.getSerialPortOutput instances.insert
-        instances.list instances.setLabels instances.simulateMaintenanceEvent instances.stop
+        instances.simulateMaintenanceEvent
         instances.testIamPermissions
-        machineTypes.aggregatedList machineTypes.get machineTypes.list
+        machineTypes.get machineTypes.list
         networks.get networks.list
         projects.get
         regions.get regions.list
-        subnetworks.aggregatedList subnetworks.get subnetworks.list
-        zoneOperations.get zoneOperations.list zoneOperations.wait
+        subnetworks.get subnetworks.list
+        zoneOperations.get zoneOperations.wait
         zones.get zones.list""",
     "iam.v1": """
         projects.serviceAccounts.create projects.serviceAccounts.delete projects.serviceAccounts.get
@@ -66,11 +64,6 @@ _KEPT = {
     "pattern", "properties", "repeated", "required", "type",
 }  # fmt: skip
 _OF_METHOD = ("httpMethod", "path", "request", "response", "supportsMediaDownload")
-
-
-def slices() -> dict[str, Any]:
-    """Each by its name."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 
 
 def sliced(document: Mapping[str, Any], source: str, names: str) -> dict[str, Any]:

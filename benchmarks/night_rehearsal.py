@@ -1,10 +1,10 @@
 """
-A night's account on this machine whose instances execute their user-data, and whose EventBridge calls the function.
+Provides an AWS account with a night on this machine: instances execute their user-data, EventBridge calls the function.
 
-    with NightRehearsal(archive, folder, monkeypatch) as rehearsal: ...
+    with night_rehearsal(archive, folder, monkeypatch) as rehearsal: ...
 
-A rule is moto's, with the pattern that the function has written. What it matches is delivered at once, each event by a
-call of its own; a call that finds all execution environments busy starts another one, as AWS Lambda does. Time is real.
+The rules are moto's, with the pattern that the function writes. Each matching event calls the function at once. A call
+that finds all execution environments busy starts another one, as AWS Lambda does. Time is real.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PERIOD_US = 20_000
 
 
 class Served(NamedTuple):
-    """A call that the account has answered: whose it was, and from when to when, by the monotonic clock."""
+    """A call that the account has answered: its caller, and its beginning and end by the monotonic clock."""
 
     who: str
     action: str
@@ -66,7 +66,7 @@ class Served(NamedTuple):
 
 
 class Called(NamedTuple):
-    """A call of the function: how long it took, and whether its environment was new."""
+    """A call of the function; `cold` if its execution environment was new."""
 
     kind: str
     began_s: float
@@ -75,7 +75,7 @@ class Called(NamedTuple):
 
 
 class Environments:
-    """Those of one function. `share` is how much of a processor each has; None for all that it can get."""
+    """The execution environments of one function. Each gets `share` of a processor, or all it can if that is None."""
 
     def __init__(self, new: Callable[[Path], LambdaRuntime], folder: Path, share: float | None) -> None:
         self._new, self._folder, self._share = new, folder, share
@@ -113,7 +113,7 @@ class Environments:
         return made
 
     def _narrowed(self, number: int) -> Callable[[int], None]:
-        """Of Linux's cgroups, as Lambda shares out its processors: by the memory of a function."""
+        """Limit an environment to its share by a cgroup. Lambda assigns processor time in proportion to memory."""
         group = _CPU_GROUPS / f"spotrun-{os.getpid()}-{number}"
         group.mkdir()
         self._groups.append(group)
@@ -133,21 +133,21 @@ class Environments:
 
 
 class PlayedMachine:
-    """An instance of which a test plays the agent."""
+    """An instance whose agent the benchmark plays."""
 
     def __init__(self, metadata: RoleMetadata) -> None:
         self.metadata = metadata
         metadata.start()
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
-        """Whoever plays the agent ends it."""
+        """Do nothing: the played agent ends the instance."""
 
     def power_off(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no process runs."""
 
 
 class PlayedAgent(Agent):
-    """One that hears of its notice as a real one does: from the metadata service, which it asks now and then."""
+    """A played agent that polls the metadata service for its notice, as a real agent does."""
 
     def __init__(self, run: OpenRun, metadata: RoleMetadata) -> None:
         super().__init__(Ledger(run.store, run.created.uid, "agent", run.clock), run.store, run.clock)  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ class PlayedAgent(Agent):
         self._watcher.start()
 
     def put(self, letter: NoticeHeard) -> None:
-        """What the watcher tells an agent's main loop."""
+        """Receive what the watcher sends to an agent's main loop."""
         if letter.kind == "termination" and letter.deadline_at is not None:
             self.is_told(letter.deadline_at)
 
@@ -167,8 +167,8 @@ class PlayedAgent(Agent):
 
 class RehearsedAccount(NightAccount):
     """
-    `share` is how much of a processor each environment of the function has. Instances are as `nice` as that; `played`
-    ones have a metadata service and nothing that runs.
+    Each environment of the function has `share` of a processor. Instances run with the priority `nice`; `played`
+    instances have a metadata service and no processes.
     """
 
     def __init__(self, clock: ScaledClock, folder: Path, share: float | None, nice: int, *, played: bool) -> None:
@@ -208,7 +208,7 @@ class RehearsedAccount(NightAccount):
         return answer
 
     def _boot(self, instance: Instance, user_data: bytes, role: str) -> None:
-        """Whatever this thread starts is as nice as itself; Linux has it of each thread."""
+        """Start the instance with the priority `nice`: on Linux a process inherits the priority of the thread."""
         if self._played:
             machine = PlayedMachine(RoleMetadata(instance, Identity(role, *self.credentials), self.clock))
             self._machines[instance.instance_id] = machine  # type: ignore[assignment]
@@ -235,7 +235,9 @@ class RehearsedAccount(NightAccount):
 
     def _tell(self, kind: str, instance_id: str, facts: dict[str, str]) -> None:
         """
-        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html has such an event.
+        Deliver an event to the function, if the rule matches it.
+
+        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html shows such an event.
         """
         event = {
             "version": "0",
@@ -253,7 +255,7 @@ class RehearsedAccount(NightAccount):
             self._call_soon(event)
 
     def agent_of(self, run: OpenRun) -> PlayedAgent | None:
-        """That of the newest instance, once the ledger knows it; None if it has one already."""
+        """Return an agent for the newest recorded instance, or None if that instance has one already."""
         launches = [each for each in run.ledger.refresh().launches.values() if each.recorded is not None]
         if not launches or launches[-1].number in self._with_agent:
             return None
@@ -263,7 +265,7 @@ class RehearsedAccount(NightAccount):
         return PlayedAgent(run, self._machines[recorded.instance_id].metadata)
 
     def fire_each_minute(self) -> None:
-        """The schedule `tick`, as long as the function has it switched on."""
+        """Call the function each minute, while its schedule `tick` is enabled."""
         threading.Thread(target=self._fire, daemon=True).start()
 
     def _fire(self) -> None:
@@ -278,7 +280,7 @@ class RehearsedAccount(NightAccount):
 
 
 class NightRehearsal:
-    """An account with a job in it that trains until nobody wants it any more."""
+    """An account with a job that trains until it is stopped."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, account: RehearsedAccount) -> None:
         self.account, self._folder, self._patch = account, folder, patch
@@ -288,7 +290,7 @@ class NightRehearsal:
         return self.account.environments.log
 
     def install(self) -> None:
-        """`spotrun night install`."""
+        """Call `spotrun night install`."""
         job = self._folder / "job.yaml"
         job.write_text(
             f"name: {NIGHT}\nworkdir: {JOBS}\n"
@@ -312,7 +314,7 @@ def night_rehearsal(
     *,
     played: bool = False,
 ) -> Iterator[NightRehearsal]:
-    """Nothing of it is left running."""
+    """Yield a rehearsal. All its processes end with the context."""
     function = Function(archive, "python{}.{}".format(*sys.version_info), "x86_64")
     with RehearsedAccount(
         ScaledClock(datetime.now(UTC), 1.0), folder / "function", share, nice, played=played

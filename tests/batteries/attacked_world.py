@@ -21,13 +21,13 @@ from spotrun.run import events as ev
 from spotrun.run.billing import hourly
 from spotrun.run.events import encode_entry
 from spotrun.run.owners import is_of_owner
+from tests.batteries.attacker import WRITER, Attacker
+from tests.batteries.node_bucket import RUNS, NodeBucket
 from tests.support.histories import History
 from tests.support.launch_requests import requested
 from tests.support.memory_store import MemoryStore
 from tests.support.small_worlds import CHANGING, DEAR, ZONES, market, spec
 from tests.support.world import SimulatedWorld, Training
-from tests.support.world.attacker import WRITER, Attacker
-from tests.support.world.bucket import RUNS, NodeBucket
 
 ATTACKED_FOR_S = 3 * 3600.0
 ENDS_WITHIN_S = 2 * 3600.0

@@ -1,7 +1,7 @@
 """
-tiny.py as people train it without spotrun: a ModelCheckpoint in a bucket, and its newest file to resume from.
+Trains tiny.py without spotrun: a ModelCheckpoint writes into a bucket, and the script resumes from its newest file.
 
-Not `ckpt_path="last"`: in a bucket, Lightning 2.6.6 finds none and begins anew, with a warning.
+It does not use `ckpt_path="last"`: in a bucket, Lightning 2.6.6 finds no checkpoint, warns and starts from zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 
 class Told(ModelCheckpoint):
-    """Tells in files what it did: `saving` while it saves, and in `saves` the steps that were saved and resumed."""
+    """Creates the file `saving` while it saves, and writes the saved and the resumed steps into the file `saves`."""
 
     folder = Path(os.environ["TOLD"])
 
