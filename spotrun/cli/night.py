@@ -11,7 +11,7 @@ from spotrun.cli.plain_help import HELP, Verbs, add_verbs
 
 if TYPE_CHECKING:
     from spotrun.clouds.nights import Nights
-    from spotrun.folder.night_record import Night
+    from spotrun.folder.night import Night
 
 NightArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The name of the night, as `spotrun night ls` shows it.")

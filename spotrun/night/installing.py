@@ -10,8 +10,8 @@ from spotrun.clouds.cloud import RentalFlags
 from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import CloudUnavailable, SpecInvalid, SpotrunError
-from spotrun.folder.night_pin import pin_for
-from spotrun.folder.night_record import Night, NightRecord, names
+from spotrun.folder.night import Night, pin_for
+from spotrun.folder.night_record import NightRecord, names
 from spotrun.night.rows import HOURS, NIGHTS_A_MONTH, left_alone
 from spotrun.night.times import next_due, read_at, read_days, shortest_gap, winter_offset_s
 from spotrun.notify.sinks import require_https

@@ -13,8 +13,8 @@ from spotrun.account.summary import summarise
 from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import nights_of
 from spotrun.errors import CloudError, RunNotFound, StoreError
-from spotrun.folder.night_pin import NotPinned, Pin, record_of
-from spotrun.folder.night_record import AGAIN, BY_HAND, DAYS, Night, NightRecord, NightStrange, names
+from spotrun.folder.night import AGAIN, DAYS, Night, NotPinned, Pin
+from spotrun.folder.night_record import BY_HAND, NightRecord, NightStrange, names
 from spotrun.folder.run_calls import read_calls
 from spotrun.night.times import next_due
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, plain, print_table
@@ -99,7 +99,7 @@ def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, s
         pin = nights.pinned(night.name)
         if pin is None:
             return record, f"an earlier spotrun installed it, whose function believes all that the store says: {AGAIN}"
-        record = record_of(folder, night.name, pin)
+        record = NightRecord(folder, night.name, pin)
         record.read()
     except (CloudError, NotPinned, NightStrange) as error:
         return record, error.one_line
@@ -108,7 +108,7 @@ def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, s
 
 def newest_run(folder: str, name: str, pin: Pin | None) -> OpenRun | None:
     """Return the run of the newest night that began; None if no night began, or if its run cannot be read."""
-    newest = record_of(folder, name, pin).newest()
+    newest = NightRecord(folder, name, pin).newest()
     return _opened(folder, name, newest[-1].begun.run) if newest else None
 
 

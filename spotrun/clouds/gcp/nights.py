@@ -45,8 +45,8 @@ from spotrun.errors import (
     SpecInvalid,
     StoreUnavailable,
 )
-from spotrun.folder.night_pin import VARIABLE, Pin, pinned
-from spotrun.folder.night_record import DAYS, Night, NightRecord, names
+from spotrun.folder.night import DAYS, VARIABLE, Night, Pin, pinned
+from spotrun.folder.night_record import NightRecord, names
 from spotrun.secrets.reference import SECRETS, Reference, add_command
 from spotrun.secrets.secret_manager import read_at_once
 from spotrun.units import shown
