@@ -125,7 +125,7 @@ def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = Fals
 
     night, nights = _installed(name, store)
     folder = store or default_store()
-    last = newest_run(folder, name, nights.pinned(name))
+    last = newest_run(NightRecord(folder, name, nights.pinned(name)))
     if last is not None and last.ledger.refresh().terminal is None:
         say(
             f"note: {last.id} goes on without a runner, and its instance ends by itself when its time is over. "

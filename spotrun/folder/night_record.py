@@ -85,15 +85,24 @@ class NightRecord:
     """
 
     def __init__(self, runs_uri: str, name: str, pin: Pin | None = None) -> None:
-        self.store: Store = open_store(f"{runs_uri.rstrip('/')}/{FOLDER}/{name}")
+        self._runs_uri, self._name = runs_uri.rstrip("/"), name
+        self.store: Store = open_store(f"{self._runs_uri}/{FOLDER}/{name}")
         """The store of the nights' folder."""
-        self._name = name
         self._sha256 = None if pin is None else pin.sha256
         self._signer = None if pin is None else pin.signer
         self.passed_over: tuple[int, ...] = ()
         """The numbers after the newest record whose objects are not valid, as `newest` found them."""
         self.next_number = 0
         """The first number after the newest record that was free when `newest` read the folder."""
+
+    @property
+    def is_installed(self) -> bool:
+        """True if the record of a night is stored."""
+        return self._has(_NIGHT)
+
+    def run_uri(self, uid: str) -> str:
+        """Return the address of the run with this uid that a night of this name begins."""
+        return f"{self._runs_uri}/{self._name}-{uid}"
 
     def install(self, night: Night) -> None:
         """Store the record of a night. Its work folder was stored before, by `upload`."""
@@ -161,7 +170,7 @@ class NightRecord:
 
     def later(self, than: Numbered) -> Numbered | None:
         """Return the newest record if it comes after `than`; None otherwise."""
-        if not self._is_taken(than.number + 1):
+        if not self._has(_key(than.number + 1)):
             return None
         found = self.newest()
         return found[-1] if found and found[-1].number > than.number else None
@@ -172,9 +181,9 @@ class NightRecord:
         data = msgspec.json.encode(replace(numbered.begun, signature=signature))
         return persist(lambda: self.store.put_if_absent(_key(numbered.number), data))
 
-    def _is_taken(self, number: int) -> bool:
+    def _has(self, key: str) -> bool:
         try:
-            persist(lambda: self.store.get(_key(number), 0, 1))
+            persist(lambda: self.store.get(key, 0, 1))
         except ObjectMissing:
             return False
         return True

@@ -377,9 +377,8 @@ class Attendant:
         uid = self._newest.begun.run
         if self._attended is not None and self._attended.run.created.uid == uid:
             return self._attended
-        uri = f"{self._uri.rstrip('/')}/{self._name}-{uid}"
         try:
-            run = OpenRun(uri, writer("night"))
+            run = OpenRun(self._record.run_uri(uid), writer("night"))
         except RunNotFound:
             if not self._is_recent(self._newest):
                 return None
