@@ -57,7 +57,7 @@ def install(
     the run has ended. Between nights nothing runs. To change the job, its files or its times, install it again.
     """
     from spotrun import address
-    from spotrun.night.installing import Installation
+    from spotrun.night.installation import Installation
     from spotrun.runs.asking import confirm, say
 
     overrides: dict[str, object] = {

@@ -97,7 +97,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pin_for(night: Night, before: Pin | None) -> Pin:
-    """Make the pin of a night that is being installed, with the key of the pin `before`, if there was one."""
+    """Return the pin for an installation of a night, with the key of the pin `before`, if there was one."""
     return Pin(
         sha256=hashlib.sha256(night.encoded).hexdigest(),
         key=secrets.token_hex(32) if before is None else before.key,
@@ -121,8 +121,6 @@ def pinned(environment: Mapping[str, str]) -> Pin | None:
 
 def require_pin(environment: Mapping[str, str]) -> Pin:
     """
-    Read the pin in the environment of this function.
-
     Raises:
         NotPinned: the pin is missing, or cannot be read.
     """

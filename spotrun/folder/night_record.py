@@ -4,7 +4,7 @@ Records the nights of a job, which run without a machine of the user: the job, i
     nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
-    nights/NAME/notified/…               news that were sent about a night that did not begin, as in a run's folder
+    nights/NAME/notified/…               news that was sent about a night that did not begin, as in a run's folder
 
 A process begins a night by writing the next number with put-if-absent, after it has read all numbers before. So if two
 processes begin a night at once, one succeeds and the other finds the run in the record. A night that is due while the
@@ -97,7 +97,6 @@ class NightRecord:
 
     @property
     def is_installed(self) -> bool:
-        """True if the record of a night is stored."""
         return self._has(_NIGHT)
 
     def run_uri(self, uid: str) -> str:

@@ -28,7 +28,7 @@ _HEADS = ("night", "days", "time", "next (UTC)", "last", "run", "was", "cost", "
 
 class NightRow(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One night.
+    A night in `spotrun night ls`.
 
     `last` is the evening of the newest night, whose run is `run`. `calls_usd` is the cost of calling its runner, as the
     function counted; without counts, an estimate for a night of that length. `trouble` is the fault of the function or

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from spotrun.folder.night_record import Begun, NightRecord, Numbered
 from spotrun.night import function as night_function
-from spotrun.night.installing import left_alone
+from spotrun.night.installation import left_alone
 from spotrun.run.events import StopRequested
 from spotrun.runner.creation import prepare_run
 from spotrun.runs.open_run import OpenRun, runs_in

@@ -201,8 +201,6 @@ class AwsNights:
 
     def _call(self, name: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """
-        Call the function, and return its answer.
-
         Raises:
             CloudError: the function does not exist, or failed; the message quotes its error.
         """

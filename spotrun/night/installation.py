@@ -39,8 +39,8 @@ class Installation:
             spec = load_spec(path, overrides, default_store())
             _refuse_what_needs_a_machine(spec)
             self._cloud = cloud_of(spec)
-            self._regions = self._cloud.regions(spec, RentalFlags())
-            self._nights = self._cloud.nights(self._regions[0] if self._regions else "", spec)
+            self._region = next(iter(self._cloud.regions(spec, RentalFlags())), "")
+            self._nights = self._cloud.nights(self._region, spec)
             self._nights.require(spec.name, spec.checkpoint.uri)
             _require_webhooks(spec, self._nights)
             prepared = prepare_later(spec, self._cloud)
@@ -60,7 +60,7 @@ class Installation:
         limit = self._spec.policy.deadline
         hours = limit.total_seconds() / 3600 if isinstance(limit, timedelta) else HOURS
         usd = self._nights.usd(hours)
-        say(f"{self.name}: {','.join(self._days)} at {self._time_of_day} {self._zone}, from {self._regions[0]}.")
+        say(f"{self.name}: {','.join(self._days)} at {self._time_of_day} {self._zone}, from {self._region}.")
         say(
             f"What calls the runner costs about {dollars(usd)} in a night of {hours:g} h, "
             f"and {dollars(usd * NIGHTS_A_MONTH)} in {NIGHTS_A_MONTH} of them."
@@ -97,16 +97,15 @@ class Installation:
         spec = self._spec
         return Night(
             name=spec.name,
-            spec=spec.model_copy(
-                update={"workdir": "/"}
-            ).to_dict(),  # the function's work folder has another path and the same files
+            # The function's work folder has another path and the same files.
+            spec=spec.model_copy(update={"workdir": "/"}).to_dict(),
             workdir_sha256=self._record.upload(Path(spec.workdir)),
             at=self._time_of_day,
             zone=self._zone,
             days=self._days,
             winter_offset_s=winter_offset_s(self._zone, now),
             cloud=self._cloud.name,
-            region=self._regions[0],
+            region=self._region,
             installed_at=now,
             spotrun=__version__,
             webhooks=tuple(sorted({place.name for place in spec.webhook_references.values()})),
@@ -129,10 +128,8 @@ def left_alone(begun: Sequence[Numbered], runs: Sequence[OpenRun]) -> list[str]:
 
 def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
     """
-    Check that the job names nothing that exists only on its user's machine.
-
     Raises:
-        SpecInvalid: the job names such a thing.
+        SpecInvalid: the job names something that exists only on its user's machine.
     """
     for number, receiver in enumerate(spec.notify):
         if receiver.command is not None:
@@ -154,15 +151,11 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
 
 def _require_webhooks(spec: RunSpec, nights: Nights) -> None:
     """
-    Check the webhooks' addresses in the cloud.
-
     Raises:
-        SpecInvalid: one of them is not an https:// address.
-        SecretUnreadable: one of them cannot be read.
+        SpecInvalid: the address of a webhook, as the cloud stores it, is not an https:// address.
+        SecretUnreadable, CloudError: an address cannot be read.
     """
     places = spec.webhook_references
-    if not places:
-        return
-    found = nights.addresses(places)
+    found = nights.addresses(places) if places else {}
     for variable, place in places.items():
         require_https(variable, found[variable], place.name, hint=nights.put_address(place))
