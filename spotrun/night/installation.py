@@ -41,8 +41,8 @@ class Installation:
             self._cloud = cloud_of(spec)
             self._region = next(iter(self._cloud.regions(spec, RentalFlags())), "")
             self._nights = self._cloud.nights(self._region, spec)
-            self._nights.require(spec.name, spec.checkpoint.uri)
             _require_webhooks(spec, self._nights)
+            self._nights.require(spec.name, spec.checkpoint.uri)
             prepared = prepare_later(spec, self._cloud)
         self._spec = prepared.spec
         self._record = NightRecord(spec.checkpoint.uri, spec.name)
