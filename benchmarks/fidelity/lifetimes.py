@@ -21,8 +21,8 @@ from spotrun.forecast.lives_ahead import (
     HORIZON,
     WORKERS,
     Forecast,
+    ForecastRequest,
     Inputs,
-    Question,
     horizons,
     outcomes_of,
     seed_of,
@@ -78,7 +78,7 @@ class _Scene(msgspec.Struct, frozen=True):
     spec: RunSpec
     offerings: tuple[Offering, ...]
     made_of: Inputs
-    question: Question
+    question: ForecastRequest
     source: Source
     seed: int
     bucket_region: str
@@ -122,7 +122,7 @@ def by_runner(
     return _summary(plan.forecasts[number], [task.result() for task in tasks])
 
 
-def _own(spec: RunSpec, questions: Sequence[Question]) -> int:
+def _own(spec: RunSpec, questions: Sequence[ForecastRequest]) -> int:
     """Return the row of the run's own rule in the most markets; where it may have no spot, that is on-demand alone."""
     strategies = [question.strategy for question in questions]
     own = spec.policy.strategy if spec.policy.strategy in strategies else "on_demand_only"

@@ -25,9 +25,7 @@ def data_gb(created: ev.RunCreated) -> Decimal:
 
 
 def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[datetime, Decimal]]:
-    """
-    Yield, in no order, the moment when each transfer of these launches between regions was recorded, and its dollars.
-    """
+    """Yield when each transfer of these launches between regions was recorded, and its dollars. They are unordered."""
     storage = state.created.storage
     led, set_up = _led(state), _set_up(state)
     write_usd_per_gb: dict[int, Decimal] = {}
@@ -55,7 +53,7 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
 
 def _led(state: RunState) -> dict[int, list[Attempt]]:
     """
-    Return the attempts of each launch; for a gang's attempt, the launch of its lead.
+    Return the attempts of each launch. A gang's attempt belongs to the launch of its lead.
 
     A checkpoint crosses regions once, however the members share its parts. All members are in the lead's region.
     """
@@ -83,8 +81,8 @@ def _resumed(state: RunState, attempt: Attempt, read: Decimal) -> Iterator[tuple
 
 def _read_bytes(commit: Commit, trainer: Trainer) -> int:
     """
-    Return the bytes that a trainer reads to resume. The first trainer of an attempt reads the files too. A later one
-    finds most of them where the previous trainer left them.
+    Return the bytes that a trainer reads to resume. Only the first trainer of an attempt reads the files; a later one
+    finds most of them in the work folder.
     """
     files = commit.event.files
     return commit.event.size_bytes + (files.size_bytes if files is not None and not trainer.incarnation else 0)
@@ -95,9 +93,6 @@ def usd(usd_per_gb: Decimal, size_bytes: int) -> Decimal:
 
 
 def spent_usd(state: RunState) -> Decimal:
-    """
-    Return the cost of the transfers of launches that are gone. The transfers of other launches are within the
-    reservations of these launches.
-    """
+    """Return the cost of the transfers of launches that are gone. Reservations cover the transfers of the others."""
     gone = (launch for launch in state.launches.values() if launch.gone is not None)
     return sum((amount for _, amount in crossings(state, gone)), ZERO)

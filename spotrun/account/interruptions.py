@@ -19,10 +19,10 @@ class Interruption:
     """
     The loss of an attempt's instance to its cloud, or of `members` of a gang.
 
-    `at` is when training stopped. `notice_lead` is how long before its end the instance got the notice; None without a
-    notice. `detection` is the time from the instance's end until the ledger recorded it. `commit_age` is the age, at
-    `at`, of the checkpoint that training resumed from; None if it began from scratch. `to_first_step` is the time from
-    `at` to the first step of a new trainer, without the pauses of the run; None until that step.
+    `at` is when training stopped. `notice_lead` is the time from the notice to its deadline; None without a notice.
+    `detection` is the time from the instance's end to its entry in the ledger. `commit_age` is the age, at `at`, of the
+    checkpoint from which training resumed; None if it began from scratch. `to_first_step` is the time from `at` to the
+    first step of a new trainer, without the pauses of the run; None until that step.
     """
 
     attempt: int
@@ -61,10 +61,7 @@ def _interruption(
     next_started: Trainer | None,
     redone: Mapping[datetime, int],
 ) -> Interruption:
-    """
-    Compute one interruption. `next_trainer` is the trainer that came next; `next_started` is the next one that made a
-    step.
-    """
+    """Compute one interruption. `next_trainer` is the next trainer, `next_started` the next one that made a step."""
     end = attempt.end
     assert end is not None
     gone_at = min(end.known_at, state.still_from(attempt) or end.known_at)
@@ -82,7 +79,7 @@ def _interruption(
 
 
 def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> tuple[MemberName, ...]:
-    """Return the members that were missing, had a notice or were taken, and that do not train in the next attempt."""
+    """Return the members that are not in the next attempt and were missing, had a notice, or were lost to the cloud."""
     assert attempt.end is not None
     lost = {*attempt.end.missing, *(name for name in attempt.names if _is_taken(state, attempt, name))}
     stay = () if following is None else following.names
@@ -102,7 +99,7 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
-    """Return the age of the commit that the next trainer chose, or would choose if there is no trainer yet."""
+    """Return the age of the commit from which the next trainer resumed, or would resume if there is none yet."""
     if trainer is None:
         commit = state.latest_commit()
     else:

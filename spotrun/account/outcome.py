@@ -10,7 +10,6 @@ from spotrun.run.state import Attempt, Epoch, RunState
 
 
 def outcome(state: RunState) -> str:
-    """Return `running`, `completed`, `stopped` or `failed`."""
     return "running" if state.terminal is None else state.terminal.outcome
 
 
@@ -23,9 +22,7 @@ STATES = (
 
 def status_word(state: RunState) -> str:
     """
-    Return the run's current state in one word.
-
-    Before its end:
+    Return the run's current state in one word. Before its end:
 
     - `created`
     - `waiting`: for capacity, or for a runner to request it
@@ -62,8 +59,8 @@ def is_plain(state: RunState) -> bool:
     Return whether the run is a command that reports no steps, and so counts as training from its start. Its
     checkpoints, if it has any, contain only files.
 
-    A job that names a command is plain until its training reports a first step. A script is plain if its agent has
-    received nothing from it for a while, or if it has completed without a step.
+    A job that names a command is plain until its training reports a first step. A script is plain if it has sent its
+    agent nothing for a while, or if it has completed without a step.
     """
     trainers = [trainer for attempt in state.attempts.values() for trainer in attempt.trainers]
     if state.has_trained or any(trainer.started_at for trainer in trainers):
@@ -75,10 +72,10 @@ def is_plain(state: RunState) -> bool:
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    Return the completed epochs (from 0) and the end of each one's account, in order; no end precedes an earlier one.
+    Return the completed epochs (from 0), each with the end of its account. Neither epochs nor ends decrease.
 
     An epoch is completed by the first surviving commit at or past its last step, or by the run's completion. Its
-    account ends when the surviving pass over it finished: an epoch whose finish was lost is finished again later.
+    account ends when the surviving pass over its data ended; a pass that was lost does not count.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None
@@ -106,8 +103,8 @@ def interrupted(state: RunState, attempt: Attempt) -> bool:
     """
     Return whether the cloud took one or more instances of this attempt.
 
-    The entry that ended the attempt records that. If a standby took over before the loss was recorded, the notice or
-    the entry for the instance's end shows it.
+    The entry that ended the attempt records a loss. If a standby took over before that, the notice or the entry for
+    the instance's end shows the loss.
     """
     if attempt.end is None or attempt.end.cause is not Cause.REPLACED:
         return attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED

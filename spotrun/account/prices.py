@@ -20,7 +20,7 @@ WIDTH = 24
 def hourly_prices(state: RunState, now: datetime, width: int = WIDTH) -> list[Decimal | None]:
     """
     Return the hourly price of the newest instance at `width` evenly spaced moments, from the run's creation to now or
-    its end; None where no instance was rented.
+    to the run's end; None where no instance was rented.
     """
     launches = list(state.launches.values())
     whole = account_end(state, now) - state.created_at
@@ -38,9 +38,7 @@ def _price_at(launches: Sequence[Launch], moment: datetime) -> Decimal | None:
 
 
 class Rented(NamedTuple):
-    """
-    A run's instances of one type and capacity type, and the hourly price of all of them, without disks and addresses.
-    """
+    """A run's instances of one type and capacity type, and their total hourly price without disks and addresses."""
 
     instance_type: str
     capacity_type: CapacityType
@@ -70,9 +68,9 @@ class Charge(NamedTuple):
 
 def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
     """
-    Return the charges of each of a launch's instances, from the start of its meter to its end, or to `end`.
+    Return the charges of all instances of a launch, from the start of each meter to its end, or to `end`.
 
-    There are no charges while the cloud forgives the machine's time, before a price is known, or for a disk that
+    There are no charges while the cloud bills nothing for the machine, without a known price, or for a disk that
     outlived its machine. As on the bill, the first price also counts for the time before it.
     """
     meters = zip(launch.members, launch.meters(rule), strict=True)

@@ -1,4 +1,4 @@
-"""Forecasts when a run will pass its budget, and what it needs, from the pace of its completed epochs. Pure."""
+"""Forecasts when a run will use up its budget, and the budget that it needs, from its completed epochs. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from spotrun.run.billing import ZERO, to_nano
 from spotrun.run.bounds import NUMBER_MAX
 
 EPOCHS_LOOKED_AT = 5
-"""The number of newest epochs that the forecast uses: prices and capacity change."""
+"""Number of newest epochs that the forecast uses, because prices and capacity change."""
 LONGEST = timedelta(days=365)
-"""Maximum time until a run passes its budget; a later moment is not forecast."""
+"""Maximum time until a run uses up its budget; a later moment is not forecast."""
 _START = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
 
@@ -24,10 +24,10 @@ class BudgetForecast(msgspec.Struct, frozen=True):
     """
     The spending of a budget, and a forecast. Nothing is forecast before the first completed epoch.
 
-    `passes_at` is when the rest of the budget will be spent at the pace so far, in run time, and `epoch` (from 0) is
-    the epoch that will be under way then. Both are None if the moment cannot be foreseen, or would be after the
-    training's end. `needs_usd` is the cost of the whole training; None if it is within the budget, or if the number of
-    epochs is unknown. The run never passes its budget: it commits and ends before (see `policy.money`).
+    `passes_at` is when the rest of the budget will be spent at the present pace, in run time, and `epoch` (from 0) is
+    the epoch under way then. Both are None if the moment is unknown, or after the training's end. `needs_usd` is the
+    cost of the whole training; None if it is within the budget, or if the number of epochs is unknown. The run never
+    costs more than its budget: it commits and ends before (see `policy.money`).
     """
 
     budget_usd: Decimal
@@ -45,7 +45,7 @@ class BudgetForecast(msgspec.Struct, frozen=True):
 def forecast_spending(
     summary: RunSummary, budget_usd: Decimal, now: datetime, epochs_total: int | None = None
 ) -> BudgetForecast:
-    """Forecast the spending. `epochs_total` is the number of epochs of the whole training; None if it is unknown."""
+    """Forecast the spending. `epochs_total` is None if it is unknown."""
     spent = BudgetForecast(budget_usd, summary.total.cost_usd, time_scale=summary.time_scale)
     usd, wall = _pace(summary.epochs)
     if not usd or not wall or summary.ended_at is not None:
@@ -71,8 +71,7 @@ def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:
     Return the expected dollars and wall time of each further epoch, computed from the newest epochs; zero before the
     first epoch is completed.
 
-    The start of the run is paid only once. So the first epoch is left out; if it is the only epoch, only the start is
-    left out.
+    The start of the run is paid only once, so the first epoch is left out. If it is the only one, its start is.
     """
     if len(epochs) == 1:
         first = epochs[0]

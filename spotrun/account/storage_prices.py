@@ -35,8 +35,8 @@ def storage_prices(uri: str, region: str = "", *, home: bool = False) -> Storage
     """
     Return the prices for a run at `uri`. A folder is priced as if it were a bucket, so that bills can be compared.
 
-    `region` is where the bucket is, "" if that is unknown. `home` means that the run may train on the user's own
-    machine too. Traffic to it has the price of the first tier, and the free first GB of each month are not deducted.
+    `region` is the bucket's region, "" if unknown. `home`: the run may train on the user's own machine too. Traffic to
+    that machine has the price of the first tier, and the free first GB of each month are not deducted.
     """
     place = address.parse(uri)
     if isinstance(place, str):

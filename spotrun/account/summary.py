@@ -5,7 +5,7 @@ The cost of a run, in dollars and in time, per completed epoch (protocol 24 and 
 
 Epoch e owns the interval from the surviving finish of the previous epoch to its own finish; everything that accrues in
 this interval, including the overlap of two instances, is its cost. The rest begins at the finish of the last completed
-epoch. While the run goes on, the rest is *unfinished*; in a completed run it is the *end of run*: the last checkpoint,
+epoch. Until the run is completed, the rest is called *unfinished*; then it is the *end of run*: the last checkpoint,
 and the script after its training.
 """
 
@@ -28,7 +28,7 @@ from spotrun.run.state import RunState
 from spotrun.units import count_of
 
 CHANGED = "the same samples in the same order, in bits that may differ"
-"""The reproducibility that remains when a training changes its instance type."""
+"""Reproducibility of a training that changes its instance type."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,7 @@ class Account(Bill):
 
     @property
     def goodput(self) -> float | None:
-        """
-        The ratio of productive to paid seconds of all instances; above 1 if the cloud did not bill some. None if
-        nothing was paid.
-        """
+        """Productive divided by paid seconds of all instances; above 1 if some were free, None if nothing was paid."""
         return self.size * self.productive / self.paid if self.paid else None
 
     @property
@@ -81,13 +78,12 @@ class Account(Bill):
 @dataclass(frozen=True)
 class RunSummary:
     """
-    The cost of a run; a report only renders it. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the
-    name of its folder.
+    The cost of a run. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the name of its folder.
 
     `setups` maps each attempt to the set-up of its instance, which runs the user's `setup`. `ordinals` are the numbers
     that users see for the attempts (`RunState.ordinals`). `plain` means a command that reports no steps. `time_scale`
     is the ratio of run time to wall-clock time. `work` identifies the training. `gaps` are the pieces of state that no
-    checkpoint holds. `assumptions` lists the bases of the figures in one line.
+    checkpoint holds. `assumptions` states in one line what the figures are based on.
     """
 
     run: str
@@ -122,7 +118,7 @@ class RunSummary:
 
 
 def summarise(state: RunState, now: datetime) -> RunSummary:
-    """Return the account of a run as of `now`. Anything that has not ended yet is billed and timed up to then."""
+    """Return the account of a run as of `now`. Anything that has not ended yet is billed and timed up to `now`."""
     created = state.created
     spans = timeline(state, now)
     completions = completed_epochs(state)
@@ -161,10 +157,9 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
 
 def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
     """
-    Return the bill at `points` moments, two or more, evenly spaced from the run's creation until now, or until nothing
-    is billed any more.
+    Return the bill at `points` (2 or more) moments, evenly spaced from the run's creation to `_billed_until`.
 
-    The last bill covers all entries: an entry after a run's end costs a request too.
+    The last bill covers all entries, because an entry after a run's end costs a request too.
     """
     end = _billed_until(state, now)
     whole = end - state.created_at
@@ -180,7 +175,7 @@ def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> lis
 
 
 def assumptions(state: RunState) -> str:
-    """Return the bases of the figures, in one line."""
+    """Return in one line what the figures are based on."""
     created = state.created
     simulated = "instance prices are SIMULATED, nobody bills them"
     prices = simulated if created.simulated else "prices as the cloud reported them"
@@ -212,8 +207,8 @@ def assumptions(state: RunState) -> str:
 
 def types_trained(state: RunState) -> list[str]:
     """
-    Return the accelerators that made steps, in the order of their first steps (the instance type for an instance
-    without any); [] for a job that allows only one kind.
+    Return the accelerators that made steps, in the order of their first steps; for an instance without accelerators,
+    the instance type. Return [] for a job that allows only one kind.
     """
     resources = state.created.job("resources")
     if not isinstance(resources.get("accelerators"), dict) and resources.get("home") is None:
@@ -242,17 +237,13 @@ def _egress(state: RunState) -> str:
 
 
 def _horizon(state: RunState, now: datetime) -> datetime:
-    """
-    Return a moment, not before `now`, by which everything in the ledger has happened, whichever clock recorded it.
-    """
+    """Return the latest moment in the ledger, or `now` if it is later: the writers' clocks may differ from ours."""
     ended = [member.gone.ended_at for member in state.members() if member.gone is not None]
     return max([now, *state.entry_times, *ended])
 
 
 def _billed_until(state: RunState, now: datetime) -> datetime:
-    """
-    Return the end of the run or of its last instance, whichever is later; `now` while the run or an instance goes on.
-    """
+    """Return the end of the run or of its last instance, whichever is later; `now` before that."""
     instances = [member for member in state.members() if member.billed_from is not None]
     if state.terminal is None or any(member.gone is None for member in instances):
         return max(state.created_at, now)
@@ -260,7 +251,7 @@ def _billed_until(state: RunState, now: datetime) -> datetime:
 
 
 def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
-    """Cut the spans at `cuts`, which are in order: return one list before each cut, and one after the last."""
+    """Return the spans cut at `cuts`, which are sorted: one list before each cut, and one after the last."""
     windows: list[list[Span]] = [[]]
     for span in spans:
         start = span.start

@@ -2,8 +2,8 @@
 Divides the time of a run into training and seven kinds of downtime (protocol 26). Pure: no clock, no I/O.
 
 A line is drawn from `RunCreated` to the end, and only ever forwards. So the spans are contiguous and never overlap,
-even if the writers' clocks disagree. Time whose outcome is still open counts as it appears now: training after the last
-commit of a running trainer is productive until its attempt ends without saving it.
+even if the writers' clocks disagree. Training after the last commit of a running trainer counts as productive, until
+its attempt ends without saving it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ DOWNTIME = tuple(kind for kind in Activity if kind not in (Activity.PRODUCTIVE, 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """
-    A stretch of one kind. `attempt` is the attempt that it belongs to; for boot and setup, the attempt that followed.
-    """
+    """A stretch of one kind. `attempt` is the attempt to which it belongs; for boot and setup, the next attempt."""
 
     kind: Activity
     start: datetime
@@ -88,7 +86,6 @@ def account_end(state: RunState, now: datetime) -> datetime:
 
 
 def spent(spans: Iterable[Span]) -> dict[Activity, timedelta]:
-    """Return the total duration of each kind."""
     sums = dict.fromkeys(Activity, timedelta(0))
     for span in spans:
         sums[span.kind] += span.duration
@@ -96,7 +93,7 @@ def spent(spans: Iterable[Span]) -> dict[Activity, timedelta]:
 
 
 class _Line:
-    """A line of spans that grows only forwards, and not past its end."""
+    """A line of spans that grows only forwards, up to `end`."""
 
     def __init__(self, start: datetime, end: datetime) -> None:
         self.spans: list[Span] = []
@@ -174,9 +171,7 @@ def _draw_attempt(
     commits: Mapping[TrainerKey, list[Commit]],
     plain: bool,
 ) -> None:
-    """
-    Draw the time of one attempt. A `plain` command, which reports no first step, counts as training from its start.
-    """
+    """Draw the time of one attempt. A `plain` command reports no first step, and counts as training from its start."""
     over = _over_at(state, attempt, line.end)
     for index, trainer in enumerate(attempt.trainers):
         started_at = (trainer.began_at or trainer.resumed_at) if plain else trainer.started_at
@@ -192,16 +187,14 @@ def _draw_attempt(
 
 
 def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
-    """Return the end of the attempt's work: when the ledger recorded it, or its machine's end if that came first."""
+    """Return the end of the attempt: when the ledger recorded it, or its machine's end if that came first."""
     if attempt.end is None:
         return end
     return min(attempt.end.known_at, state.still_from(attempt) or attempt.end.known_at)
 
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
-    """
-    Return when the trainer made its last step; after it, only that step's state became durable. FOREVER if unknown.
-    """
+    """Return when the trainer made its last step, after which it only saved; FOREVER if unknown."""
     last = state.terminal.final_commit if state.terminal is not None else None
     moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]
     if attempt.end is not None and trainer.exited is None:
@@ -266,10 +259,7 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
 
 
 def _will_be_resumed(state: RunState, attempt: Attempt, trainer: Trainer) -> bool:
-    """
-    Return whether another trainer has to follow the newest one: it has ended and the work is not done. Then its steps
-    after the last commit are lost already.
-    """
+    """Return whether the newest trainer has ended before the work was done, so that its uncommitted steps are lost."""
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     return not completed and (attempt.end is not None or trainer.exited is not None)
 

@@ -1,8 +1,8 @@
 """
-Computes the dollars and counts of a run as sums that only grow.
+Computes the dollars and counts of a run as cumulative sums.
 
-Each sum is rounded to nano-dollars once at each boundary and then only subtracted, so no cent is lost or added between
-the epochs.
+Each sum is rounded to nano-dollars at each boundary between epochs. An epoch is the difference of two such sums, so the
+epochs add up to the total exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import zip_longest
 from spotrun.account.cross_region import BYTES_PER_GB, crossings
 from spotrun.account.outcome import interrupted
 from spotrun.account.timeline import FOREVER, Activity, Span, account_end
-from spotrun.account.waiting import Stretch, waiting
+from spotrun.account.waiting import WaitingInterval, waiting
 from spotrun.offering import CapacityType
 from spotrun.run.billing import NANO_DOLLAR, ZERO, Meter, to_nano
 from spotrun.run.bounds import amount_of
@@ -36,11 +36,10 @@ class Bill:
     The costs and counts accrued by a moment, or between two moments.
 
     `counterfactual_usd` is the cost of the same productive time on demand on the same instance type, together with one
-    start (the run's first boot, setup and restore). It leaves out the time that the training would have stood still for
-    checkpoints. `paid` is the billed time of all instances: two that overlap count twice, and time that the cloud
-    forgives counts as zero. `own_usd` is the wear and power of the user's own machine, and `own_paid` its time.
-    `waiting_usd` is the part of the instance dollars that accrued while members of a gang were ready and not in any
-    attempt.
+    start (the run's first boot, setup and restore), but without stalls for checkpoints. `paid` is the billed time of
+    all instances: two that overlap count twice, and time that the cloud does not bill counts as zero. `own_usd` is the
+    wear and power of the user's own machine, and `own_paid` its time. `waiting_usd` is the part of the instance dollars
+    that accrued while members of a gang were ready and not in any attempt.
     """
 
     spot_usd: Decimal
@@ -88,9 +87,7 @@ class Tally:
 
 
 class Integral:
-    """
-    The integral over time of amounts that each last from one moment to another, such as bytes kept or dollars an hour.
-    """
+    """The integral over time of amounts, each from one moment to another, such as stored bytes or dollars an hour."""
 
     def __init__(self, stretches: Iterable[tuple[datetime, datetime, Decimal]]) -> None:
         changes: list[tuple[datetime, Decimal]] = []
@@ -126,12 +123,12 @@ class Machines:
     """
     The cost of the instances of one capacity type, up to any moment.
 
-    Each bill is rounded separately. The bills of instances that are gone are added up once; each call computes only the
-    bills of the few instances that ran at the requested moment.
+    Each instance's bill is rounded separately. The bills of instances that are gone are added up once; each call
+    computes only the bills of the few instances that ran at the requested moment.
     """
 
-    def __init__(self, meters: Iterable[Meter | Stretch]) -> None:
-        changes: list[tuple[datetime, bool, Meter | Stretch]] = []
+    def __init__(self, meters: Iterable[Meter | WaitingInterval]) -> None:
+        changes: list[tuple[datetime, bool, Meter | WaitingInterval]] = []
         for meter in meters:
             if meter.billed_from is not None:
                 changes.append((meter.billed_from, False, meter))
@@ -139,7 +136,7 @@ class Machines:
                     changes.append((max(meter.billed_from, meter.ended_at), True, meter))
         self._moments: list[datetime] = []
         self._settled = [(ZERO, timedelta(0))]
-        self._running: list[tuple[Meter | Stretch, ...]] = [()]
+        self._running: list[tuple[Meter | WaitingInterval, ...]] = [()]
         for moment, ends, meter in sorted(changes, key=lambda change: change[:2]):
             (usd, paid), running = self._settled[-1], self._running[-1]
             if ends:
@@ -161,8 +158,6 @@ class Machines:
 
 
 class Totals:
-    """The whole bill of a run, up to any moment."""
-
     def __init__(self, state: RunState, spans: tuple[Span, ...], horizon: datetime) -> None:
         rule = state.created.billing
         self._storage_prices = state.created.storage
@@ -254,11 +249,10 @@ def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
     """
-    Return the price that the job is compared with (`report.baseline`); None for the on-demand price of the type that
-    trained.
+    Return the hourly price of the job's `report.baseline`; None for the on-demand price of the type that trained.
 
-    It is also None if the job names a type whose price was not looked up, as in a rehearsal; the assumptions report
-    that.
+    It is also None if the job names a type whose price was not looked up, as in a rehearsal; then the assumptions
+    mention the type.
     """
     report = state.created.job("report")
     found = report.get("baseline", ON_DEMAND)

@@ -1,7 +1,4 @@
-"""
-The cost of members of a gang while they are ready but not in any attempt, because other members boot or are missing.
-Pure.
-"""
+"""The cost of members of a gang while they are ready but in no attempt, waiting for other members. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import Attempt, RunState
 
 
-class Stretch(NamedTuple):
-    """A part of a meter, from one moment to another, with a meter's methods."""
+class WaitingInterval(NamedTuple):
+    """A part of a meter's time, with a meter's methods."""
 
     meter: Meter
     billed_from: datetime
@@ -33,8 +30,8 @@ class Stretch(NamedTuple):
         return self.meter.time_until(until) - self.meter.time_until(since)
 
 
-def waiting(state: RunState, horizon: datetime) -> Iterator[Stretch]:
-    """Yield each member's waiting stretches, as of `horizon`. A member that its gang let go has none (protocol 32)."""
+def waiting(state: RunState, horizon: datetime) -> Iterator[WaitingInterval]:
+    """Yield each member's waiting stretches up to `horizon`; none after its gang let it go (protocol 32)."""
     if not state.of_gangs:
         return
     trained: defaultdict[MemberName, list[Attempt]] = defaultdict(list)
@@ -49,7 +46,7 @@ def waiting(state: RunState, horizon: datetime) -> Iterator[Stretch]:
             if member.ready_since is None:
                 continue
             for since, ended_at in _between(name, member.ready_since, until, trained[name]):
-                yield Stretch(meter, since, ended_at)
+                yield WaitingInterval(meter, since, ended_at)
 
 
 def _between(

@@ -14,8 +14,8 @@ class Work:
     The work of a run.
 
     `command` is the script, or the command line; `args` are the script's arguments. `script_sha256` is the digest of
-    the script, "" if it is unknown. `start_sha256` is the digest of the checkpoint that training began from. `epochs`
-    and `steps` are the numbers that a checkpoint holds. `nodes` is the job's `num_nodes`: with another number, a step
+    the script, "" if it is unknown. `start_sha256` is the digest of the checkpoint from which training began. `epochs`
+    and `steps` count the training that checkpoints hold. `nodes` is the job's `num_nodes`: with another number, a step
     has another batch.
     """
 
@@ -48,7 +48,7 @@ class Work:
 
 
 def work_of(state: RunState, epochs: int) -> Work:
-    """Return the work of a run. `epochs` is the number of completed epochs."""
+    """Return the work of a run, of which `epochs` epochs are completed."""
     created = state.created
     train, args = created.job("train"), created.job("train").get("args")
     commits = (each.event.step for each in state.commits if not each.cut_off and not each.event.suspect)

@@ -1,4 +1,4 @@
-"""`python -m spotrun.agent`: started by the bootstrap, on an instance."""
+"""Runs the agent: `python -m spotrun.agent`, started by the bootstrap on an instance."""
 
 from __future__ import annotations
 

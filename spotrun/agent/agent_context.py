@@ -32,10 +32,10 @@ from spotrun.store.port import Store
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
     """
-    This agent's place in its run, read from environment variables that the instance's user-data has set.
+    This agent's place in its run, read from environment variables that the instance's user-data sets.
 
-    If the launch has several instances, `member` is the index of this instance, and the other instances reach it at
-    `address`. `member` is None if the launch has one instance.
+    `member` is the index of this instance among the instances of its launch, and `address` is where the other
+    instances reach it. `member` is None if the launch has one instance.
     """
 
     run_uri: str
@@ -162,7 +162,7 @@ class AgentContext:
 
 
 def _booted_at(path: Path, clock: Clock) -> datetime:
-    """Return when the first agent of this instance began. A file keeps the moment for later agents."""
+    """Return when the first agent of this instance began; later agents read the moment from the file `path`."""
     if not path.exists():
         temporary = path.with_suffix(".tmp")
         temporary.write_text(clock.now().isoformat())

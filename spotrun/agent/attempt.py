@@ -1,6 +1,6 @@
 """
-One attempt: its parts, its takeover and its end. Threads put letters into the inbox. One thread, in attempt_loop.py,
-decides and does everything.
+Runs one attempt, from its takeover to its end. Several threads put letters into the inbox; one thread, in
+attempt_loop.py, decides and acts on them.
 
     take over -> restore -> train (snapshots become commits) -> drained | ended | completed -> power off
 
@@ -20,12 +20,12 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.attempt_loop import AttemptLoop
 from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.files.commit_files import CommitFiles
-from spotrun.agent.files.content_store import Pieces
+from spotrun.agent.files.content_store import ContentStore
 from spotrun.agent.files.outputs import OutputKeeper
 from spotrun.agent.gang.rendezvous import Rendezvous
 from spotrun.agent.gang_state import OthersState
 from spotrun.agent.gang_watch import GangWatch
-from spotrun.agent.grace_period import Drain
+from spotrun.agent.grace_period import GracePeriod
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.machine import process_groups
 from spotrun.agent.machine.cpu_priority import CpuPriority
@@ -48,15 +48,15 @@ from spotrun.run.events import Cause
 from spotrun.run.state import Attempt
 
 SAVES_WITHIN_S = 600.0
-"""Maximum run seconds in which a gang's lead saves its last snapshots after the attempt has ended; the others wait."""
+"""Maximum run seconds in which a gang's lead saves its last snapshots after the attempt's end. The others wait."""
 
 
 class AttemptRun:
     """
     Runs the trainers of one attempt.
 
-    `spare` is a trainer that was started before the takeover and waits in its set-up. In a gang, this is the lead's
-    part: `place` is the lead's place, and `held` the checkpoint that it has in memory.
+    `spare` is a trainer that was started before the takeover and waits in its set-up. Only a gang's lead passes `place`
+    (its place in the gang) and `held` (the checkpoint that it has in memory).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class AttemptRun:
         self._place = place
         self._gang = None if place is None else GangWatch(context, place)
         self._trainers = Trainers(context, spare, place)
-        self._pieces = Pieces(context)
+        self._pieces = ContentStore(context)
         self._files = CommitFiles(context, self._pieces)
         worker = Worker(
             context.store,
@@ -88,7 +88,7 @@ class AttemptRun:
         )
         self._saver = Saver(worker, self._trainers.release, self._trainers.spend, CpuPriority())
         self._watch = StateWatch(context, self._files)
-        self._drain = Drain(context.clock)
+        self._drain = GracePeriod(context.clock)
         assignment = context.assignment
         self._journal = AttemptJournal(
             context.recorder,
@@ -124,8 +124,8 @@ class AttemptRun:
 
     def take_newest(self) -> Newest | None:
         """
-        Return the newest checkpoint in memory, and pass its ownership to the caller. If no trainer has started from the
-        checkpoint that this attempt was given, return that checkpoint.
+        Return the newest checkpoint in memory, now owned by the caller. It is the checkpoint that this attempt was
+        given, if no trainer has started from that checkpoint.
         """
         held, self._held = self._held, None
         return self._trainers.take_newest() if held is None else held
@@ -136,9 +136,9 @@ class AttemptRun:
 
     def _may_save_until(self, until_s: float) -> Callable[[], bool]:
         """
-        Return a test that is True while the last snapshot of a gang lead's trainer may still be saved, for the next
-        attempt to resume from (protocol 43). It may be saved until `until_s`, unless the lead leaves the gang or the
-        next attempt begins earlier.
+        Return a test that is True while a gang's lead may still save the last snapshot of its trainer, from which the
+        next attempt resumes (protocol 43): until `until_s`, or until the lead leaves the gang or the next attempt
+        begins.
         """
         name, attempt = self._context.assignment.name, self._journal.attempt
 
@@ -201,7 +201,7 @@ class AttemptRun:
         self._ending.failed(Cause.USER_ERROR, detail)
 
     def close(self) -> None:
-        """End the trainers and every process that they started, daemons included. No process of the attempt is left."""
+        """End the trainers and all processes that they started, daemons included."""
         if self._gang is not None:
             self._gang.close()
         self._outputs.close()

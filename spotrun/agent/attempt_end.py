@@ -8,7 +8,7 @@ from typing import NoReturn
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.outputs import GIVE_UP_AFTER_S, HAND_OVER_AFTER_S, OutputKeeper
-from spotrun.agent.grace_period import LAST_WORD_MIN_S, LAST_WORD_S, Drain
+from spotrun.agent.grace_period import LAST_WORD_MIN_S, LAST_WORD_S, GracePeriod
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.processes.trainers import Trainers
 from spotrun.run.events import BillingRule, Cause
@@ -17,7 +17,7 @@ from spotrun.run.gang import MemberName
 TAKEN_WITHIN = timedelta(minutes=3)
 """
 Maximum wait after a notice's deadline. If the cloud has not taken the instance by then, it probably never will, and the
-instance would go on billing.
+instance would continue to cost money.
 """
 
 
@@ -25,7 +25,12 @@ class AttemptEnd:
     """Ends the attempt: each method raises PowerOff. `final` is the commit of the training's last snapshot."""
 
     def __init__(
-        self, context: AgentContext, journal: AttemptJournal, drain: Drain, trainers: Trainers, outputs: OutputKeeper
+        self,
+        context: AgentContext,
+        journal: AttemptJournal,
+        drain: GracePeriod,
+        trainers: Trainers,
+        outputs: OutputKeeper,
     ) -> None:
         self._context = context
         self._journal = journal
@@ -39,9 +44,7 @@ class AttemptEnd:
         self._go("drained")
 
     def drained_short(self, why: str) -> NoReturn:
-        """
-        End after a drain that was not finished. The steps since the newest commit are lost, and the ledger says so.
-        """
+        """End after an unfinished drain. The steps since the newest commit are lost, and the ledger records that."""
         self.failed(self._drain.cause, f"{self._drain.reason}: {self._drain.too_short or why}", lossy=True)
 
     def completed(self, final: int | None, step: int) -> NoReturn:
@@ -51,16 +54,14 @@ class AttemptEnd:
         self._power_off("completed")
 
     def without(self, missing: tuple[MemberName, ...], why: str) -> NoReturn:
-        """
-        End because the `missing` members of the gang were not reached. The steps since the newest commit are lost.
-        """
+        """End because `missing` members of the gang were not reached. The steps since the newest commit are lost."""
         self._trainers.close()
         detail = f"{', '.join(map(str, missing))} {why}"
         self._journal.ended(Cause.EXTERNAL, self._trainers.last_step, detail, lossy=True, missing=missing)
         self._go(detail)
 
     def failed(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
-        """End with a failure. `lossy`: steps were lost, and the ledger's detail names the step that survives."""
+        """End with a failure. `lossy`: steps were lost, so the ledger's entry names the newest step that is kept."""
         self._trainers.close()
         if cause not in (Cause.SAVES_FAILED, Cause.STORE_FULL):
             self._store_files()
@@ -68,16 +69,13 @@ class AttemptEnd:
         self._go(f"ended: {cause.value}")
 
     def _store_files(self) -> None:
-        """Store the script's files, as many as the time allows. Every snapshot that can be saved is durable by now."""
+        """Store as many of the script's files as time allows. All snapshots that can be saved are already durable."""
         if (within_s := self._left_s()) > 0:
             self._trainers.close(within_s / 2)  # a process that dies slowly must not take all of the notice
         self._outputs.finish(max(0.0, self._left_s()))
 
     def _left_s(self) -> float:
-        """
-        Return the system seconds left for storing files. The last seconds of a notice are kept for the ledger's last
-        entry.
-        """
+        """Return the system seconds left for storing files; a notice's last seconds are for the ledger's last entry."""
         if self._drain.deadline_s is None:
             return HAND_OVER_AFTER_S
         scale = self._context.clock.scale
@@ -97,7 +95,7 @@ class AttemptEnd:
         return None if newest is None else newest.number
 
     def _go(self, reason: str) -> NoReturn:
-        """Power off. If it is cheaper, first wait for the cloud to take the instance."""
+        """Power off. If the instance costs less when the cloud takes it, first wait for that."""
         self._trainers.close()
         await_the_cloud(self._context, self._journal.attempt)
         self._power_off(reason)
@@ -121,10 +119,7 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
 
 
 def await_the_cloud(context: AgentContext, attempt: int) -> None:
-    """
-    Wait for the cloud to take the instance, as long as that is cheaper than powering off. Usually the cloud ends the
-    machine during this wait.
-    """
+    """Wait for the cloud to take the instance, if that costs less than powering off. Usually this process ends then."""
     if not context.watcher.heard_end:
         return
     state, name = context.recorder.state, context.assignment.name

@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from spotrun.agent.inbox import NoticeHeard, NoticesLost, PowerOff, Said, SaveRefused
+from spotrun.agent.inbox import NoticeHeard, NoticesLost, PowerOff, SaveRefused, TrainerMessage
 from spotrun.agent.recorder import unless
 from spotrun.agent.saver import DETAIL_MAX, finite
 from spotrun.errors import SpotrunError
@@ -49,7 +49,7 @@ PLACE_MAX, WHAT_MAX = 120, 160
 
 
 class EventRecorder(Protocol):
-    """Port that records an agent's events in order: a Recorder."""
+    """Port: records an agent's events in order. Recorder implements it."""
 
     @property
     def state(self) -> RunState: ...
@@ -59,10 +59,10 @@ class EventRecorder(Protocol):
 
 class AttemptJournal:
     """
-    The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`. In a gang, the caller
-    sets `attempt` to the attempt that the gang has started, and `member` names the writer.
+    Writes the events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`. In a gang, the
+    caller sets `attempt` to the attempt that the gang has started, and `member` names the writer.
 
-    The loop waits for an event only if its next move depends on it. Other events are appended in the background, in
+    The loop waits for an event only if its next action depends on it. Other events are appended in the background, in
     order. If one is refused, the inbox gets a letter.
     """
 
@@ -83,7 +83,7 @@ class AttemptJournal:
 
     def take_over(self) -> Attempt:
         """
-        Start an attempt, or continue the attempt that this instance has started before. Return the attempt.
+        Start an attempt, or return the attempt that this instance has already started.
 
         Raises:
             PowerOff: this launch may not start an attempt, or another instance of the launch has started one, which
@@ -108,13 +108,12 @@ class AttemptJournal:
         self._append_later(unless(lambda state: self._trainer(state, incarnation).started_at is not None, event))
 
     def command_began(self, incarnation: int, began_at: datetime, *, unprotected: bool) -> None:
-        """Write that a command runs. A command reports no steps."""
         event = TrainingStarted(
             attempt=self.attempt, incarnation=incarnation, step=0, began_at=began_at, unprotected=unprotected
         )
         self._append_later(unless(lambda state: has_begun(self._trainer(state, incarnation)), event))
 
-    def epoch_completed(self, ended: EpochEnded, said: Said) -> None:
+    def epoch_completed(self, ended: EpochEnded, said: TrainerMessage) -> None:
         event = EpochCompleted(
             attempt=self.attempt,
             epoch=ended.epoch,
@@ -172,7 +171,7 @@ class AttemptJournal:
         self._append(unless(lambda state: self._trainer(state, incarnation).exited is not None, event))
         return event
 
-    # -- the last word -------------------------------------------------------------------------------------------
+    # -- the end of the attempt ----------------------------------------------------------------------------------
 
     def drained(self, final_commit: int | None, stopped_at: datetime, reason: str) -> None:
         self._end(AttemptDrained(attempt=self.attempt, final_commit=final_commit, stopped_at=stopped_at, reason=reason))
@@ -187,8 +186,8 @@ class AttemptJournal:
         missing: tuple[MemberName, ...] | UnsetType = UNSET,
     ) -> None:
         """
-        Write the end of the attempt. `missing` are members that were not reached. `lossy` adds the step that survives,
-        read when the event is written: until then the saver may commit a newer one.
+        Write the end of the attempt. `missing` are members that were not reached. `lossy` adds the newest step that is
+        kept, read when the event is written, because the saver may commit a newer one until then.
         """
 
         def decide(state: RunState) -> AnyEvent | None:
@@ -207,7 +206,7 @@ class AttemptJournal:
     def _end(self, event: AnyEvent) -> None:
         self._append(unless(lambda state: self._mine(state).end is not None, event))
 
-    # -- small things --------------------------------------------------------------------------------------------
+    # -- lookups and appends ------------------------------------------------------------------------------------
 
     def _mine(self, state: RunState) -> Attempt:
         return state.attempts[self.attempt]

@@ -1,6 +1,5 @@
 """
-Runs the main loop of an attempt, from its takeover on. It acts on the letters in the inbox, and on actions that are
-due.
+Runs the main loop of an attempt, after its takeover. It acts on the letters in the inbox and on actions that are due.
 
     train (snapshots become commits) -> drained | ended | completed
 """
@@ -18,7 +17,7 @@ from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.fits import afresh_after
-from spotrun.agent.grace_period import Drain
+from spotrun.agent.grace_period import GracePeriod
 from spotrun.agent.inbox import (
     TURN_S,
     CameTooLate,
@@ -32,7 +31,6 @@ from spotrun.agent.inbox import (
     NoticeHeard,
     NoticesLost,
     PowerOff,
-    Said,
     SaveAbandoned,
     Saved,
     SaveFailed,
@@ -42,6 +40,7 @@ from spotrun.agent.inbox import (
     StateFrozen,
     StateSpread,
     Stranger,
+    TrainerMessage,
 )
 from spotrun.agent.pace import Pace
 from spotrun.agent.preemption import Preemption
@@ -73,14 +72,14 @@ class AttemptLoop:
     _saver: Saver
     _watch: StateWatch
     _pace: Pace
-    _drain: Drain
+    _drain: GracePeriod
     _ending: AttemptEnd
     _backpressure: Backpressure
 
     def run(self, incarnation: int, ready: Callable[[], Image | None]) -> NoReturn:
         """
-        Run the attempt, starting with trainer `incarnation`. `ready` returns a checkpoint that need not be fetched, or
-        None.
+        Run the attempt, starting with trainer `incarnation`. `ready` returns a checkpoint that is already on this
+        instance, or None.
 
         Raises:
             PowerOff: always, with the reason.
@@ -90,9 +89,7 @@ class AttemptLoop:
             self._turn()
 
     def save_the_rest(self, goes_on: Callable[[], bool]) -> None:
-        """
-        Save the snapshots of an attempt that is over and whose trainer is gone. All letters except Saved are dropped.
-        """
+        """Save the snapshots of an attempt that has ended and has no trainer. Drop all letters except Saved."""
         self._saver.hurry()
         while goes_on() and not self._saver.idle:
             is_at_work = self._saver.at_work
@@ -144,13 +141,13 @@ class AttemptLoop:
 
     def _take(self, letter: Letter) -> None:
         match letter:
-            case Said() if letter.incarnation == self._trainer.number:
+            case TrainerMessage() if letter.incarnation == self._trainer.number:
                 self._training.hear(letter)
             case Exited() if letter.incarnation == self._trainer.number:
                 self._trainer.ended(letter)
                 self._saver.turn(hold=False, overdue=True)
             case Stranger(why=why):
-                self._context.note(f"turned away: {why}")
+                self._context.note(f"refused: {why}")
             case CameTooLate() if letter.incarnation == self._trainer.number:
                 self._trainer.another_came(letter)
             case NoticeHeard():
@@ -222,10 +219,7 @@ class AttemptLoop:
             self._ending.failed(Cause.SAVES_FAILED, letter.detail)
 
     def _abandoned(self) -> None:
-        """
-        Settle an abandoned snapshot. The next copy of a command's state is due at once; in a training a newer snapshot
-        follows by itself.
-        """
+        """Settle an abandoned snapshot. The next copy of a command's state is then due immediately."""
         snapshot = self._saver.settled()
         if snapshot is not None and snapshot.state is not None:
             self._pace.dropped()
@@ -235,12 +229,12 @@ class AttemptLoop:
         self._abandoned()
         if self._trainer.exited is not None:
             self._ending.without((name,), "not reached")
-        self._context.note(f"no checkpoint: {name} does not say whether it has files of the state that are not here")
+        self._context.note(f"no checkpoint: {name} does not report whether it has state files that are missing here")
 
     def _pause_if_refused(self) -> None:
         """
-        Pause a training whose newest snapshot the store refuses. A paused instance still bills, so give up after a
-        while. A drain ends the pause, because the last snapshot may still be saved.
+        Pause a training whose newest snapshot the store refuses. A paused instance still costs money, so give up after
+        ROOM_WITHIN_S. During a drain, do not pause, because the last snapshot may still be saved.
         """
         if not self._backpressure.goes_on:
             return

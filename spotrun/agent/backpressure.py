@@ -14,8 +14,8 @@ from spotrun.run.events import Entry
 
 class Backpressure:
     """
-    A period in which the store takes no writes: when this agent noticed it, and where it was reported. The first
-    checkpoint that is durable again ends the period.
+    A period in which the store refuses writes. It ends with the first checkpoint that is durable again. This object
+    records when the agent noticed the refusal, and where it was reported.
     """
 
     def __init__(self, context: AgentContext, journal: AttemptJournal) -> None:
@@ -31,7 +31,7 @@ class Backpressure:
 
     @property
     def is_too_long(self) -> bool:
-        """True if waiting longer would cost more than repeating the steps since the last checkpoint."""
+        """True if a longer wait would cost more than repeating the steps since the last checkpoint."""
         return self._since_s is not None and time.monotonic() - self._since_s >= ROOM_WITHIN_S
 
     @property
@@ -40,10 +40,7 @@ class Backpressure:
         return self._entry is not None and self._entry.done()
 
     def begins(self, detail: str, save: SaveRefused | None = None) -> None:
-        """
-        Report once that the store refuses writes: in the log, in the status object, and, if it refused a checkpoint
-        (`save`), in the ledger.
-        """
+        """Report once that the store refuses writes; in the ledger too, if it refused a checkpoint (`save`)."""
         if self._since_s is None:
             self._since_s, self.detail = time.monotonic(), detail
             self._context.status.facts["trouble"] = f"training pauses: {detail}"

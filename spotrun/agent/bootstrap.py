@@ -15,7 +15,7 @@ import sys
 import time
 
 CRASHES_MAX = 10
-"""Maximum crashes in a row. An agent that crashes on each start will never start."""
+"""Maximum crashes in a row: an agent that crashes on each start will never start."""
 STEADY_S = 300.0
 """System seconds after which a crash no longer counts as a crash on start."""
 PAUSE_S = 0.5
@@ -38,7 +38,7 @@ def main(command: list[str] | None = None) -> int:
 
 
 def run_agent(command: list[str]) -> int:
-    """Run the agent and return its exit code. It never outlives this process."""
+    """Run the agent and return its exit code. The kernel kills the agent if this process ends first."""
     parent = os.getpid()
 
     def die_with_parent() -> None:

@@ -1,11 +1,11 @@
 """
 The container in which the set-up and the trainers of this instance run, if the job names an image.
 
-    pull by digest, unless it is here -> start, with the instance's folder in it -> find its Python
+    pull by digest, unless the image is here -> start, with the instance's folder mounted -> find its Python
 
-The agent itself runs outside the container. A process that the agent starts inside is still the agent's child, but sees
-the container's files (spotrun/container/engine.py). So all rules for processes hold as they do without a container. A
-restarted agent makes a new container.
+The agent itself runs outside the container. A process that the agent starts in the container is still the agent's
+child, but sees the container's files (spotrun/container/engine.py). So the rules for processes are the same as without
+a container. A restarted agent makes a new container.
 """
 
 from __future__ import annotations
@@ -36,13 +36,11 @@ from spotrun.errors import SpotrunError
 from spotrun.spec.image import Image
 
 PAUSES_S = (2.0, 10.0, 30.0, 60.0)
-"""System seconds between two pulls."""
+"""System seconds between pulls."""
 PACKAGE = Path(spotrun.__file__).parent
 """The package, visible in the container at its own path, because trainers there import it (spotrun/autoload)."""
 TRACE = "SPOTRUN_TRACE"
-"""
-Variable that names the trace file of a rehearsal (spotrun/exactness/trace_file.py). The training writes that file.
-"""
+"""Variable that names the trace file of a rehearsal, which the training writes (spotrun/exactness/trace_file.py)."""
 FIND_PYTHON = "command -v python3 || command -v python"
 PASSED_ON = frozenset(
     {
@@ -52,7 +50,7 @@ PASSED_ON = frozenset(
     }
 )
 OURS = "SPOTRUN_"
-"""Prefix of spotrun's own variables; a container sees these as well."""
+"""Prefix of spotrun's own variables, which are passed into the container too."""
 IGNORED = ("/tmp", "/var/tmp", "/run", "/root/.cache", "/var/cache", "/dev", "/proc", "/sys")  # noqa: S108
 """Folders of a container that a set-up may change without effect on the training."""
 
@@ -66,20 +64,16 @@ class NoImageNow(SpotrunError):
 
 
 def name_of(context: AgentContext) -> str:
-    """
-    Return a container name that is unique to this instance and run. With it, a restarted agent finds the container that
-    the previous agent made.
-    """
+    """Return a container name unique to this instance and run, so that a restarted agent finds the container."""
     return f"spotrun-{context.assignment.run_uid}-{context.assignment.instance_id}"
 
 
 def start(context: AgentContext) -> None:
     """
-    Give the instance a new container.
+    Start a new container for the instance.
 
     Raises:
-        ImageUnusable
-        NoImageNow
+        ImageUnusable, NoImageNow
     """
     image = context.spec.image
     assert image is not None
@@ -101,10 +95,7 @@ def start(context: AgentContext) -> None:
 
 
 def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """
-    Return the mounts, as path to mode: only what a training needs from this machine. Each path is the same inside and
-    outside.
-    """
+    """Return the mounts, as path to mode: only what a training needs. Paths are the same inside and outside."""
     mounts = {str(folder): "rw"}
     if trace := environment.get(TRACE):
         mounts[str(Path(trace).parent)] = "rw"
@@ -114,10 +105,7 @@ def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict
 
 
 def variables(container: Container, inherited: Mapping[str, str]) -> dict[str, str]:
-    """
-    Return the variables of a process in the container: the image's own, and those of `inherited` that concern the run
-    and the machine.
-    """
+    """Return the variables of a process in the container: the image's, and those of the run and the machine."""
     passed = {name: value for name, value in inherited.items() if name in PASSED_ON or name.startswith(OURS)}
     return {**container.variables, **passed}
 
@@ -144,17 +132,14 @@ def make_environment(container: Container, folder: Path) -> None:
     """
     done = _run(container, [python_in(container), "-I", str(PACKAGE / "agent" / "machine" / "layer.py"), str(folder)])
     if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise ImageUnusable(
-            f"the image's Python makes no environment: {reason}", hint="install its venv and pip in the image"
+            f"the image's Python cannot make an environment: {reason}", hint="install its venv and pip in the image"
         )
 
 
 class ContainerEffects:
-    """
-    A record of the changed files in a container. `since` returns the paths that have changed after it was made. See
-    SideEffects.
-    """
+    """Records the changed files of a container; `since` returns the paths that have changed after this."""
 
     def __init__(self, container: Container) -> None:
         self._container = container
@@ -185,7 +170,7 @@ def _run(container: Container, command: list[str]) -> subprocess.CompletedProces
 
 
 def _engine() -> Engine:
-    """Return this machine's container engine. Its daemon may still be starting, so try several times."""
+    """Return this machine's container engine. Try several times, because its daemon may still be starting."""
     for pause_s in PAUSES_S:
         try:
             return find_engine()
@@ -218,10 +203,7 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
 
 
 def _pull_once(context: AgentContext, engine: Engine, image: Image) -> None:
-    """
-    Pull the image once. If that fails, look the image up in its registry, whose error message is shorter than the
-    engine's.
-    """
+    """Pull the image once. If that fails, query its registry, whose error message is shorter than the engine's."""
     login = login_to(image, context.spec.envs, context.secrets.values, cloud_behind(image.host))
     try:
         engine.pull(image, login)

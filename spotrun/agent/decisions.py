@@ -17,8 +17,8 @@ from spotrun.units import count_of
 HANG_STEPS = 10
 HANG_OUTSIDE_FACTOR = 3
 """
-Factor on the limit before the first step and after fit(). The first step may compile, fill caches and start workers; a
-script may download before fit() and export after it.
+Factor on the hang limit before the first step and after fit(). The first step may compile, fill caches and start
+workers; a script may download before fit() and export after it.
 """
 
 STANDBY_GRACE_S = 30.0
@@ -26,8 +26,8 @@ DRAIN_WINDOW_S = 120.0
 STANDBY_MAX_S = 1800.0
 
 
-class Standing(Enum):
-    """The next act of an agent that has just read the ledger."""
+class AgentAction(Enum):
+    """The next action of an agent, decided from the ledger."""
 
     START = auto()
     STAND_BY = auto()
@@ -35,34 +35,31 @@ class Standing(Enum):
     LEAVE = auto()
 
 
-def standing(state: RunState, launch_number: int) -> Standing:
+def standing(state: RunState, launch_number: int) -> AgentAction:
     """
-    Return the agent's next act (protocol 12).
+    Return the agent's next action (protocol 12).
 
     An agent may start only if the run has not ended, its launch is open, and no newer launch has started.
     """
     launch = state.launches.get(launch_number)
     if launch is None or state.terminal is not None:
-        return Standing.LEAVE
+        return AgentAction.LEAVE
     if launch.attempt is not None:
-        return Standing.CONTINUE if state.current_attempt == launch.attempt else Standing.LEAVE
+        return AgentAction.CONTINUE if state.current_attempt == launch.attempt else AgentAction.LEAVE
     newest_started = max((other.number for other in state.launches.values() if other.attempt is not None), default=-1)
     if not launch.pending or launch.condemned is not None or launch_number < newest_started:
-        return Standing.LEAVE
-    return Standing.START if state.current is None else Standing.STAND_BY
+        return AgentAction.LEAVE
+    return AgentAction.START if state.current is None else AgentAction.STAND_BY
 
 
 def is_fenced(state: RunState, attempt: int) -> bool:
-    """Return True if the run goes on elsewhere, or has ended."""
+    """Return True if `attempt` is not the current attempt any more, or the run has ended."""
     return state.terminal is not None or state.current_attempt != attempt
 
 
 @dataclass(frozen=True)
-class Leaving:
-    """
-    The moment (`seen_s`, in the standby's own monotonic run time) at which a standby read that its predecessor leaves
-    within `window_s`.
-    """
+class PredecessorLeaving:
+    """A predecessor that leaves within `window_s`. The standby read this at `seen_s`, in its monotonic run time."""
 
     seen_s: float
     window_s: float
@@ -70,8 +67,8 @@ class Leaving:
 
 def leaving_window_s(state: RunState) -> float | None:
     """
-    Return the seconds in which the current attempt leaves: from its notice to the deadline, or DRAIN_WINDOW_S if it
-    leaves without one. None if no attempt is leaving.
+    Return how many seconds the current attempt has for leaving: from its notice to the deadline, or DRAIN_WINDOW_S if
+    it leaves without a notice. None if it is not leaving.
     """
     current = state.current
     if current is None:
@@ -82,29 +79,34 @@ def leaving_window_s(state: RunState) -> float | None:
 
 
 def standby_verdict(
-    state: RunState, launch: int, leaving: Leaving | None, began_s: float, now_s: float, max_s: float = STANDBY_MAX_S
-) -> Standing:
+    state: RunState,
+    launch: int,
+    leaving: PredecessorLeaving | None,
+    began_s: float,
+    now_s: float,
+    max_s: float = STANDBY_MAX_S,
+) -> AgentAction:
     """
-    Return the next act of a standby (protocol 13): START to take over, STAND_BY to wait on.
+    Return the next action of a standby (protocol 13): START to take over, STAND_BY to keep waiting.
 
     The standby takes over as soon as the ledger has the predecessor's last entry, or the record of its end. Without
     such an entry:
-    - If the predecessor has a notice or has to drain, the standby takes over 30 s after the end of the notice window,
+    The standby takes over as soon as the ledger has the predecessor's last entry, or an entry about its end. Without
       on its own clock.
     - Otherwise it never takes over, and leaves after `max_s`.
     """
     now = standing(state, launch)
-    if now is not Standing.STAND_BY:
+    if now is not AgentAction.STAND_BY:
         return now
     if leaving is not None:
-        return Standing.START if now_s - leaving.seen_s >= leaving.window_s + STANDBY_GRACE_S else Standing.STAND_BY
-    return Standing.LEAVE if now_s - began_s >= max_s else Standing.STAND_BY
+        return (
+            AgentAction.START if now_s - leaving.seen_s >= leaving.window_s + STANDBY_GRACE_S else AgentAction.STAND_BY
+        )
+    return AgentAction.LEAVE if now_s - began_s >= max_s else AgentAction.STAND_BY
 
 
 FAILED = 1
-"""
-Exit code recorded for a trainer that was killed because its command began a second training after the first had failed.
-"""
+"""Exit code recorded for a trainer that was killed because its command trained again after a failed training."""
 
 
 def exit_cause(exit_code: int, *, hung: bool) -> Cause:
@@ -154,9 +156,9 @@ def _signal_name(number: int) -> str:
 
 def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return why no other trainer is started after `exited`; None to start one. `state` includes `exited` already.
+    Return why no other trainer is started after `exited`, which `state` includes already; None to start one.
 
-    A script that fails twice at the same step fails there a third time (promise I7).
+    A script that fails twice at the same step will fail there a third time (promise I7).
     """
     if exited.cause is Cause.USER_ERROR and _failed_before(state, exited):
         return f"it failed twice at step {exited.step}"
@@ -178,22 +180,23 @@ def _failed_before(state: RunState, exited: TrainerExited) -> bool:
 
 def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool) -> bool:
     """
-    Return True if the agent should try to make a final snapshot durable in the `left_s` that are left.
+    Return True if the agent should try to make a final snapshot durable in the remaining `left_s`.
 
-    `save_s` is the duration of a save, None if none was measured. An upload in flight is given up for a final snapshot
-    only if `left_s` is enough to save one. If nothing is being uploaded, a try costs nothing. It may succeed even if
-    `left_s` is less than `save_s`: earlier saves gave way to training, so the last save may be many times as fast.
+    `save_s` is the duration of a save; None if none was measured. An upload in flight is cancelled for a final snapshot
+    only if a save fits into `left_s`. If nothing is being uploaded, a try costs nothing, and may succeed even if
+    `left_s` is less than `save_s`: earlier saves yielded to training, so the last save may be many times as fast.
     """
     return not uploading or save_s is None or save_s <= left_s
 
 
 def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *, training: bool) -> float:
     """
-    Return the run time without a sign of life after which a trainer counts as hung (failures.md R13).
+    Return the seconds of run time without a sign of life after which a trainer counts as hung (failures.md R13):
 
-        max(10 median steps, policy.hang_after, floor)      three times that before its first progress and after fit()
+        max(10 median steps, policy.hang_after, floor)
 
-    `floor_s` is 30 s of system time, because a busy machine is slow at any speed of run time.
+    Before the first progress and after fit(), the limit is three times as long. `floor_s` is 30 s of system time,
+    because a busy machine is slow at any speed of run time.
     """
     limit_s = max(HANG_STEPS * (step_s or 0.0), hang_after.total_seconds(), floor_s)
     return limit_s if training else HANG_OUTSIDE_FACTOR * limit_s
@@ -204,8 +207,8 @@ class SnapshotFacts:
     """
     Facts that decide about the next snapshot; run time in seconds.
 
-    `since_commit_s` is the age of the run's newest commit, None if the run has none. `since_snapshot_s` is the age of
-    this trainer's newest snapshot, None before its first. `interval_s` is None if the trainer itself counts the steps
+    `since_commit_s` is the age of the run's newest commit; None if the run has none. `since_snapshot_s` is the age of
+    this trainer's newest snapshot; None before its first. `interval_s` is None if the trainer itself counts the steps
     to its next snapshot.
     """
 
@@ -217,10 +220,7 @@ class SnapshotFacts:
 
 
 def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
-    """
-    Return why to take a snapshot now, or None. A trainer's first snapshot comes early, as a fast proof that saving
-    works.
-    """
+    """Return why to take a snapshot now, or None. A trainer's first snapshot is early, to prove that saving works."""
     if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
         return None
     if facts.rebalance:
@@ -236,9 +236,10 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 
 class HeldSnapshot(NamedTuple):
     """
-    A snapshot that waits another `left_s` because the newest commit is too recent. Since the snapshot, the training has
-    done `steps` steps of `step_s` each, and has been silent for `silent_s`. The training takes a snapshot every
-    `every_steps` steps; None if it does not count steps.
+    A snapshot that must wait another `left_s`, because the newest commit is too recent.
+
+    Since the snapshot, the training has done `steps` steps of `step_s` each, and has reported nothing for `silent_s`.
+    It takes a snapshot every `every_steps` steps; None if it does not count steps.
     """
 
     left_s: float
@@ -250,14 +251,16 @@ class HeldSnapshot(NamedTuple):
 
 
 LATE_STEPS = 3
-"""A training that is silent for the time of this many steps counts as standing still."""
+"""A training that reports nothing for the time of this many steps counts as standing still."""
 
 
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
-    Return True if a newer snapshot is to replace this snapshot: the newer snapshot is due, and will be taken before a
-    commit is allowed again (unless a validation takes longer). The caller calls this every `turn_s`. A training that
-    stands still may never do its next step, so its snapshot is kept.
+    Return True if this snapshot is dropped for a newer one: the newer snapshot is due, and will be taken before a
+    commit is allowed again (unless a validation takes longer).
+
+    A training that stands still may never do its next step, so its snapshot is kept. The caller calls this every
+    `turn_s`.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False
@@ -282,9 +285,7 @@ class StateChoice(Enum):
 
 
 def failures_in_a_row(state: RunState) -> int:
-    """
-    Return how often a command has failed by itself since the newest checkpoint was made, or since the run was opened.
-    """
+    """Return how often a command has failed on its own since the newest checkpoint, or since the run was opened."""
     trainers = [(attempt.number, each) for attempt in state.attempts.values() for each in attempt.trainers]
     order = {(attempt, each.incarnation): at for at, (attempt, each) in enumerate(trainers)}
     made = [order.get((commit.event.attempt, commit.event.incarnation), 0) for commit in state.commits]
@@ -308,9 +309,10 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
 
 def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return why no other command is started after `exited`; None to start one. Like `why_give_up`, but for a command
-    whose state is kept. Two failures without a checkpoint in between count as failures at the same step. The next
-    command starts from other files, if there are any, and may get further.
+    Return why no other command is started after `exited`; None to start one. For a command whose state is kept.
+
+    Two failures without a checkpoint in between count as failures at the same step. But the next command starts from
+    other files, if there are any, and may get further than the failed one.
     """
     failures, kept = failures_in_a_row(state), len(state.restore_candidates())
     if exited.cause is Cause.USER_ERROR and failures > min(kept, 2) + 1:
@@ -323,7 +325,7 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
 def leaving_s(state: RunState, commit_s: float | None) -> float | None:
     """
     Return the seconds from SIGTERM until the command's state is durable: the longest time that a command took to end,
-    plus the duration of a save in this attempt, or in an earlier one. None if either was never measured.
+    plus the duration of a save (of this attempt if measured, else of earlier ones). None if either was never measured.
     """
     commits = [commit.event for commit in state.commits if not commit.event.has_image]
     ends = [event.stall_s for event in commits if event.final and event.stall_s > 0]
@@ -332,8 +334,5 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 
 def is_restless(since_s: float, interval_s: float) -> bool:
-    """
-    Return True if the agent should report that the state never comes to rest: its checkpoint has been due for
-    `since_s`.
-    """
+    """Return True if the agent should report a restless state: its checkpoint has been due for `since_s`."""
     return since_s >= RESTLESS_INTERVALS * interval_s

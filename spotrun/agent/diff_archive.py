@@ -33,9 +33,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(root: Path, folders: Sequence[str]) -> dict[str, Stamp]:
-    """
-    Return the stamp of each file, link and folder below `folders` of `root`, keyed by its path relative to `root`.
-    """
+    """Return the stamp of each file, link and folder below `folders` of `root`, keyed by its path under `root`."""
     found = {}
     for path, facts in (each for name in folders for each in tree(str(root), name)):
         if isinstance(facts, OSError):
@@ -53,7 +51,7 @@ def between(root: Path, before: dict[str, Stamp], after: dict[str, Stamp]) -> Di
 
 
 def pack(diff: Diff, archive: Path) -> None:
-    """Write the changes into an uncompressed tar file: an upload to the bucket is faster than a compressor."""
+    """Write the changes into a tar file, uncompressed because an upload to the bucket is faster than a compressor."""
     root = Path(diff.made_in)
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
         facts = msgspec.json.encode(msgspec.structs.replace(diff, written=()))
@@ -87,11 +85,11 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
 
 def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Diff:
     """
-    Repeat the packed change in `folders` of `root`.
+    Repeat the packed changes in `folders` of `root`.
 
     Raises:
         SetupUnusable: the archive was not made by `pack`.
-        SpotrunError: this machine cannot write the files. After either error the folders may be half changed.
+        SpotrunError: this machine cannot write the files. After either error, part of the changes may be applied.
     """
     try:
         with tarfile.open(archive, "r:") as tar:
@@ -121,7 +119,7 @@ def _facts(tar: tarfile.TarFile) -> Diff:
 def _inside(root: Path, name: str, folders: Sequence[str]) -> Path:
     parts = PurePosixPath(name).parts
     if len(parts) < 2 or parts[0] not in folders or ".." in parts:
-        raise SetupUnusable(f"it holds {name!r}, which is not the run's own")
+        raise SetupUnusable(f"it holds {name!r}, which does not belong to the run")
     target = root / name
     if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(root)):
         raise SetupUnusable(f"it would write {name!r} through a link that leads elsewhere")

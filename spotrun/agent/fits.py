@@ -1,8 +1,8 @@
 """
 Computes how each fit() of a trainer starts, if its script calls fit() several times.
 
-A new trainer repeats the script from its start. A fit() that an earlier trainer completed starts from its own last
-checkpoint and does no step. The fit() that was interrupted resumes from the newest checkpoint. Later ones start fresh.
+A new trainer repeats the script from its start. Each fit() that an earlier trainer completed starts from its own final
+checkpoint and does no step. The interrupted fit() resumes from the newest checkpoint. The later ones start fresh.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ PutFiles: TypeAlias = Callable[[Sequence[str], int], str]
 
 
 class Start(NamedTuple):
-    """
-    The start of a fit(): the message to the trainer, the image that goes with it, and the function that restores its
-    files.
-    """
+    """The start of a fit(): the message to the trainer, its image, and the function that restores its files."""
 
     resume: Resume
     image: Image | None = None
@@ -58,7 +55,7 @@ def told_to_trainer(context: AgentContext, image: Image | None) -> Resume:
 
 
 def afresh_after(context: AgentContext, last: Commit) -> Start:
-    """Return the start of the fit() that follows the fit() with the final commit `last`."""
+    """Return the start of the fit() after the fit() whose final commit is `last`."""
     event = last.event
     told = told_to_trainer(context, None)
     return Start(replace(told, epoch=event.epoch, step=event.step, fit=event.fit + 1))
@@ -84,7 +81,7 @@ def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     except BaseException as error:
         close(images)
         if isinstance(error, OSError):
-            raise SpotrunError(f"what an earlier fit() has ended with cannot be kept: {error.strerror}") from error
+            raise SpotrunError(f"the final state of an earlier fit() cannot be kept: {error.strerror}") from error
         raise
     return tuple(images)
 
@@ -97,7 +94,7 @@ def close(images: Sequence[Image]) -> None:
 def start_at_end(context: AgentContext, image: Image, files: CommitFiles) -> Start:
     """
     Return the start of a fit() that an earlier trainer completed with `image`. Its files are fetched only when they are
-    put back, because most of them are in the work folder by then.
+    put back, because most of them are in the work folder then.
     """
 
     def put(opened: Sequence[str], attempt: int) -> str:

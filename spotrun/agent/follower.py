@@ -1,9 +1,9 @@
 """
 Runs a gang member that is not the lead. Its trainers begin and end according to the ledger (protocol 38).
 
-The lead's agent restores, saves and judges. This agent starts the trainer of incarnation i once the ledger has its
-rendezvous. It ends that trainer when the ledger has the next incarnation or the attempt's end, and reports how the
-trainer ended.
+The lead's agent restores, saves, and decides what follows an end. This agent starts the trainer of incarnation i when
+the ledger has the rendezvous of i. It ends that trainer when the ledger has the next incarnation or the end of the
+attempt, and reports how the trainer ended.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from spotrun.units import count_of
 TURN_S = 0.1
 """Maximum system seconds for which the loop waits for a letter."""
 ENDS_BY_ITSELF_WITHIN_S = 30.0
-"""Maximum system seconds for the script to end by itself, once the run is complete."""
+"""Maximum system seconds for the script to end on its own after the run has completed."""
 REASON_MAX = 500
 
 
 class Follower:
-    """This member's part of one attempt."""
+    """Runs this member's trainers in one attempt."""
 
     def __init__(self, context: AgentContext, attempt: Attempt) -> None:
         self._context = context
@@ -67,10 +67,10 @@ class Follower:
 
     def run(self) -> NoReturn:
         """
-        Follow the attempt until it is over.
+        Follow the attempt until it ends.
 
         Raises:
-            PowerOff: the attempt is over, or this agent may not go on.
+            PowerOff: the attempt has ended, or this agent may not continue.
         """
         self._context.status.change(phase="restore", attempt=self._number)
         self._reach.start()
@@ -123,8 +123,8 @@ class Follower:
 
     def _put_files(self, number: int | None) -> str:
         """
-        Restore the work folder for commit `number`: a command's state as on the lead, everything else as uploaded.
-        Return how the stored commit is damaged; an empty text if it is whole.
+        Restore the work folder for commit `number`: a command's state as on the lead, all other files as uploaded.
+        Return how the stored commit is damaged; "" if it is intact.
 
         Raises:
             PowerOff: the files cannot be restored here. The attempt has ended with the reason.
@@ -157,7 +157,7 @@ class Follower:
             self._told_of_files = True
             others = f" and {count_of(len(written) - 1, 'other file')}" if len(written) > 1 else ""
             what = f"{written[0]}{others} of this member"
-            self._context.note(f"{what}: in no checkpoint and nowhere stored, as only the lead's are. Let rank 0 write")
+            self._context.note(f"{what}: in no checkpoint and not stored, unlike the lead's files. Let rank 0 write")
 
     def _hear(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -181,8 +181,8 @@ class Follower:
 
     def _ended(self, exited: Exited) -> None:
         """
-        Report the end of this trainer to the lead, which decides what follows. This trainer's error may have ended all
-        others.
+        Report the end of this trainer to the lead, which decides what follows: the error of this trainer may be the
+        reason for which all others ended.
         """
         assert self._trainer is not None
         cause = decisions.exit_cause(exited.exit_code, hung=False)

@@ -1,9 +1,9 @@
 """
-Compares the state of a gang's command on all of its members before the files of the lead become a checkpoint.
+Compares the state of a gang's command on all members before the lead's files become a checkpoint.
 
 A checkpoint has the lead's files, and every member starts from them. So the lead makes no checkpoint while another
 member has written a file that the lead lacks or has with other content: a part of the training would be missing. The
-lead asks in its status object, and the other members answer in theirs.
+lead's status object has the question, and the other members' status objects have their answers.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from spotrun.units import count_of
 LOOKS_EVERY_S = 2.0
 """Run seconds between two reads of another member's status."""
 LOOKS_EVERY_MIN_S = 0.2
-"""The same in system time."""
+"""Minimum system seconds between two reads."""
 RESTS = 3
-"""Number of rests after which the checkpoint is refused, if another member still has a file that the lead lacks."""
+"""Number of rests after which the checkpoint is refused if another member still has a file that the lead lacks."""
 RESTS_MAX = 120
-"""The same, if the lead's state or the other member's file does not come to rest."""
+"""Number of rests after which it is refused if the lead's state or the other member's file never comes to rest."""
 READS_WITHIN_S = 10.0
-"""Maximum system seconds to wait for a store fault to pass. The lead keeps asking meanwhile."""
+"""Maximum system seconds to wait for a store fault to pass. The lead's question stays meanwhile."""
 NAMED_MAX = 5
 """Maximum paths in an answer."""
 PATH_MAX = 300
@@ -53,11 +53,11 @@ PATH_MAX = 300
 
 
 class StateUnlike(Exception):
-    """No checkpoint of the state can be made, because another member has state files that the lead lacks."""
+    """No checkpoint of the state can be made: another member has state files that the lead lacks."""
 
 
 class MemberSilent(Exception):
-    """A member does not answer whether it has files of the state."""
+    """A member does not answer whether it has state files that the lead lacks."""
 
     def __init__(self, name: MemberName) -> None:
         super().__init__(str(name))
@@ -65,7 +65,7 @@ class MemberSilent(Exception):
 
 
 class Verdict(Enum):
-    """The lead's next act on a copy of its state."""
+    """The lead's next action on a copy of its state."""
 
     COMMIT = auto()
     WAIT = auto()
@@ -74,9 +74,7 @@ class Verdict(Enum):
 
 
 class MemberAnswer(NamedTuple):
-    """
-    A member's answer, None before it comes. `failed`: the member's trainer has ended with an error, or never began.
-    """
+    """A member's answer; None if it has not come. `failed`: the member's trainer failed, or never began."""
 
     answer: StateAnswer | None
     failed: bool = False
@@ -88,9 +86,9 @@ class MemberAnswer(NamedTuple):
 
 class Asking(NamedTuple):
     """
-    Progress of the lead's question about a copy of its state: how long the lead has asked, and how long its state has
-    rested. `renewed`: at a path that another member named, the lead's file has changed since the copy. `ended`: the
-    lead's command has ended, so a `final` copy follows, or is this one.
+    Progress of the lead's question about a copy of its state, `asked_s` after the question was put. The lead's state
+    has been at rest for `rested_s`. `renewed`: at a path that another member named, the lead's file has changed since
+    the copy. `ended`: the lead's command has ended, so a `final` copy follows, or this is the final copy.
     """
 
     asked_s: float
@@ -104,9 +102,9 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
     """
     Decide on a copy of the lead's state from the other members' answers.
 
-    Members do not write at the same moment, nor equally fast. So a file that only another member has counts once the
-    file is at rest, and the lead's state has rested for a while without it. A member whose command was ended in the
-    middle of its work cannot answer about its files.
+    Members do not write at the same moment or equally fast. So a file that only another member has counts only when
+    that file is at rest, and the lead's state has been at rest without it for a while. A member whose command was ended
+    in the middle of its work cannot answer about its files.
     """
     open_ones = [each for each in heard if not each.agrees]
     unlike = [each.answer for each in open_ones if each.answer is not None]
@@ -124,10 +122,7 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
 
 
 class OthersState:
-    """
-    The members that the lead asks about their files. Used by the thread that saves. `runs` returns True while the
-    lead's command runs.
-    """
+    """Compares the states, in the thread that saves. `runs` returns True while the lead's command runs."""
 
     def __init__(self, context: AgentContext, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
         self._context = context
@@ -137,10 +132,10 @@ class OthersState:
 
     def compare(self, snapshot: Snapshot, files: CommittedFiles, frozen: Frozen, control: UploadControl) -> None:
         """
-        Return once each other member has answered that its state files are all in `files`, the list of this snapshot.
+        Return when each other member has answered that all its state files are in `files`, the list of this snapshot.
 
         Raises:
-            StateUnlike: a member has another file, and the lead's state rests without it.
+            StateUnlike: a member has another file, and the lead's state is at rest without it.
             Abandoned: this copy is out of date, or no longer needed.
             MemberSilent: a member does not answer.
         """
@@ -212,16 +207,13 @@ class OthersState:
         lead = "another one of that name" if there else "no such file"
         return (
             f"{name} has written {path}{others} into the state, and the lead of the gang has {lead}: a checkpoint of a "
-            "state has the files of the lead alone; try: let rank 0 write all of it, as each member begins with its "
-            f'files; or say that it is not state: train: {{state: […, "!{path}"]}}'
+            "state has only the lead's files; try: let rank 0 write all of them, because each member starts from them; "
+            f'or exclude it from the state: train: {{state: […, "!{path}"]}}'
         )
 
 
 def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
-    """
-    Return the member's answer to `asked`, from its status. The end of an earlier trainer does not count as a failure of
-    the present trainer.
-    """
+    """Return the member's answer to `asked`. The end of an earlier trainer does not count as a failure of this one."""
     if status is None:
         return MemberAnswer(None)
     answer, trainer = status.state_answer, status.trainer
@@ -234,14 +226,14 @@ def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
 
 
 class StateAtStart(NamedTuple):
-    """This member's newest trainer, and the state that it started from."""
+    """This member's newest trainer, and the state files that the trainer started from."""
 
     incarnation: int
     survey: Survey
 
 
 class AnswersLead:
-    """Thread of another member that answers the lead about the files that its own trainer has written."""
+    """Thread of another member: answers the lead about the files that this member's trainer has written."""
 
     def __init__(self, context: AgentContext, attempt: int, lead: MemberName) -> None:
         self._context = context
@@ -264,13 +256,11 @@ class AnswersLead:
         self._context.status.facts["state_answer"] = None
 
     def begins(self, incarnation: int) -> None:
-        """
-        Treat the state files in the work folder as the lead's: the trainer `incarnation` is about to start from them.
-        """
+        """Treat the present state files as the lead's, because trainer `incarnation` is about to start from them."""
         self._begun = StateAtStart(incarnation, self._survey())
 
     def rest(self) -> None:
-        """Answer nothing until `begins`."""
+        """Give no answer until `begins`."""
         self._begun = None
 
     def _work(self) -> None:
@@ -299,13 +289,13 @@ class AnswersLead:
             self._context.heartbeat.beat_now()
 
     def _listing(self, asked: StateAsked) -> Listing:
-        """Read the list that the lead asks about from the store. The ledger will name it only if all members agree."""
+        """Read the list in question from the store. The ledger will name it only if all members agree."""
         if asked.key not in self._listings:
             self._listings = {asked.key: listing_at(self._context.store, asked.key, asked.blake3, READS_WITHIN_S)}
         return self._listings[asked.key]
 
     def _rest(self, unlike: Mapping[str, FileVersion | LinkTo]) -> bool:
-        """Return True if the files `unlike` have been unchanged for a rest, and no process has one open for writing."""
+        """Return True if the files `unlike` have not changed for a rest, and no process has any open for writing."""
         now_s = time.monotonic()
         if unlike != self._unlike:
             self._unlike, self._changed_s = unlike, now_s
@@ -324,9 +314,7 @@ class AnswersLead:
         return {**unlike, **linked}
 
     def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
-        """
-        Return True if the file at `path` is as it is listed. It is read only if the file or its entry has changed.
-        """
+        """Return True if the file at `path` is as listed. Read it only if the file or its entry has changed."""
         if listed is None or listed.size_bytes != stamp.size_bytes:
             return False
         known = self._compared.get(path)

@@ -1,8 +1,8 @@
 """
-Watches the other members of a gang for the lead, while the lead's trainer runs and after its end.
+Watches the other members of a gang for the lead, while the lead's trainer runs and after it has ended.
 
 If one rank leaves a collective call, the call waits forever on all other ranks, or fails there. So the end of one
-trainer ends the trainers of all members, and the first to end has the reason.
+trainer ends the trainers of all members, and the first of these ends has the reason.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from spotrun.run.reasons import lost_a_peer
 
 STANDS_STILL_S = 15.0
 """
-Run seconds without a step after which a silent member counts as missing; five steps' time if that is longer (protocol
-44).
+Run seconds without a step after which a silent member counts as missing (protocol 44), or the time of five steps if
+that is longer.
 """
 STANDS_STILL_STEPS = 5
 
 
 class Missing(NamedTuple):
-    """Members without which an attempt cannot go on."""
+    """The members because of which an attempt cannot continue, and the reason."""
 
     names: tuple[MemberName, ...]
     why: str
@@ -66,15 +66,15 @@ class GangWatch:
         self._reach.close()
 
     def begins(self) -> None:
-        """Note that another trainer has begun."""
+        """Start to watch the next trainer."""
         self._began_s, self._exited_s, self._ended_for = self._clock.monotonic(), None, None
         self._others.begins()
         self._reach.begins()
 
     def missing(self, trainer: Trainer, step_s: float | None) -> Missing | None:
         """
-        Return the members without which the attempt cannot go on, or None. They have not begun their trainers in time,
-        or are not reached while this trainer makes no progress.
+        Return the members because of which the attempt cannot continue; None if there are none. Either they have not
+        begun their trainers in time, or they are not reached while this trainer makes no progress.
         """
         now_s = self._clock.monotonic()
         late = missing_at_start(self._others.seen, self._attempt, trainer.number, now_s - self._began_s, self._scale)
@@ -91,9 +91,8 @@ class GangWatch:
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        Return the first other trainer that has ended with an error, if this trainer should have ended because of that
-        error and has not. The caller then ends this trainer. A trainer that ended well has done its part and does not
-        count.
+        Return the first other trainer that failed, if this trainer should have ended because of that failure and has
+        not. The caller then ends this trainer. A trainer that ended well does not count.
         """
         ended = self._failed(trainer)
         if not ended:
@@ -104,10 +103,7 @@ class GangWatch:
         return self._ended_for
 
     def knows_why(self, trainer: Trainer, reason: str) -> bool:
-        """
-        Return True if enough is known about the other members to judge why this trainer has ended. `reason` is the
-        reason that this trainer gave.
-        """
+        """Return True if enough is known about the other members to judge this trainer's end and its `reason`."""
         now_s = self._clock.monotonic()
         if self._exited_s is None:
             self._exited_s = now_s
@@ -119,7 +115,7 @@ class GangWatch:
         return known or bool(self._cut_off())
 
     def reason_of_other(self, exited: Exited, trainer: Trainer, reason: str) -> EndedTrainer | None:
-        """Return the other trainer whose error has ended all trainers; None if it was this trainer's own error."""
+        """Return the other trainer whose error ended all trainers; None if it was this trainer's own error."""
         failed = self._failed(trainer)
         if self._ended_for is not None:
             return has_the_reason(failed)
@@ -128,7 +124,6 @@ class GangWatch:
         return None if first is own else first
 
     def _cut_off(self) -> tuple[MemberName, ...]:
-        """Return the members to leave out so that all remaining ones reach one another."""
         told = {name: seen.status.unreached if seen.status else () for name, seen in self._others.seen.items()}
         return cut_off_members(told | {self._name: self._reach.unreached}, self._name)
 

@@ -23,35 +23,29 @@ from spotrun.run.state import RunState
 NOTICE_MARGIN_S = 0.3
 """System seconds that a busy machine may lose to scheduling."""
 LAST_WORD_S = 1.0
-"""
-How long before the deadline, in run seconds, the agent gives up on a final snapshot that is not durable yet, and
-records that.
-"""
+"""Run seconds before the deadline in which the agent gives up a final snapshot and records that."""
 LAST_WORD_MIN_S = 0.3
-"""The same in system time: on a busy machine the write itself may have to wait for the processor."""
+"""The minimum in system seconds: on a busy machine, the write itself may have to wait for the processor."""
 DRAIN_WITHIN_S = 120.0
 """Maximum run seconds of a drain without a deadline."""
 DRAIN_WITHIN_MIN_S = 60.0
-"""The same in system time: a step or a validation cannot be hurried."""
+"""The minimum in system seconds: a step or a validation cannot be hurried."""
 TERMINATED_WITHIN_S = 30.0
 """
-Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm, for a command without spotrun checkpoints. Some
-commands save by themselves after SIGTERM. SIGTERM comes as late as this allows, because until then the command may
-still complete.
+Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm, for a command without spotrun checkpoints, which
+may save on its own after SIGTERM. SIGTERM is sent as late as this allows, because the command may still complete.
 """
 FILES_S = 10.0
-"""
-Run seconds between SIGKILL and the deadline, to store the files of the command; at most a sixth of a short notice.
-"""
+"""Run seconds between SIGKILL and the deadline, to store the command's files; at most a sixth of a short notice."""
 TERMINATED_WITHIN_MIN_S = 5.0
-"""The same as TERMINATED_WITHIN_S in system time, without a deadline."""
+"""The minimum of TERMINATED_WITHIN_S in system seconds, for a drain without a deadline."""
 
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Share of a notice, at its end, that is reserved for an upload in flight, unless the upload is cancelled for a final
-snapshot. The upload has priority from the notice on. If it is done earlier, there may be time for a final snapshot
-after all.
+Share of a notice, at its end, that is reserved for an upload in flight, unless that upload is cancelled for a final
+snapshot. The upload has priority as soon as the notice comes. If it ends earlier, there may still be time for a final
+snapshot.
 """
 
 
@@ -65,30 +59,24 @@ class Stage(Enum):
 class Times(Protocol):
     """The moments at which a training or a command has to stop, in monotonic run seconds."""
 
-    def leave_s(self, drain: Drain) -> float:
+    def leave_s(self, drain: GracePeriod) -> float:
         """Return when training has to stop to meet the deadline."""
         ...
 
-    def give_up_s(self, drain: Drain) -> float:
-        """
-        Return when the agent kills the process if it has not ended by itself: before the deadline, or some time after a
-        drain began.
-        """
+    def give_up_s(self, drain: GracePeriod) -> float:
+        """Return when a process that has not ended is killed: before the deadline, or some time after a drain began."""
         ...
 
     def too_short(self, left_s: float) -> str:
-        """
-        Return why there is no time for a final snapshot in the `left_s` that are left. Empty if there is, or if this
-        kind of trainer takes none.
-        """
+        """Return why a final snapshot does not fit into `left_s`; "" if it fits, or if none will be taken."""
         ...
 
 
 @dataclass
-class Drain:
+class GracePeriod:
     """
-    The planned end of an attempt; this class does not act. `deadline_s` is the moment at which the time is over, and
-    `draining_s` the moment at which the drain began, both in monotonic run time.
+    The planned end of an attempt, without any action. `deadline_s` is when the attempt's time ends, and `draining_s`
+    when the drain began, both in monotonic run time.
     """
 
     clock: Clock
@@ -106,7 +94,7 @@ class Drain:
         self.reason, self.cause = self.reason or "interruption notice", Cause.INTERRUPTED
 
     def read(self, state: RunState, attempt: int) -> None:
-        """Read the ledger's orders for this attempt."""
+        """Read from the ledger whether a user or a runner ends this attempt."""
         mine = state.attempts.get(attempt)
         if self.at_once or mine is None:
             return
@@ -131,13 +119,12 @@ class Drain:
         return Stage.DRAINING if now_s >= times.leave_s(self) else Stage.NOTICED
 
     def begin(self, times: Times) -> None:
-        """Begin to drain."""
         self.draining_s = self.clock.monotonic()
         if self.deadline_s is not None:
             self.too_short = times.too_short(max(0.0, times.give_up_s(self) - self.draining_s))
 
     def until_next_s(self, times: Times) -> float:
-        """Return the system seconds until the stage may change by itself."""
+        """Return the system seconds until the stage may change because of the time."""
         if self.deadline_s is None and self.draining_s is None:
             return float("inf")
         due_s = times.give_up_s(self) if self.draining_s is not None else times.leave_s(self)
@@ -167,14 +154,14 @@ class Drain:
 @dataclass(frozen=True)
 class SnapshotTimes:
     """
-    The times of a training that takes a last snapshot, computed from the durations of its steps and saves. `uploading`:
-    another snapshot is being uploaded.
+    The times of a training that takes a final snapshot, from the durations of its steps and saves. `uploading`: another
+    snapshot is being uploaded.
     """
 
     pace: Pace
     uploading: bool = False
 
-    def leave_s(self, drain: Drain) -> float:
+    def leave_s(self, drain: GracePeriod) -> float:
         assert drain.deadline_s is not None
         pace = self.pace
         commit_s = None if pace.commit_s is None else pace.commit_s + (pace.stall_s or 0.0)
@@ -184,7 +171,7 @@ class SnapshotTimes:
             return usual_s
         return max(usual_s, drain.deadline_s - drain.window_s * UPLOAD_ALONE_SHARE)
 
-    def give_up_s(self, drain: Drain) -> float:
+    def give_up_s(self, drain: GracePeriod) -> float:
         return drain.durable_by_s()
 
     def too_short(self, left_s: float) -> str:
@@ -198,12 +185,12 @@ class SnapshotTimes:
 
 @dataclass(frozen=True)
 class SigtermTimes:
-    """The times of a command whose state is not saved. It gets SIGTERM as late as is safe."""
+    """The times of a command whose state is not saved. The agent sends SIGTERM as late as is safe."""
 
-    def leave_s(self, drain: Drain) -> float:
+    def leave_s(self, drain: GracePeriod) -> float:
         return drain.killed_at_s() - min(TERMINATED_WITHIN_S, drain.window_s / 2)
 
-    def give_up_s(self, drain: Drain) -> float:
+    def give_up_s(self, drain: GracePeriod) -> float:
         return drain.killed_at_s()
 
     def too_short(self, left_s: float) -> str:
@@ -213,18 +200,18 @@ class SigtermTimes:
 @dataclass(frozen=True)
 class StateTimes(SigtermTimes):
     """
-    The times of a command whose state has to be stored once it has ended. `takes_s` are the run seconds from SIGTERM
-    until the state is durable; None if unmeasured. `ended`: the command has ended, so the time that is left is for
-    storing its state.
+    The times of a command whose state has to be stored after it has ended. `takes_s` are the run seconds from SIGTERM
+    until the state is durable; None if unmeasured. `ended`: the command has ended, so all remaining time is for
+    storing.
     """
 
     takes_s: float | None
     ended: bool = False
 
-    def leave_s(self, drain: Drain) -> float:
+    def leave_s(self, drain: GracePeriod) -> float:
         assert drain.deadline_s is not None
         margin_s = max(LAST_WORD_S, (NOTICE_MARGIN_S + LAST_WORD_MIN_S) * drain.clock.scale)
         return drain_moment(drain.deadline_s, drain.window_s, self.takes_s, 0.0, margin_s)
 
-    def give_up_s(self, drain: Drain) -> float:
+    def give_up_s(self, drain: GracePeriod) -> float:
         return drain.durable_by_s() if self.ended else drain.killed_at_s()

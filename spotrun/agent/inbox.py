@@ -1,4 +1,4 @@
-"""Letters from the agent's threads to its main loop. The threads only report; the loop acts."""
+"""Letters: reports of the agent's threads to its main loop. The threads only report; the loop acts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spotrun.run.gang import MemberName
 from spotrun.trainer_link import Message
 
 TURN_S = 0.1
-"""Maximum system seconds for which a main loop waits for a letter."""
+"""Maximum system seconds for which the main loop waits for a letter."""
 
 
 class PowerOff(Exception):
@@ -19,11 +19,8 @@ class PowerOff(Exception):
 
 
 @dataclass(frozen=True)
-class Said:
-    """
-    A message from trainer `incarnation`, with its descriptors and the moment at which it was read. `at_s` is monotonic
-    run time.
-    """
+class TrainerMessage:
+    """A message from trainer `incarnation`, with its file descriptors. It was read at `at_s`, in monotonic run time."""
 
     incarnation: int
     message: Message
@@ -35,8 +32,8 @@ class Said:
 @dataclass(frozen=True)
 class Exited:
     """
-    Trainer `incarnation` ended at time `at`, and its whole process group is gone. All its messages are already in the
-    inbox. `ended_well`: it ended with exit code 0, or handled SIGTERM and ended.
+    Trainer `incarnation` ended at `at`, and no process of its group is left. All its messages are already in the inbox.
+    `ended_well`: it ended with exit code 0, or because of SIGTERM, which it handled.
     """
 
     incarnation: int
@@ -48,8 +45,8 @@ class Exited:
 @dataclass(frozen=True)
 class CameTooLate:
     """
-    Process `pid` of the command wanted to train as well, after process `leader`, and was turned away. `alone`: the
-    leader has ended, so the two never trained at the same time.
+    Process `pid` of the command began a training after process `leader` had, and was refused. `alone`: the leader has
+    ended, so the two never trained at the same time.
     """
 
     incarnation: int
@@ -60,7 +57,7 @@ class CameTooLate:
 
 @dataclass(frozen=True)
 class Stranger:
-    """A process that does not belong to the trainer was turned away. `why` is the reason."""
+    """A process that does not belong to the trainer was refused, for the reason `why`."""
 
     incarnation: int
     why: str
@@ -69,8 +66,7 @@ class Stranger:
 @dataclass(frozen=True)
 class NoticeHeard:
     """
-    The metadata service announced the end of this instance (`termination`), or its possibility (`rebalance`).
-
+    The metadata service announced the end of this instance (`termination`), or that it may end (`rebalance`).
     `deadline_s` is monotonic run time.
     """
 
@@ -81,7 +77,7 @@ class NoticeHeard:
 
 @dataclass(frozen=True)
 class NoticesLost:
-    """The metadata service returns no readable answer, so the agent cannot receive notices."""
+    """The metadata service gives no readable answer, so the agent cannot receive notices."""
 
     reason: str
 
@@ -89,15 +85,15 @@ class NoticesLost:
 @dataclass(frozen=True)
 class LedgerRead:
     """
-    Another process has written to the ledger: the recorder has its newest state.
+    Another process has written to the ledger; the recorder has the newest state.
 
-    The letter itself has no state, because it would be out of date if a standby took over while the letter waited here.
+    The letter contains no state, because a standby may take over while the letter waits in the inbox.
     """
 
 
 @dataclass(frozen=True)
 class LedgerLost:
-    """This agent may not, or cannot, write to the ledger any more: it was fenced, or the ledger is damaged."""
+    """This agent may not write to the ledger any more (it was fenced), or cannot (the ledger is damaged)."""
 
     reason: str
 
@@ -132,10 +128,7 @@ class SaveTorn:
 
 @dataclass(frozen=True)
 class SaveGivenUp:
-    """
-    A command's state contains a part that may not be stored, like a secret. Another try does not help until that
-    changes.
-    """
+    """A command's state contains a part that may not be stored, like a secret. Until it changes, every try fails."""
 
     sequence: int
     reason: str
@@ -143,7 +136,7 @@ class SaveGivenUp:
 
 @dataclass(frozen=True)
 class StateSpread:
-    """Another member of the gang has written files of the command's state that the lead does not have."""
+    """Another member of the gang has written state files that the lead does not have."""
 
     sequence: int
     reason: str
@@ -151,7 +144,7 @@ class StateSpread:
 
 @dataclass(frozen=True)
 class MemberUnheard:
-    """A member of the gang does not answer the lead. The lead needs the answer to make a checkpoint."""
+    """A member of the gang does not give the lead the answer that a checkpoint needs."""
 
     sequence: int
     name: MemberName
@@ -161,7 +154,7 @@ class MemberUnheard:
 class StateFrozen:
     """
     The state of command `incarnation` was at rest, and `state` is a copy of it, made at `at`. `is_last`: the command
-    has ended. `state` is None if nothing has changed since the newest checkpoint, or no copy could be made.
+    has ended. `state` is None if nothing has changed since the newest checkpoint, or if no copy could be made.
     """
 
     incarnation: int
@@ -173,7 +166,7 @@ class StateFrozen:
 
 @dataclass(frozen=True)
 class SaveRefused:
-    """The store takes no writes: the snapshot of `size_bytes` is kept, and saved once the store has room again."""
+    """The store refuses writes. The snapshot of `size_bytes` is kept, and saved when the store has room again."""
 
     sequence: int
     step: int
@@ -183,7 +176,7 @@ class SaveRefused:
 
 @dataclass(frozen=True)
 class EntryUnwritten:
-    """The store takes no writes: an entry of the ledger waits until the store has room again."""
+    """The store refuses writes. An entry of the ledger waits until the store has room again."""
 
     detail: str
 
@@ -195,13 +188,13 @@ class SaveAbandoned:
 
 @dataclass(frozen=True)
 class CommonPartSent:
-    """The store now has the common part of the snapshot in flight, the part that both arenas share."""
+    """The store now has the common part of the snapshot in flight: the part that both arenas share."""
 
     sequence: int
 
 
 Letter = (
-    Said
+    TrainerMessage
     | Exited
     | CameTooLate
     | Stranger
@@ -231,7 +224,7 @@ def forget(inbox: Inbox, incarnation: int) -> None:
         letter = inbox.get()
         if isinstance(letter, Exited) and letter.incarnation == incarnation:
             break
-        if not (isinstance(letter, Said | CameTooLate | Stranger) and letter.incarnation == incarnation):
+        if not (isinstance(letter, TrainerMessage | CameTooLate | Stranger) and letter.incarnation == incarnation):
             kept.append(letter)
     for letter in kept:
         inbox.put(letter)

@@ -3,7 +3,7 @@ Runs the agent of one instance, from its start to power off.
 
     read the ledger -> end what an earlier agent left -> set up -> (stand by) -> run the attempt
 
-Exit code 0 means power off, for any reason. Any other code is a crash: the bootstrap starts the agent again, and it
+Exit code 0 means power off, for any reason. Any other code is a crash: the bootstrap starts the agent again, which then
 continues its own attempt.
 """
 
@@ -17,7 +17,7 @@ import traceback
 from spotrun.agent.agent_context import AgentContext, Assignment
 from spotrun.agent.attempt import AttemptRun
 from spotrun.agent.container import NoImageNow
-from spotrun.agent.decisions import Standing, standing
+from spotrun.agent.decisions import AgentAction, standing
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.machine import process_groups
 from spotrun.agent.membership import Membership
@@ -34,13 +34,13 @@ CRASHED = 70
 
 
 def main() -> int:
-    """Run the agent, and exit the process even if threads still wait for a store."""
+    """Run the agent, then exit, even if threads still wait for a store."""
     threading.excepthook = _crash_of_thread
     try:
         context = AgentContext.open(Assignment.from_environment())
         context.start()
         _serve(context)
-    except BaseException:  # noqa: BLE001  the last line of this process: print the reason, and end
+    except BaseException:  # noqa: BLE001  nothing is above this: print the reason, and end
         traceback.print_exc()
         _exit(CRASHED)
     _exit(0)
@@ -69,7 +69,7 @@ def _run(context: AgentContext) -> None:
     spare: TrainerProcess | None = None
     image = None
     try:
-        if verdict is not Standing.CONTINUE and _standing(context) is Standing.STAND_BY:
+        if verdict is not AgentAction.CONTINUE and _standing(context) is AgentAction.STAND_BY:
             if failure is not None:
                 raise PowerOff(f"set-up failed, and another instance trains: {failure}")
             spare = _early_trainer(context)
@@ -86,21 +86,21 @@ def _run(context: AgentContext) -> None:
             spare.kill()
 
 
-def _standing(context: AgentContext) -> Standing:
+def _standing(context: AgentContext) -> AgentAction:
     if context.assignment.member is not None:
-        return Standing.STAND_BY  # a member's next act is decided for each attempt
+        return AgentAction.STAND_BY  # a member's next action is decided for each attempt
     verdict = standing(context.recorder.state, context.assignment.launch)
-    if verdict is Standing.LEAVE:
+    if verdict is AgentAction.LEAVE:
         raise PowerOff("the run needs nothing from this instance")
     return verdict
 
 
 def _set_up(context: AgentContext) -> str | None:
     """
-    Set the instance up. Return the reason if that failed; None if all is well.
+    Set the instance up. Return the reason if that failed, or None.
 
     Raises:
-        PowerOff: this instance cannot train, and another one may.
+        PowerOff: this instance cannot train, but another one may.
     """
     if context.secrets.failure is not None:
         return context.secrets.failure
@@ -116,11 +116,10 @@ def _set_up(context: AgentContext) -> str | None:
 
 def _early_trainer(context: AgentContext) -> TrainerProcess | None:
     """
-    Start a trainer early, while this agent stands by. It does its imports, then blocks in its set-up until the
-    takeover.
+    Start a trainer while this agent stands by. The trainer imports, then blocks in its set-up until the takeover.
 
-    Start it only if an earlier commit proves that the script uses spotrun's callback. A script without it would not
-    wait, and would train without authority.
+    Start it only if an earlier commit proves that the script uses spotrun's callback. A script without the callback
+    would not wait, and would train before the takeover.
     """
     if not context.recorder.state.has_trained or os.environ.get(EARLY_VARIABLE) == "0":
         return None
@@ -135,7 +134,7 @@ def _crash_of_thread(hook: threading.ExceptHookArgs) -> None:
 
 
 def _exit(exit_code: int) -> None:
-    """Exit at once: threads may be waiting for a store that does not answer."""
+    """Exit without waiting for threads, because they may be waiting for a store that does not answer."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)

@@ -1,10 +1,10 @@
 """
 Runs the agent of a gang's member, from its set-up to power off.
 
-    say ready -> (the lead starts an attempt) -> lead it, or follow -> the attempt is over -> say ready again -> …
+        say ready -> (the lead starts an attempt) -> lead or follow -> the attempt ends -> say ready again -> …
 
-A member outlives attempts: it keeps its set-up, the files that it fetched, and, as the lead, the newest checkpoint in
-memory.
+    A member continues after an attempt: it keeps its set-up, the files that it fetched, and, as the lead, the newest
+    checkpoint in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spotrun.agent.attempt_journal import APPEND_WITHIN_S, AttemptJournal
 from spotrun.agent.follower import Follower
 from spotrun.agent.gang import gang_decisions
 from spotrun.agent.gang.connectivity import Door
-from spotrun.agent.gang.gang_decisions import MemberStands
+from spotrun.agent.gang.gang_decisions import MemberAction
 from spotrun.agent.gang.rendezvous import Rendezvous
 from spotrun.agent.inbox import LedgerLost, NoticeHeard, PowerOff
 from spotrun.agent.processes.trainer import Newest
@@ -36,10 +36,7 @@ TURN_S = 0.1
 
 
 class Membership:
-    """
-    The membership of one instance. If its set-up has failed, `failure` is the reason, and is written to the ledger when
-    an attempt begins.
-    """
+    """The membership of one instance. If its set-up failed, `failure` is the reason, to be written to the ledger."""
 
     def __init__(self, context: AgentContext, failure: str | None) -> None:
         self._context = context
@@ -51,8 +48,6 @@ class Membership:
 
     def serve(self) -> NoReturn:
         """
-        Take part in attempts.
-
         Raises:
             PowerOff: the run no longer needs this instance, or the cloud takes it.
         """
@@ -61,35 +56,34 @@ class Membership:
 
     def _open_door(self) -> Door | None:
         """
-        Open a door (see connectivity.py); None if this machine cannot. If an earlier agent of this instance has
-        reported a port, use that one, because the other members already use that port.
+        Open a door (see connectivity.py); None if this machine cannot. Use the port that an earlier agent of this
+        instance has reported, if any, because the other members already use it.
         """
         known = self._context.recorder.state.member(self._name).ready
         port = None if known is None else known.door
         try:
             return Door(self._context.assignment.address, port or 0)
         except OSError as error:
-            self._context.note(f"the other members do not reach this one: {self._context.assignment.address}: {error}")
+            self._context.note(f"the other members cannot reach this one: {self._context.assignment.address}: {error}")
             return None
 
     # -- between two attempts
 
     def _await_attempt(self) -> Attempt:
-        """Wait for the attempt that names this member, and return it."""
         self._context.status.change(phase="ready")
         since_s = self._context.clock.monotonic()
         while True:
             state = self._context.recorder.state
             match gang_decisions.stands(state, self._name):
-                case MemberStands.LEAVE:
+                case MemberAction.LEAVE:
                     raise PowerOff("the run needs nothing from this instance")
-                case MemberStands.TRAIN:
+                case MemberAction.TRAIN:
                     assert state.current is not None
                     return state.current
-                case MemberStands.SAY_READY:
+                case MemberAction.SAY_READY:
                     self._say_ready(state)
                     since_s = self._context.clock.monotonic()
-                case MemberStands.WAIT:
+                case MemberAction.WAIT:
                     self._start_if_due(state, self._context.clock.monotonic() - since_s)
             self._hear()
 
@@ -120,9 +114,7 @@ class Membership:
         self._append(decide)
 
     def _append(self, decide: Decide) -> bool:
-        """
-        Append an event. Return False if it was not written, because another member was first or the ledger has changed.
-        """
+        """Append an event. Return False if it was not written: another member was first, or the ledger has changed."""
         future = self._context.recorder.append(decide)
         try:
             return future.result(APPEND_WITHIN_S) is not None
@@ -140,13 +132,13 @@ class Membership:
         if isinstance(letter, NoticeHeard) and letter.kind == "termination":
             raise PowerOff("the cloud takes this instance before it was needed")
         if isinstance(letter, LedgerLost):
-            self._context.note(f"the ledger has not taken an entry: {letter.reason}")
+            self._context.note(f"the ledger has not accepted an entry: {letter.reason}")
 
     # -- an attempt
 
     def _train(self, attempt: Attempt) -> None:
         """
-        Take part in an attempt until it is over. Return if this member stays for the next attempt.
+        Take part in an attempt until it ends. Return if this member stays for the next attempt.
 
         Raises:
             PowerOff: this member leaves.
@@ -167,7 +159,7 @@ class Membership:
         self._context.note("the attempt is over; this instance is ready for the next one")
 
     def _fail_setup(self, attempt: Attempt) -> NoReturn:
-        """End the attempt in the ledger because this member's set-up failed. Any member may write that."""
+        """End the attempt in the ledger because this member's set-up failed. Any member may write that entry."""
         name = self._context.assignment
         journal = AttemptJournal(self._context.recorder, name.launch, name.instance_id, self._context.booted_at)
         journal.attempt = attempt.number
@@ -197,7 +189,7 @@ def _unless_ready(state: RunState, ready: MemberReady) -> AnyEvent | None:
 
 
 def _started_by(state: RunState, gang: Gang) -> AttemptStarted:
-    """Return the event that starts an attempt of `gang`. It names the lead's instance."""
+    """Return the event that starts an attempt of `gang`, with the lead's instance."""
     lead = state.member(gang.names[0])
     assert lead.ready is not None
     return AttemptStarted(

@@ -1,6 +1,6 @@
 """
-Watches its cloud's sources for notices that this instance will be taken. The watcher only reports to the main loop. If
-a source does not answer, the watcher is *blind*: it reports that once, and training goes on.
+Watches the cloud's sources for notices that this instance will be taken, and reports them to the main loop. If a source
+does not answer, the watcher is *blind*: it reports that once, and training continues.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.notices import Blind, NoticeSource
 
 POLL_S = 5.0
-"""Run seconds between two polls. A source that took longer to answer is polled again at once."""
+"""Run seconds between two polls. A source that took longer than this to answer is polled again immediately."""
 POLL_MIN_S, POLL_MAX_S = 0.05, 2.0
 """Bounds of POLL_S in system seconds."""
 BLIND_AFTER = 3
@@ -22,7 +22,7 @@ BLIND_AFTER = 3
 
 
 class NoticeWatcher:
-    """Watches each source in a thread. Each kind of notice is reported once; the same deadline twice is one notice."""
+    """Watches each source in a thread. Each kind of notice is reported once."""
 
     def __init__(
         self, sources: Sequence[NoticeSource], clock: Clock, inbox: Inbox, note: Callable[[str], None]
@@ -67,7 +67,7 @@ class NoticeWatcher:
             self._inbox.put(NoticesLost(reason))
 
     def _is_new(self, what: str) -> bool:
-        """Return True if this was not reported yet; from now on it counts as reported."""
+        """Return True if `what` was not reported yet, and count it as reported."""
         with self._telling:
             new = what not in self._told
             self._told.add(what)

@@ -1,4 +1,4 @@
-"""Measures how fast training and saving are, and computes from that when the next snapshot is due. All in run time."""
+"""Measures how fast training and saving are, and computes when the next snapshot is due. All in run time."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ STEPS_REMEMBERED = 50
 SMOOTHING = 0.4
 """Weight of the newest measurement. Upload times change with the other machines on the host and network."""
 FIRST_STALL = timedelta(seconds=1)
-"""Assumed stall before one was measured."""
+"""Assumed stall until one was measured."""
 
 Every = Literal["auto"] | timedelta | Steps
 
 
 class Pace:
     """
-    The pace of one attempt. `committed_s` is the monotonic time of the run's newest commit, None if there is none.
-    `hazard` is the run's hazard as known at `began_s`, when the attempt began.
+    The pace of one attempt. `committed_s` is the monotonic time of the run's newest commit; None if there is none.
+    `hazard` is the run's hazard, as known when the attempt began, at `began_s`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Pace:
         self._rebalance = True
 
     def unwarned(self) -> None:
-        """Expect losses without a final commit from now on. This shortens the interval."""
+        """Expect losses without a final commit from now on, which shortens the interval."""
         self._hazard = replace(self._hazard, saved=0.0)
 
     def snapshot(self, step: int, stall_s: float, at_s: float) -> None:
@@ -77,12 +77,12 @@ class Pace:
             self._epoch_step = None
 
     def frozen(self, at_s: float) -> None:
-        """Note that the state of a command was copied, while the command went on."""
+        """Record that a command's state was copied while the command continued."""
         self._snapshot_s = at_s
         self._rebalance = False
 
     def dropped(self) -> None:
-        """Note that the newest copy did not become a commit, so another copy is due at once."""
+        """Record that the newest copy did not become a commit, so another copy is due immediately."""
         self._snapshot_s = None
 
     def committed(self, took_s: float, at_s: float) -> None:
@@ -90,11 +90,11 @@ class Pace:
         self.commit_s = _smoothed(self.commit_s, took_s)
 
     def too_soon(self, now_s: float) -> bool:
-        """Return True if a commit that is not final would come too soon after the newest one."""
+        """Return True if it is too early for a commit that is not final."""
         return self.held_s(now_s) > 0
 
     def held_s(self, now_s: float) -> float:
-        """Return the seconds for which a snapshot that is not final still has to wait."""
+        """Return the seconds that a snapshot that is not final must still wait."""
         since_s = None if self._committed_s is None else now_s - self._committed_s
         return 0.0 if since_s is None else max(0.0, COMMIT_GAP.total_seconds() - since_s)
 

@@ -1,4 +1,4 @@
-"""Leads an attempt from a notice, or a request to stop, through its last snapshot to its last ledger entry."""
+"""Ends an attempt because of a notice or a request to stop: takes its last snapshot, writes its last entry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.outputs import OutputKeeper
-from spotrun.agent.grace_period import Drain, Stage
+from spotrun.agent.grace_period import GracePeriod, Stage
 from spotrun.agent.inbox import NoticeHeard
 from spotrun.agent.pace import Pace
 from spotrun.agent.processes.trainers import Trainers
@@ -20,10 +20,7 @@ from spotrun.agent.trainer_start import TrainerStart
 from spotrun.run.state import RunState
 
 FILES_STOP_BEFORE_S = 3.0
-"""
-System seconds before the last snapshot at which sending of the script's files stops, so that files in flight can still
-arrive.
-"""
+"""System seconds between the end of sending files and the last snapshot, so that files in flight still arrive."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +31,13 @@ class Preemption:
     _start: TrainerStart
     _saver: Saver
     _pace: Pace
-    _drain: Drain
+    _drain: GracePeriod
     _outputs: OutputKeeper
     _ending: AttemptEnd
 
     @property
     def until_next_s(self) -> float:
-        """System seconds until there may be something to do."""
+        """System seconds until the next action may be due."""
         return self._drain.until_next_s(self._start.trainee.times)
 
     def notice(self, notice: NoticeHeard) -> None:
@@ -76,7 +73,7 @@ class Preemption:
         if stage is Stage.TOO_LATE:
             if trainer.terminated:
                 self.terminated()
-            if trainer.final is not None:  # only the end of the script, after fit(), is missing
+            if trainer.final is not None:  # all is saved; only the script's code after fit() has not ended
                 self.drained(trainer.final)
             self._ending.drained_short("the final snapshot was not durable in time")
 
@@ -86,7 +83,7 @@ class Preemption:
         self._ending.drained(final, commit.event.taken_at if commit is not None and mine else self._context.clock.now())
 
     def terminated(self) -> NoReturn:
-        """End the attempt of a command that has ended after SIGTERM, or whose time is over."""
+        """End the attempt of a command that has ended after SIGTERM, or has no time left."""
         trainer = self._trainers.current
         if trainer.final is not None:
             self.drained(trainer.final)
@@ -95,7 +92,7 @@ class Preemption:
         self._ending.drained(None, stopped_at)
 
     def _begin(self) -> None:
-        """Begin the drain: train no further step. If the trainer has already ended, only its last snapshot is saved."""
+        """Begin the drain: do no further step. If the trainer has already ended, only save its last snapshot."""
         trainer, trainee = self._trainers.current, self._start.trainee
         self._drain.begin(trainee.times)
         trainee.make_way()

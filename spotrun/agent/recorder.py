@@ -2,7 +2,7 @@
 Reads and writes the ledger for an agent, in one thread.
 
 Appends wait in a queue and keep their order, so the main loop and uploads wait for a slow store only if they choose to.
-A temporary store fault is retried while training goes on: unknown is not dead (promise I6).
+Temporary store faults are retried while training continues: a store that does not answer may answer later (promise I6).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from spotrun.run.state import RunState
 TAIL_S = 2.0
 """Run seconds between two reads of the next number."""
 TAIL_MIN_S = 0.1
-"""Minimum system seconds between two reads of the next number."""
+"""Minimum system seconds between two such reads."""
 PAUSE_S = 1.0
-"""System seconds between two tries. A single try ends after at most a minute."""
+"""System seconds between two tries. One try ends after at most a minute."""
 GIVE_UP_AFTER_S = 3600.0
-"""Maximum system seconds of tries. If the store is gone for this long, the run is lost with it."""
+"""Maximum system seconds of tries. A run whose store is gone for this long is lost."""
 ROOM_WITHIN_S = float(os.environ.get("SPOTRUN_ROOM_WITHIN_S", "900"))
 """
-Maximum system seconds for which an instance waits for room in a store that takes no writes. The instance bills
-meanwhile, and its unsaved progress is seldom worth more: by default, ten minutes of training. Tests set fewer.
+Maximum system seconds for which an instance waits for a store that refuses writes. The waiting instance costs money,
+and its unsaved progress (by default ten minutes of training) is seldom worth more. Tests set less.
 """
 
 Job = tuple[Decide, "Future[Entry | None]"]
@@ -42,7 +42,7 @@ Job = tuple[Decide, "Future[Entry | None]"]
 def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
     """
     Return a decision that appends `event` unless `done` finds it in the ledger. An append whose answer was lost is
-    decided again, so it must not be written twice.
+    decided again, and must not be written twice.
     """
     return lambda state: None if done(state) else event
 
@@ -64,7 +64,7 @@ class Recorder:
 
     @property
     def state(self) -> RunState:
-        """The newest fold that was read; at most a few seconds of run time old while the store answers."""
+        """The newest fold that was read; while the store answers, at most a few seconds of run time old."""
         return self._ledger.state
 
     def start(self) -> None:
@@ -72,15 +72,15 @@ class Recorder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the appends that are in the queue."""
+        """Stop after the queued appends."""
         self._jobs.put(None)
 
     def append(self, decide: Decide) -> Future[Entry | None]:
         """
-        Return a future of the written entry. Its result is None if `decide` found nothing to do.
+        Return a future of the written entry. Its result is None if `decide` returned None.
 
-        The future raises the errors of Ledger.append. StoreUnavailable is raised only after an hour of tries,
-        WritesRefused after ROOM_WITHIN_S.
+        The future raises the errors of Ledger.append: StoreUnavailable only after an hour of tries, and WritesRefused
+        after ROOM_WITHIN_S.
         """
         future: Future[Entry | None] = Future()
         self._jobs.put((lambda state: cleaned(decide(state), self._clean), future))

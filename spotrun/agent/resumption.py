@@ -1,6 +1,6 @@
 """
-Finds the checkpoints that a trainer starts from: the newest whole one, from the store or from memory, and the final
-ones of the fits before it.
+Finds the checkpoints that a trainer starts from: the newest whole checkpoint, from the store or from memory, and the
+final checkpoints of the fits before it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from spotrun.run.state import Commit
 
 
 class NothingToResumeFrom(Exception):
-    """No existing checkpoint can be read. Training does not start from zero instead (promise I4)."""
+    """No existing checkpoint can be read. In this case, training must not start from zero (promise I4)."""
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
-        """Keep the reason. `is_damage`: the stored commit is damaged, so another commit may be whole."""
+        """`is_damage`: the stored commit is damaged, so another commit may be whole."""
         super().__init__(detail)
         self.cause = cause
         self.detail = detail
@@ -37,8 +37,8 @@ class NothingToResumeFrom(Exception):
 
 class Beginning(NamedTuple):
     """
-    The checkpoint that a trainer starts from. The files of `found` have been fetched next to the work folder. `ends`
-    are the final images of the earlier fits, in order.
+    The checkpoint that a trainer starts from. The files of `found` are already next to the work folder. `ends` are the
+    final images of the earlier fits, in order.
     """
 
     found: NewestReadable | None
@@ -75,8 +75,8 @@ def newest_checkpoint(
     context: AgentContext, ready: Image | None, trainer: Trainer, known: Mapping[str, StoredFile]
 ) -> Beginning:
     """
-    Return the newest whole checkpoint, with its files. If the run has no checkpoint to resume from, return an empty
-    Beginning. A `ready` image need not be fetched. Fetched parts are passed on to the trainer at once. The work folder
+    Return the newest whole checkpoint, with its files, or an empty Beginning if the run has none to resume from. A
+    `ready` image is not fetched; parts of any other image are passed on to the trainer as they arrive. The work folder
     has the `known` files.
 
     Raises:
@@ -111,8 +111,8 @@ def reasons() -> Iterator[None]:
 
 class StateFound(NamedTuple):
     """
-    The checkpoint whose state is now in the work folder, and the newer checkpoints that were skipped. `in_place`: the
-    previous command left exactly these files there.
+    The checkpoint whose state is now in the work folder, and the newer checkpoints that were skipped. `in_place`: these
+    files are exactly what the previous command left there.
     """
 
     commit: Commit
@@ -133,8 +133,8 @@ class StateFound(NamedTuple):
 
 def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choice: StateChoice) -> StateFound:
     """
-    Restore the state of a checkpoint into the work folder: of the newest whole checkpoint, or of an earlier whole
-    checkpoint if `choice` is ONE_BEFORE. The run has at least one checkpoint.
+    Restore a state into the work folder, from the newest whole checkpoint, or from an earlier whole one if `choice` is
+    ONE_BEFORE. The run has at least one checkpoint.
 
     Raises:
         NothingToResumeFrom: with the reason.
@@ -167,7 +167,7 @@ def _newest_with_files(
     recipient: Recipient,
     known: Mapping[str, StoredFile],
 ) -> Beginning:
-    """Return the newest checkpoint whose image and files are both whole. They are fetched at the same time."""
+    """Return the newest checkpoint whose image and files are both whole. Fetch both at the same time."""
     skipped: list[int] = []
     with ThreadPoolExecutor(1, "files") as beside:
         while True:

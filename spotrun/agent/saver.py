@@ -1,7 +1,7 @@
 """
-Turns full arenas into commits: one upload in flight, the newest waiting one next (protocol 20 to 22).
+Turns full arenas into commits. One upload is in flight; the newest waiting snapshot is next (protocol 20 to 22).
 
-The main loop owns the waiting snapshot. A worker thread makes one snapshot durable at a time and reports the result to
+The main loop holds the waiting snapshot. A worker thread makes one snapshot durable at a time and reports the result to
 the inbox.
 """
 
@@ -51,7 +51,7 @@ TRY_AGAIN_S = 2.0
 """System seconds between two tries to save a snapshot that a full store has refused."""
 LARGE_BYTES = 32 << 20
 """
-Minimum bytes of an upload that gives way to training. A smaller upload computes for a few hundredths of a second, which
+Minimum bytes of an upload that yields to training. A smaller upload computes for a few hundredths of a second, which
 does not slow training down noticeably.
 """
 
@@ -70,15 +70,15 @@ _NO_IMAGE = _Sent(
     versions={},
     image_digest=None,
 )
-"""The upload of a command's snapshot: it has no image, only files."""
+"""The upload of a command's snapshot, which has files but no image."""
 
 
 class Saver:
     """
-    Makes snapshots durable. It calls `spent`, in the main loop, when the common part of a snapshot's arena may be
+    Makes snapshots durable. In the main loop, it calls `spent` when the common part of a snapshot's arena may be
     overwritten, and `released` when the whole arena may be.
 
-    `hold` keeps a waiting snapshot back, because commits are 30 s apart. A final snapshot is never held back.
+    With `hold`, a waiting snapshot waits longer, because commits are 30 s apart. A final snapshot is never held.
     """
 
     def __init__(
@@ -95,10 +95,7 @@ class Saver:
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
         self._torn = False
-        """
-        True once the trainer may overwrite a part of the snapshot in flight. If its upload fails, it cannot be
-        repeated.
-        """
+        """True if the trainer may overwrite a part of the snapshot in flight. A failed upload then loses it."""
         self._control = UploadControl()
         self._hurried = False
         self._not_before_s = 0.0
@@ -116,14 +113,14 @@ class Saver:
     @property
     def at_work(self) -> bool:
         """
-        True while a thread sends a snapshot, or deletes the older checkpoints that it makes superfluous. The thread
-        puts its letter into the inbox before it ends.
+        True while a thread sends a snapshot, or deletes the older checkpoints that the new one makes superfluous. The
+        thread puts its letter into the inbox before it ends.
         """
         return self._work is not None and self._work.is_alive()
 
     @property
     def held(self) -> Snapshot | None:
-        """The snapshot that is held back: it waits although no upload is in flight."""
+        """The snapshot that is held: it waits although no upload is in flight."""
         return self._waiting if self._in_flight is None else None
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -131,9 +128,7 @@ class Saver:
         self._waiting = snapshot
 
     def drop_waiting(self) -> None:
-        """
-        Drop the waiting snapshot in favour of a newer one, unless it is final: no newer one follows a final snapshot.
-        """
+        """Drop the waiting snapshot for a newer one. A final snapshot stays, because no newer one follows."""
         if self._waiting is not None and not self._waiting.taken.final:
             self._released(self._waiting)
             self._waiting = None
@@ -142,8 +137,8 @@ class Saver:
         """
         Begin the next upload if a snapshot waits and none is in flight.
 
-        Training has priority on the processor while an upload goes on, until the next snapshot is waiting or `overdue`.
-        Without that limit, no snapshot might ever become durable on processors that are always full.
+        During an upload, training has priority on the processor until the next snapshot waits or `overdue`. Without
+        that limit, no snapshot might ever become durable on processors that are always full.
         """
         self._begin_next(hold=hold)
         if overdue or self._waiting is not None:
@@ -168,14 +163,14 @@ class Saver:
 
     def finish(self, within_s: float) -> None:
         """
-        Wait up to `within_s` until the checkpoints that the newest commit makes superfluous are deleted. Once the run
-        is complete, no other process deletes them.
+        Wait up to `within_s` for the deletion of the checkpoints that the newest commit makes superfluous. After the
+        run's end, no other process deletes them.
         """
         if self._work is not None:
             self._work.join(within_s)
 
     def close(self) -> None:
-        """Stop saving. On return, no upload is in flight, and the memory of all snapshots is released."""
+        """Stop saving. Afterwards no upload is in flight, and the memory of all snapshots is released."""
         self._control.cancel()
         if self._work is not None:
             self._work.join()
@@ -192,10 +187,10 @@ class Saver:
 
     def common_part_sent(self, sequence: int) -> None:
         """
-        Note that the store has the common part of snapshot `sequence`. Does nothing for a final snapshot, since no
-        other follows it.
+        Record that the store has the common part of snapshot `sequence`. Do nothing for a final snapshot, because no
+        other follows.
 
-        The next trainer's sequence starts at 0 again, but only after all snapshots of this one are settled.
+        The next trainer's sequence starts at 0 again, but only after all snapshots of this trainer are settled.
         """
         if self._in_flight is not None and self._in_flight.sequence == sequence and not self._in_flight.taken.final:
             self._spend(self._in_flight)
@@ -206,23 +201,20 @@ class Saver:
             self._spent(snapshot)
 
     def hurry(self) -> None:
-        """Let uploads use the network and the processor fully from now on, because there is a deadline."""
+        """Let uploads use the network and the processor fully from now on, because of a deadline."""
         self._hurried = True
         self._control.hurry()
         self._cpu_priority.stand_behind(False)
 
     def refused(self) -> None:
-        """
-        Keep the snapshot that the store refused and try again later, unless a newer snapshot waits or this snapshot is
-        torn.
-        """
+        """Keep the snapshot that the store refused, and try again later, unless a newer one waits or it is torn."""
         self._not_before_s = time.monotonic() + TRY_AGAIN_S
         self.settled(retry=True)
 
     def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
         """
-        Settle the snapshot in flight, and return it. It is tried again only if `retry`, or if a final snapshot
-        `failed`, and only if no newer one waits and it is not torn.
+        Settle the snapshot in flight, and return it. Try it again only if `retry`, or if it `failed` and is final; and
+        only if no newer one waits and it is not torn.
         """
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:
@@ -249,9 +241,7 @@ class Worker:
         world: int | None = None,
         others: OthersState | None = None,
     ) -> None:
-        """
-        `world` is the number of ranks of a gang's training, and `others` are its other members; None on one instance.
-        """
+        """`world` is the number of ranks of a gang, and `others` are its other members; None on one instance."""
         self._world = world
         self._others = others
         self._store = store
@@ -305,7 +295,7 @@ class Worker:
         self._retire(snapshot.attempt, resume_source)
 
     def _compare_others(self, snapshot: Snapshot, files: StoredFiles | None, control: UploadControl) -> None:
-        """Raise what `OthersState.compare` raises, if this is the state of a gang's command."""
+        """Compare the state of a gang's command with the other members'. Raise as `OthersState.compare`."""
         if self._others is not None and snapshot.state is not None and files is not None:
             self._others.compare(snapshot, files.name, snapshot.state, control)
 
@@ -338,7 +328,7 @@ class Worker:
         return _Sent(uploaded, versions, image_digest)
 
     def _lenders(self, attempt: int) -> set[str]:
-        """Return the prefixes of the commits that a new commit may borrow from: their objects stay meanwhile."""
+        """Return the prefixes of commits from which a new commit may borrow. Their objects stay meanwhile."""
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
 
@@ -413,7 +403,7 @@ class Worker:
         discard(self._store, commit.event.prefix)
 
     def _sweep_once(self) -> None:
-        """Delete the objects that dead attempts left behind, once in the life of this agent."""
+        """Delete the objects that ended attempts left, once per agent."""
         if self._swept:
             return
         keys = [stored.key for stored in self._store.list(retention.FOLDER)]
@@ -423,10 +413,7 @@ class Worker:
 
 
 def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> CheckpointCommitted:
-    """
-    Return the event with the fields of a gang added: all ranks have the same state, and rank 0 has stored it (protocol
-    41, 42).
-    """
+    """Return the event with a gang's fields: rank 0 has stored the state, which all ranks share (protocol 41, 42)."""
     shard = Shard(
         rank=0,
         attempt=event.attempt,

@@ -1,12 +1,12 @@
 """
-Prepares an instance for training: the work folder, and the environment that the user's set-up command makes. PyTorch is
-installed into that environment if the machine image has none.
+Prepares an instance for training: unpacks the work folder, and makes the environment with the user's set-up command.
+PyTorch is installed into that environment if the machine image has none.
 
     (container) -> clean folders -> unpack what an earlier instance made -> ready
                   -> or run `setup` -> pack what it made, and store that while the training begins
 
-A set-up is paid for once: spotrun/folder/setup_cache.py keeps it. If the cached set-up is unusable for any reason, the
-command runs again in clean folders, and the log says so.
+A set-up is paid for once, because spotrun/folder/setup_cache.py keeps its result. If the cached set-up is unusable for
+any reason, the command runs again in clean folders, and the log says so.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PACKED_MAX_BYTES = 16 << 30
 OUTPUT_BYTES = 64 << 10
 """Bytes of a failed set-up's output that are searched for the reason."""
 FOLDERS = (environment.FOLDER, "work")
-"""Folders that a set-up may change. Only these are packed."""
+"""Folders that a set-up may change: only these are packed."""
 
 
 class SetupFailed(SpotrunError):
@@ -50,16 +50,13 @@ class SetupFailed(SpotrunError):
 
 
 class NotInstalled(SpotrunError):
-    """
-    A package that a training needs could not be installed here. The user has nothing to correct, and another instance
-    may succeed.
-    """
+    """A package that a training needs could not be installed here; another instance may succeed."""
 
 
 def prepare(context: AgentContext) -> SetUp:
     """
-    Unpack the work folder, fetch the run's start file, and set up. This happens once in the life of an instance, or of
-    its container if the set-up has changed the container.
+    Unpack the work folder, fetch the run's start file, and set up: once per instance, or once per container if the
+    set-up has changed the container.
 
     Raises:
         SetupFailed: the command ended with an error, or not within an hour.
@@ -88,7 +85,7 @@ def prepare(context: AgentContext) -> SetUp:
 
 
 def _fetch(context: AgentContext) -> None:
-    """Fetch the files into clean folders, because an earlier agent may have died halfway through."""
+    """Fetch the files into clean folders, because an earlier agent may have died while it fetched."""
     shutil.rmtree(context.assignment.work, ignore_errors=True)
     workdir.fetch(context.store, context.created.workdir_sha256, context.assignment.work)
     if context.created.start_sha256 is not None:
@@ -106,15 +103,12 @@ def _has_environment(context: AgentContext) -> bool:
 
 
 def _lacks_torch(context: AgentContext) -> bool:
-    """
-    Return True if PyTorch has to be installed. It is never installed into a container, which has its image's PyTorch or
-    none.
-    """
+    """Return True if PyTorch has to be installed; never in a container, which has its image's PyTorch or none."""
     return context.container is None and environment.lacks_torch()
 
 
 def _environment(context: AgentContext) -> tuple[str, int]:
-    """Make the environment. Return how it was made, and the size of its packed files, 0 if none are packed."""
+    """Make the environment. Return how it was made, and the size of its packed files; 0 if none are packed."""
     if not context.spec.pack_setup:
         _run(context)
         return "run", 0
@@ -214,10 +208,7 @@ def _why_not_packed(
 
 
 def _store(context: AgentContext, key: str, archive: Path) -> None:
-    """
-    Upload the packed set-up while the training begins. If the instance ends before that, the next one runs the set-up
-    again.
-    """
+    """Upload the packed set-up while the training begins. If that fails, the next instance runs the set-up again."""
     try:
         stored = setup_cache.upload(context.store, key, context.assignment.launch, archive)
     except StoreError as error:
@@ -232,7 +223,7 @@ def _megabytes(size_bytes: int) -> str:
 
 
 def _run(context: AgentContext) -> None:
-    """Run the set-up. PyTorch is installed first, because the user's command may depend on it."""
+    """Run the set-up, PyTorch first, because the user's command may depend on it."""
     if _lacks_torch(context) and (failure := _failure_of(context, environment.torch_command())):
         raise NotInstalled(f"the installation of PyTorch {failure}")
     if context.spec.setup is not None and (failure := _failure_of(context, context.spec.setup)):
@@ -240,7 +231,7 @@ def _run(context: AgentContext) -> None:
 
 
 def _failure_of(context: AgentContext, command: str) -> str:
-    """Run a command, and return how it failed; "" if it ended well."""
+    """Run a command, and return how it failed; "" if it ended with exit code 0."""
     before = context.console.size_bytes()
     output = context.console.open()
     try:

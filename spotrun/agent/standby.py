@@ -7,8 +7,8 @@ import queue
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from spotrun.agent.agent_context import AgentContext
-from spotrun.agent.decisions import Leaving, Standing, leaving_window_s, standby_verdict
-from spotrun.agent.inbox import Exited, LedgerLost, LedgerRead, Letter, NoticeHeard, PowerOff, Said
+from spotrun.agent.decisions import AgentAction, PredecessorLeaving, leaving_window_s, standby_verdict
+from spotrun.agent.inbox import Exited, LedgerLost, LedgerRead, Letter, NoticeHeard, PowerOff, TrainerMessage
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.errors import CheckpointDamaged, StoreError
 from spotrun.run.state import Commit, RunState
@@ -18,7 +18,7 @@ TURN_S = 0.1
 
 
 class Prefetch:
-    """Fetches the newest checkpoint before it is needed. If that fails, the takeover fetches it."""
+    """Fetches the newest checkpoint before the takeover needs it. If that fails, the takeover fetches it."""
 
     def __init__(self, context: AgentContext) -> None:
         self._store = context.store
@@ -26,7 +26,7 @@ class Prefetch:
         self._fetching: tuple[Commit, Future[Image]] | None = None
 
     def follow(self, state: RunState) -> None:
-        """Fetch the newest commit, unless another fetch is under way."""
+        """Fetch the newest commit, unless a fetch is in progress."""
         newest = state.latest_commit()
         if (
             newest is None
@@ -39,9 +39,7 @@ class Prefetch:
             self._fetching = newest, self._pool.submit(fetch, self._store, newest, retry_for_s=10.0)
 
     def take(self, state: RunState) -> Image | None:
-        """
-        Stop prefetching. Return the image of the newest commit if it was fetched or is being fetched; None otherwise.
-        """
+        """Stop prefetching. Return the newest commit's image, if it was or is being fetched; None otherwise."""
         newest, fetching = state.latest_commit(), self._fetching
         self._pool.shutdown(wait=False)
         if newest is None or fetching is None or fetching[0].number != newest.number:
@@ -63,10 +61,10 @@ def _close(future: Future[Image]) -> None:
 
 def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
     """
-    Wait until this agent may take over. Then return the newest checkpoint; None if it was not prefetched.
+    Wait until this agent may take over. Return the newest checkpoint; None if it was not prefetched.
 
-    The standby is ready at once, or, if `warming`, when its trainer has done its imports. A handover without time
-    pressure waits until the standby is ready.
+    The standby is ready immediately, or, if `warming`, when its trainer has imported. A handover without a deadline
+    waits until the standby is ready.
 
     Raises:
         PowerOff: the standby is no longer needed, or the cloud has announced the end of its instance.
@@ -76,20 +74,20 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
     prefetch = Prefetch(context)
     kept: list[Letter] = []
     began_s = context.clock.monotonic()
-    leaving: Leaving | None = None
+    leaving: PredecessorLeaving | None = None
     while True:
         state, now_s = context.recorder.state, context.clock.monotonic()
         window_s = leaving_window_s(state)
         if leaving is None and window_s is not None:
-            leaving = Leaving(now_s, window_s)
+            leaving = PredecessorLeaving(now_s, window_s)
         verdict = standby_verdict(state, context.assignment.launch, leaving, began_s, now_s)
-        if verdict is Standing.START:
+        if verdict is AgentAction.START:
             break
-        if verdict is not Standing.STAND_BY:
+        if verdict is not AgentAction.STAND_BY:
             raise PowerOff("the standby is not needed")
         prefetch.follow(state)
         came = _wait(context)
-        if any(isinstance(letter, Said | Exited) for letter in came):
+        if any(isinstance(letter, TrainerMessage | Exited) for letter in came):
             context.status.change(phase="standby")
         kept += came
     for letter in kept:
@@ -98,7 +96,7 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
 
 
 def _wait(context: AgentContext) -> list[Letter]:
-    """Wait up to TURN_S for one letter, and return it if the coming attempt needs it."""
+    """Wait up to TURN_S for one letter. Return it if the next attempt needs it."""
     try:
         letter = context.inbox.get(timeout=TURN_S)
     except queue.Empty:

@@ -1,6 +1,6 @@
 """
-Publishes the agent's state: in `status.json` on its disk at each change, and in its status object in the store every
-few seconds.
+Publishes the agent's state: at each change in `status.json` on the instance's disk, and every few seconds in the
+agent's status object in the store.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Status:
 
 
 class Heartbeat:
-    """Thread that overwrites the agent's status object, whether or not anything has changed."""
+    """Thread that overwrites the agent's status object, even if nothing has changed."""
 
     def __init__(
         self, store: Store, clock: Clock, name: MemberName, status: Status, console: Console, gpus: Gpus
@@ -98,7 +98,7 @@ class Heartbeat:
         self._beat()
 
     def beat_now(self) -> None:
-        """Write the status object at once, for a change that should not wait for the next beat."""
+        """Write the status object now, instead of with the next beat."""
         self._now.set()
 
     def _work(self) -> None:

@@ -1,4 +1,4 @@
-"""Handles the end of a trainer: the attempt is over, or another trainer begins."""
+"""Handles the end of a trainer: ends the attempt, or starts another trainer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.gang_watch import GangWatch
-from spotrun.agent.grace_period import Drain
+from spotrun.agent.grace_period import GracePeriod
 from spotrun.agent.inbox import Exited
 from spotrun.agent.pace import Pace
 from spotrun.agent.preemption import Preemption
@@ -21,7 +21,7 @@ from spotrun.agent.trainer_start import TrainerStart
 from spotrun.run.events import Cause
 
 RETIRED_WITHIN_S = 10.0
-"""Maximum system seconds in which a completed run deletes the checkpoints that it need not keep."""
+"""Maximum system seconds for a completed run to delete the checkpoints that it need not keep."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class TrainerExit:
     _preemption: Preemption
     _saver: Saver
     _pace: Pace
-    _drain: Drain
+    _drain: GracePeriod
     _ending: AttemptEnd
     _gang: GangWatch | None
 
@@ -42,7 +42,7 @@ class TrainerExit:
         return self._trainers.current
 
     def settle(self) -> None:
-        """Judge the end of a trainer, after its last snapshot was saved."""
+        """Decide what follows the end of a trainer, after its last snapshot was saved."""
         trainer, trainee = self._trainer, self._start.trainee
         if trainer.exited is None or not self._saver.idle or trainee.awaits_the_last(self._context.clock.monotonic()):
             return
@@ -65,8 +65,8 @@ class TrainerExit:
 
     def follow_others(self) -> None:
         """
-        React to the other members of a gang. A missing member ends the attempt. The failure of a trainer on another
-        member ends this member's trainer.
+        Handle the state of the gang's other members. If a member is missing, end the attempt. If a trainer on another
+        member failed, end this member's trainer.
         """
         if self._gang is None or self._trainer.exited is not None or self._drain.draining_s is not None:
             return
@@ -93,7 +93,7 @@ class TrainerExit:
         reason = self._start.trainee.why_give_up(event)
         if reason is not None:
             self._ending.failed(cause, words.but(reason))
-        self._context.note(f"the trainer ended ({words.how}); it is started again")
+        self._context.note(f"the trainer ended ({words.how}); it is restarted")
         newest = trainer.take_newest()
         trainer.close()
         state = self._context.recorder.state
@@ -111,7 +111,7 @@ class TrainerExit:
         )
 
     def _own_end(self, exited: Exited) -> tuple[int, Cause, decisions.ExitWords]:
-        """Return the exit code and cause of this member's own trainer, and the words that describe its end."""
+        """Return the exit code, the cause, and the description of the end of this member's trainer."""
         trainer = self._trainer
         code = decisions.FAILED if trainer.trained_again else exited.exit_code
         cause = decisions.exit_cause(code, hung=trainer.hung)

@@ -1,6 +1,6 @@
 """
-Starts the trainers of an attempt: a training from a checkpoint, a command from a checkpoint's files, or either one from
-scratch.
+Starts the trainers of an attempt: a training from a checkpoint, a command from a checkpoint's files, or either of them
+from scratch.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from spotrun.checkpoint.restore import Image
 @dataclass(eq=False)
 class TrainerStart:
     """
-    Starts trainers. `training` belongs to the newest trainer; `_as_training` makes it. If no checkpoint can be read,
-    the attempt ends.
+    Starts trainers. `training` belongs to the newest trainer, and is made by `_as_training`. If no checkpoint can be
+    read, the attempt ends.
     """
 
     _context: AgentContext
@@ -48,7 +48,7 @@ class TrainerStart:
 
     @property
     def trainee(self) -> Trainee:
-        """The trainee of the newest trainer. It is a command until the trainer says hello, then a training."""
+        """The newest trainer as a command until it says hello, then as a training."""
         return self.training if self._trainers.current.is_training else self.training.command
 
     def newest(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
@@ -59,7 +59,6 @@ class TrainerStart:
             self.with_state(incarnation, StateChoice.NEWEST)
 
     def with_state(self, incarnation: int, choice: StateChoice) -> None:
-        """Restore a command's state, and start the command."""
         self._watch.rest()
         self._context.status.change(phase="restore")
         try:
@@ -75,10 +74,7 @@ class TrainerStart:
         trainer.begin_at(Start(told_to_trainer(self._context, None)))
 
     def with_image(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
-        """
-        Start a trainer, and fetch its checkpoint while it does its imports. The image that `ready` returns need not be
-        fetched.
-        """
+        """Start a trainer, and fetch its checkpoint during its imports, unless `ready` returns the image."""
         tidy(self._context, self._journal.attempt)
         self._watch.rest()
         meet = self._trainers.arrange()

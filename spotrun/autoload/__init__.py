@@ -1,6 +1,4 @@
-"""
-Code that the user's own Python loads when it starts on an instance: sitecustomize.py, which Python finds by that name.
-"""
+"""Holds sitecustomize.py, which the user's own Python finds by its name and imports when it starts on an instance."""
 
 from pathlib import Path
 
@@ -9,4 +7,4 @@ FOLDER = Path(__file__).parent
 SEED_VARIABLE = "SPOTRUN_SEED"
 """The seed of a run's programs, a whole number. If it is not set, no generator is seeded."""
 STARTED_VARIABLE = "SPOTRUN_STARTED_AT"
-"""The time at which the run was created, in ISO 8601 with its zone: for names that contain a date."""
+"""Creation time of the run, in ISO 8601 with its zone, for names that contain a date."""

@@ -1,8 +1,8 @@
 """
-Makes the stores through which ranks of torch find each other listen at their own address only.
+Makes torch's rendezvous stores (TCPStore) listen at one address only.
 
-torch listens at all addresses of the machine, whatever MASTER_ADDR says, so the port can be reached from every network
-that the machine is in. Its ranks connect to MASTER_ADDR only.
+torch itself listens at all addresses of the machine, whatever MASTER_ADDR says, so every network of the machine can
+reach the port, although torch's ranks connect to MASTER_ADDR only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BACKLOG = 2048
 
 def install(distributed: Any) -> None:
     """Replace torch.distributed's TCPStore with a class that listens at one address. Idempotent."""
-    found = getattr(distributed, "TCPStore", None)  # a torch may have been built without
+    found = getattr(distributed, "TCPStore", None)  # absent if torch was built without it
     if found is None or hasattr(found, "listens_at"):
         return
     narrowed = _narrowed(found)
@@ -30,9 +30,7 @@ def install(distributed: Any) -> None:
 
 def _narrowed(found: Any) -> Any:
     class TCPStore(found):  # type: ignore[misc]
-        """
-        torch's store. If its host is not an address of this machine, as behind NAT, it listens as torch's own does.
-        """
+        """torch's store. If its host is not an address of this machine, as behind NAT, it listens as torch does."""
 
         def __init__(
             self,
@@ -44,7 +42,7 @@ def _narrowed(found: Any) -> Any:
             **named: Any,
         ) -> None:
             if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
-                # A taken port may belong to another store of this process. torch then uses that store too.
+                # A taken port may belong to another store of this process, which torch then shares.
                 with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
                     port = listener.getsockname()[1]  # if it was 0, the port that the system has chosen
                     named["master_listen_fd"] = listener.detach()

@@ -1,19 +1,19 @@
 """
-Runs when the user's own Python starts on an instance. A program that seeds nothing then draws the same numbers in each
-attempt of its run, and a training finds the code that makes it survive.
+Seeds programs and installs spotrun's hooks when the user's own Python starts on an instance.
 
 Python imports this file before the program's first line, because the agent puts its folder first in PYTHONPATH.
 
 - If SPOTRUN_SEED is set, the generators of `random`, `numpy.random` and `torch` are seeded when the program imports
-  them. A seed that the program sets itself comes later, and wins.
-- If SPOTRUN_AGENT is set, a Python without spotrun finds the agent's own package at `import spotrun`, and its entry
-  points, which Lightning reads. This file is part of that package. The functions in INSTALLS are called when a program
-  imports their modules: training frameworks, and torch.distributed, whose stores then listen at one address only.
+  them. So a program that sets no seed draws the same numbers in each attempt. A seed that the program sets itself
+  comes later, and wins.
+- If SPOTRUN_AGENT is set, a Python without spotrun finds the agent's spotrun package at `import spotrun`, and the
+  package's entry points, which Lightning reads. This file is part of that package. The functions in INSTALLS are called
+  when a program imports their modules: training frameworks, and torch.distributed (own_address.py).
 
-Nothing else happens. Then this file runs the `sitecustomize` that it hides, as if that were the only one.
+Then this file runs the `sitecustomize` that it hides, as if that were the only one.
 
-The Python may be any version from 3.7 on, with packages of its own, so this file uses little of the standard library
-and nothing else. It reports a fault in one line, and the program continues as it would without this file.
+The Python may be any version from 3.7 on, without the agent's packages, so this file imports only a few modules of the
+standard library. It reports a fault in one line, and the program continues as it would without this file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 from importlib.machinery import PathFinder
 
 MYPY = False
-if MYPY:  # to import these would take a third of the time that all of this takes
+if MYPY:  # importing these would take a third of the time of this whole file
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
     from typing import Any
@@ -32,7 +32,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(HERE)
 SPAWNED = "--multiprocessing-fork"
 """
-An argument of the processes that `multiprocessing` spawns. Several look alike, but each needs numbers of its own.
+Argument of the processes that `multiprocessing` spawns. They are not seeded, because their arguments are equal but each
+needs other numbers.
 """
 OLDEST = (3, 11)
 """The oldest Python that spotrun itself runs on."""
@@ -44,17 +45,14 @@ INSTALLS = {
     "torch.distributed": "spotrun.autoload.own_address:install",
     "transformers.trainer": "spotrun.transformers.entry:install",
 }
-"""Functions to call, `module:function`, by the module that a program imports. Each may be called again."""
+"""Functions to call (`module:function`) when a program imports a module. Each may be called again."""
 SAID = {
     "hydra.core.utils": "Hydra's ${now:…} is the run's first start, so that folders keep their names",
     "transformers.trainer": "what a Trainer of transformers trains is saved, and resumed",
 }
-"""
-The message to print when the program imports such a module. The other modules are part of many programs that do not
-train with them.
-"""
+"""Messages to print when a program imports a module. Programs also import the other modules without training."""
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers.trainer")
-"""Modules whose import is reported if spotrun cannot be imported."""
+"""Modules whose import is reported if this Python is too old for spotrun."""
 ENTRY_POINTS = """
 [pytorch_lightning.callbacks_factory]
 spotrun = spotrun.lightning.factory:for_pytorch_lightning
@@ -74,7 +72,7 @@ def begin() -> None:
     if not acts:
         return
     for name, act in acts.items():
-        if name in sys.modules:  # a .pth file was earlier
+        if name in sys.modules:  # a .pth file has imported it
             act(sys.modules[name])
     sys.meta_path.insert(0, ActsOnImport(acts))
 
@@ -84,8 +82,9 @@ def begin() -> None:
 
 def program() -> Sequence[str]:
     """
-    Return the program and its arguments: other programs of a run draw other numbers, but the ranks of one program draw
-    the same numbers. The path of the instance's folder is left out, because it differs on each instance.
+    Return the program and its arguments, without the path of the instance's folder, which differs on each instance.
+
+    Different programs of a run draw different numbers, but all ranks of one program draw the same numbers.
     """
     words = list(getattr(sys, "orig_argv", sys.argv))
     first = sys.argv[0] if sys.argv else ""
@@ -97,7 +96,7 @@ def program() -> Sequence[str]:
 
 
 class Process:
-    """This process, identified by its program and its place among its parent's forks: each process has its own seed."""
+    """This process, identified by its program and its place among its parent's forks. Its seed depends on both."""
 
     def __init__(self, base: str, program: Sequence[str]) -> None:
         self._parts: list[object] = [base, *program]
@@ -112,7 +111,7 @@ class Process:
         self._forks = 0
 
     def seed(self) -> int:
-        """Return a seed of 32 bits, as numpy needs. hashlib would load OpenSSL into each Python, which takes 10 ms."""
+        """Return a seed of 32 bits, as numpy needs. hashlib would load OpenSSL, which takes 10 ms in each Python."""
         from binascii import crc32
 
         return crc32(repr(self._parts).encode("utf-8", "surrogateescape"))
@@ -122,12 +121,12 @@ def seed_random(module: Any, here: Process) -> None:
     if not hasattr(module, "SystemRandom"):
         return  # a file of the program has the module's name
     module.seed(here.seed())
-    # Python seeds the module from the operating system in each forked process, and has done so by then.
+    # Python registered its own reseeding of forked processes when it imported the module, so ours runs after it.
     os.register_at_fork(after_in_child=lambda: module.seed(here.seed()))
 
 
 def seed_numpy(module: Any, here: Process) -> None:
-    """Seed numpy. A forked process continues with its parent's generator, as it does without spotrun."""
+    """Seed numpy. A forked process inherits its parent's generator, as it does without spotrun."""
     module.seed(here.seed())
 
 
@@ -146,7 +145,7 @@ def seeding(here: Process) -> Mapping[str, Callable[[Any], None]]:
     return {name: act(seed) for name, seed in SEEDED.items()}
 
 
-# --- what makes a training survive ------------------------------------------------------------------------------------
+# --- hooks into frameworks --------------------------------------------------------------------------------------------
 
 
 def loading() -> Mapping[str, Callable[[Any], None]]:
@@ -175,7 +174,7 @@ def install(module: Any, function: str) -> None:
 
 
 class OurPackage:
-    """A finder for `sys.meta_path`. It finds the spotrun package that contains this file, and its entry points."""
+    """A finder for `sys.meta_path` of the spotrun package that contains this file, and of its entry points."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "spotrun":
@@ -186,10 +185,7 @@ class OurPackage:
         return spec_from_file_location(name, start, submodule_search_locations=[PACKAGE])
 
     def find_distributions(self, context: Any) -> Iterator[Any]:
-        """
-        Yield our distribution when this interpreter's own path is searched, but not when a tool inspects another
-        folder.
-        """
+        """Yield our distribution if this interpreter's own path is searched, and not if a tool inspects a folder."""
         if "path" not in vars(context) and context.name in (None, "spotrun"):
             yield our_distribution()
 
@@ -221,10 +217,7 @@ def our_distribution() -> Any:
 
 
 class ActsOnImport:
-    """
-    A finder for `sys.meta_path`. It finds nothing by itself, but acts on modules that other finders have found, once
-    they are imported.
-    """
+    """A finder for `sys.meta_path` that calls `acts` on modules that other finders found, after their import."""
 
     def __init__(self, acts: Mapping[str, Callable[[Any], None]]) -> None:
         self._acts = acts
@@ -251,7 +244,7 @@ class ActsOnImport:
 
         def exec_module(module: ModuleType) -> None:
             if module.__name__ != spec.name:
-                original(module)  # an archive's loader serves many modules, and another one may be imported first
+                original(module)  # an archive's loader serves many modules
                 return
             loader.__dict__.pop("exec_module", None)
             original(module)

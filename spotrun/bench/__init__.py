@@ -1,1 +1,1 @@
-"""Measures how fast a training runs on each instance type that may train it, by short runs of the job itself."""
+"""Measures how fast a job trains on each instance type that may train it, by short runs of the job."""

@@ -16,13 +16,13 @@ from spotrun import address
 from spotrun.account.summary import summarise
 from spotrun.bench.meter import Measurement, Meter
 from spotrun.bench.report import Progress
-from spotrun.bench.result import BenchRow, Fate, Prices, begins_s, fate_of
+from spotrun.bench.result import BenchRow, Prices, TrialOutcome, begins_s, fate_of
 from spotrun.bench.trials import BenchTrial, spec_of, unnamed_arguments
 from spotrun.bench.turns import next_ones, shares
 from spotrun.bench.wish import BenchFlags, about_types, base_of
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
-from spotrun.folder.bench_record import Benched, digest_of, keep
+from spotrun.folder.bench_record import BenchResult, digest_of, keep
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.policy.changeovers import measured_starts
 from spotrun.run.events import BENCH
@@ -49,19 +49,15 @@ from spotrun.units import count_of, to_the_second
 LOOK_S = 0.25
 """Seconds of system time between two checks of the trials' progress."""
 LEAVE_WITHIN_S = 90.0
-"""
-Maximum seconds of system time for the trials to end. The end of a run waits up to a minute for its instances to be
-gone.
-"""
+"""Maximum seconds of system time for the trials to end. A run waits up to a minute for the end of its instances."""
 Watch = Callable[[Sequence[Progress]], None]
 """Receives the progress of each trial that is running."""
 
 
 class PlannedTrial(NamedTuple):
     """
-    A trial of `job` that can be rented: its run, its hourly prices, and the minimum budget with which it begins.
-
-    `job_digest` is the digest of the job without the settings that a bench varies.
+    A trial of `job` that can be rented: the job file of its run, its hourly prices, and the minimum budget with which
+    it begins. `job_digest` is the digest of the job without the settings that a bench varies.
     """
 
     job: str
@@ -73,7 +69,7 @@ class PlannedTrial(NamedTuple):
 
 
 class BenchPlan(NamedTuple):
-    """A bench that can begin. `base` is the type that all other types are compared with."""
+    """A bench that can begin. `base` is the type with which all others are compared."""
 
     job: RunSpec
     trials: Sequence[PlannedTrial]
@@ -107,7 +103,7 @@ def wanted(path: Path, arguments: Sequence[str], wish: BenchFlags) -> BenchPlan:
 
 def planned(job: RunSpec, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]) -> Iterator[PlannedTrial]:
     """
-    Find the prices and minimum budget of each trial of `job`; `specs` are the runs that measure the trials. Nothing is
+    Find the prices and minimum budget of each trial of `job`; `specs` are the jobs of the trials' runs. Nothing is
     rented. The market of each kind is read once.
 
     Raises:
@@ -126,7 +122,7 @@ def require_budget(trials: Sequence[PlannedTrial], budget: Decimal | None) -> No
     Check that each trial could begin with the whole budget.
 
     Raises:
-        SpecInvalid: one of the trials needs more to begin.
+        SpecInvalid: a trial needs more to begin.
     """
     if budget is None:
         return
@@ -146,8 +142,8 @@ def measuring(
     """
     Yield the rows of the trials, each as soon as it is measured.
 
-    `budget` is for all trials together. At most `max_parallel` run at the same time; None means one of each kind.
-    However the block ends, nothing that was rented in it is left running.
+    `budget` is for all trials together. At most `max_parallel` run at the same time; None means one of each kind. At
+    the end of the block, even after an error, everything that was rented in it is ended.
     """
     bench = _Bench(trials, steps, budget, max_parallel, watch)
     try:
@@ -158,7 +154,7 @@ def measuring(
 
 
 class _Bench:
-    """All trials: those that wait, and those that run, each with a share of the budget."""
+    """The trials that wait, and the trials that run, each with a share of the budget."""
 
     def __init__(
         self, trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
@@ -183,10 +179,7 @@ class _Bench:
                 yield self._row(ended)
 
     def _begin(self) -> BenchRow | None:
-        """
-        Begin the trials whose turn it is. If the budget can never pay for the first of them, return a row for it; else
-        None.
-        """
+        """Begin the trials whose turn it is. If the budget can never pay for the first one, return a row for it."""
         kinds = [self._trials[number].trial.kind for number in self._waiting]
         places = next_ones(kinds, [each.kind for each in self._going], self._max_parallel)
         turns = [self._waiting[place] for place in places]
@@ -199,7 +192,7 @@ class _Bench:
         self._waiting.remove(turns[0])
         without = self._trials[turns[0]]
         reason = f"${self._left_usd:.2f} are left, and ${without.least_usd} are needed to begin"
-        return BenchRow(trial=without.trial, fate=Fate.NO_MONEY, prices=without.prices, reason=reason)
+        return BenchRow(trial=without.trial, fate=TrialOutcome.NO_MONEY, prices=without.prices, reason=reason)
 
     def _start(self, number: int, budget_usd: Decimal | None) -> None:
         trial = _TrialRun(self._trials[number], budget_usd, number, len(self._trials), self._steps, self._ended)
@@ -228,7 +221,7 @@ class _Abandoned(Exception):
 
 
 class _TrialRun:
-    """One run, from its launch until nothing of it is left, in its own thread."""
+    """The run of a trial, from its creation until nothing of it is left running, in its own thread."""
 
     def __init__(
         self,
@@ -239,7 +232,6 @@ class _TrialRun:
         steps: int,
         ended: Queue[_TrialRun],
     ) -> None:
-        """Create the run."""
         self.budget_usd = budget_usd
         self.progress = Progress(planned.trial, number, trials, 0, steps, None)
         self._planned = planned
@@ -300,17 +292,17 @@ class _TrialRun:
             request_stop(self._run)
 
     def row(self) -> BenchRow:
-        """Return the result of the trial, which has ended. Raise the error that ended it, if there was one."""
+        """Return the result of the trial, which has ended, or raise the error that ended it."""
         if self._failure is not None:
             raise self._failure
         run, state = self._run, self._run.ledger.state
         assert state.terminal is not None
         detail = in_one_line(state.terminal.detail)
-        measured, fate, reason = self._meter.measured, Fate.MEASURED, ""
+        measured, fate, reason = self._meter.measured, TrialOutcome.MEASURED, ""
         if not self._meter.enough and state.terminal.outcome == "failed":
             measured, fate, reason = None, fate_of(detail), detail
         elif measured is None:
-            fate, reason = Fate.TOO_SHORT, self._why_too_short(state, detail)
+            fate, reason = TrialOutcome.TOO_SHORT, self._why_too_short(state, detail)
         if measured is not None:
             self._keep(run, measured)
         last = next(reversed(list(state.attempts.values())), None)
@@ -332,17 +324,17 @@ class _TrialRun:
         assert state.terminal is not None
         lasted = state.terminal.at - state.created_at
         if state.terminal.outcome == "completed":
-            return "it ended before its beginning was over; let it train longer"
+            return "it ended during its first steps, which are not measured; let it train longer"
         steps, time = count_of(self._meter.warm_up + 1, "step"), to_the_second(lasted)
         return f"it did not make {steps} in {time} ({detail}); give it more by --trial-timeout or --budget"
 
     def _keep(self, run: OpenRun, measured: Measurement) -> None:
-        """Keep the measured speed for later runs of the job."""
+        """Store the measured speed for later runs of the job."""
         kind = self._planned.trial.kind
         if kind is None:
             return
         total, step_s = measured.steps_total, 1 / measured.steps_per_s
-        found = Benched(
+        found = BenchResult(
             kind=str(kind),
             step_s=step_s,
             samples=measured.samples / measured.steps if measured.samples else None,

@@ -1,8 +1,8 @@
 """
-Measures how fast a training runs once it runs evenly, from its agent's status. Pure.
+Measures the steady speed of a training, from its agent's status. Pure.
 
-The first steps are left out: they compile, allocate, and fill the loaders' queues. The rest is cut into blocks, whose
-rates show how evenly the training runs.
+The first steps are left out: they compile, allocate, and fill the loaders' queues. The other steps are divided into
+blocks, whose rates show how even the speed is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import fmean, quantiles
 
 import msgspec
 
-from spotrun.folder.status_objects import AgentStatus, Trained, Usage
+from spotrun.folder.status_objects import AgentStatus, TrainingStatus, Usage
 
 WARM_UP_STEPS = 10
 BLOCKS = 6
@@ -23,10 +23,10 @@ QUARTERS = 4
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A measurement of `steps` steps and `samples` samples in `seconds` of training, without the beginning.
+    A measurement of `steps` steps and `samples` samples in `seconds` of training, without the first steps.
 
-    `low` and `high` are the quartiles of the blocks' steps per second. `doubt` is the share by which the seconds per
-    step may be wrong in 19 of 20 cases, estimated from how unevenly the blocks went; 0 if there is only one block.
+    `low` and `high` are the quartiles of the blocks' steps per second. `doubt` is the half-width of the 95 % confidence
+    interval of the seconds per step, as a share, from the spread of the blocks; 0 if there is only one block.
     `data_wait`, `cpu_share` and `gpu_share` are shares of that time; None if unknown. `memory_bytes` is the most memory
     that was used on the machine, `gpu_memory_bytes` on all its GPUs together.
     """
@@ -51,34 +51,31 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples per second; None if the training does not report how many samples its batches hold."""
+        """Samples per second; None if the training does not report the sizes of its batches."""
         return self.samples / self.seconds if self.samples else None
 
     @property
     def samples_total(self) -> float | None:
-        """Samples of the whole training; None if the training does not report when it ends."""
+        """Samples of the whole training; None if the training does not report its number of steps or its samples."""
         return None if self.steps_total is None or not self.samples else self.steps_total * self.samples / self.steps
 
 
 class Meter:
-    """Collects an agent's status repeatedly until there is enough: `steps` after the first `warm_up`."""
+    """Collects an agent's statuses until `steps` steps are measured, after the first `warm_up` steps."""
 
     def __init__(self, steps: int, warm_up: int = WARM_UP_STEPS) -> None:
         self._steps = steps
         self.warm_up = warm_up
         self._launch: int | None = None
-        self._from = Trained()
-        self._last = Trained()
+        self._from = TrainingStatus()
+        self._last = TrainingStatus()
         self._warm = False
-        self._blocks: list[Trained] = []
+        self._blocks: list[TrainingStatus] = []
         self._usages: list[Usage] = []
         self._status: AgentStatus | None = None
 
     def show(self, status: AgentStatus) -> None:
-        """
-        Take a status. An agent that was started again, for example on another instance, counts from zero and warms up
-        again.
-        """
+        """Add a status. If its agent was started again, the measurement begins again."""
         now = status.trained
         if status.launch != self._launch or now.steps < self._last.steps:
             self._launch, self._warm, self._from, self._blocks, self._usages = status.launch, False, now, [], []
@@ -102,7 +99,6 @@ class Meter:
 
     @property
     def steps(self) -> int:
-        """Number of steps that were measured."""
         return sum(block.steps for block in self._blocks)
 
     @property
@@ -117,7 +113,7 @@ class Meter:
         assert self._status is not None
         rates = [block.steps / block.seconds for block in self._blocks]
         low, _, high = quantiles(rates, n=QUARTERS, method="inclusive") if len(rates) > 1 else rates * 3
-        whole = sum(self._blocks, Trained())
+        whole = sum(self._blocks, TrainingStatus())
         used, shares = self._usages, [usage.gpu_share for usage in self._usages if usage.gpu_share is not None]
         return Measurement(
             steps=whole.steps,
@@ -136,18 +132,18 @@ class Meter:
         )
 
 
-def _doubt(blocks: Sequence[Trained]) -> float:
+def _doubt(blocks: Sequence[TrainingStatus]) -> float:
     """Return twice the standard error of the mean seconds per step, as a share of that mean."""
     if len(blocks) < 2:
         return 0.0
-    whole = sum(blocks, Trained())
+    whole = sum(blocks, TrainingStatus())
     mean = whole.seconds / whole.steps
     spread = sqrt(sum(each.steps * (each.seconds / each.steps - mean) ** 2 for each in blocks) / whole.steps)
     return 2 * spread / mean / sqrt(len(blocks))
 
 
-def _between(before: Trained, now: Trained) -> Trained:
-    return Trained(
+def _between(before: TrainingStatus, now: TrainingStatus) -> TrainingStatus:
+    return TrainingStatus(
         seconds=max(0.0, now.seconds - before.seconds),
         waited_s=max(0.0, now.waited_s - before.waited_s),
         steps=max(0, now.steps - before.steps),

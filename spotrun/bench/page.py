@@ -1,4 +1,4 @@
-"""`spotrun bench JOB --html FILE`: how fast a job trains on each type, and at what price, as one file."""
+"""Writes the page of `spotrun bench JOB --html FILE`: the speed and the price of a job on each type, in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows `spotrun bench` as text and as JSON: the plan, the progress and the results. The page uses its tables too."""
+"""Shows the plan, the progress and the results of `spotrun bench` as text and as JSON. The page uses the tables too."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from spotrun.units import count_of
 
 GIB = 1 << 30
 CAUSES = ("wait", "boot", "setup", "restore")
-"""Causes of the wait for a first step, in this order, as in a run's report. `restore` is the script's own start."""
+"""Causes of the wait for a first step, in this order, as in a run's report. `restore` is the start of the script."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a bench: trial `number` of `trials`, counted from 0, has made `steps` of the `wanted` ones."""
+    """The progress of trial `number` of `trials`, counted from 0, in steps. `held_up`: its current reason to wait."""
 
     trial: BenchTrial
     number: int
@@ -53,8 +53,8 @@ class Progress:
 
 def view() -> View[Sequence[Progress]]:
     """
-    Return a view of the trials that are running: on a terminal, a changing line for each; else one line when each
-    begins. It is printed to stderr, because stdout is for the result.
+    Return a view of the running trials: on a terminal, a changing line for each; else one line when each begins. It is
+    printed to stderr, because stdout is for the result.
     """
     return _Live() if sys.stderr.isatty() else _Plain()
 
@@ -69,7 +69,7 @@ class _Live(Screen[Sequence[Progress]]):
         return Group(*self._spinners.values())
 
     def _spinner(self, each: Progress) -> Spinner:
-        """Return the trial's spinner, the same one each time: a new one would start its turn from the beginning."""
+        """Return the trial's spinner, the same each time: the animation of a new spinner would start again."""
         spinner = self._spinners.get(each.number) or Spinner("dots")
         spinner.update(text=Text(_line(each), overflow="ellipsis", no_wrap=True))
         return spinner
@@ -94,12 +94,11 @@ def _line(update: Progress) -> str:
 
 
 def _priced(title: str, prices: Iterable[Prices]) -> str:
-    """Return the title of a table, marked if prices are simulated: a simulated cloud bills no one."""
+    """Return the title of a table, marked if prices are simulated."""
     return f"{title} (simulated prices)" if any(each.simulated for each in prices) else title
 
 
 def show_plan(trials: Sequence[tuple[BenchTrial, Prices]]) -> None:
-    """Print what will be rented."""
     title = _priced("To be measured", (prices for _, prices in trials))
     table = figures_table(title, "", ["spot\n$/h", "on demand\n$/h"])
     for trial, prices in trials:
@@ -112,7 +111,7 @@ def _price(usd_per_hour: Decimal | None) -> str:
 
 
 def say_row(row: BenchRow) -> None:
-    """Print a row at once, while other trials run: a bench of several types takes a while."""
+    """Print a row while other trials run, because a bench of several types takes a while."""
     measured = row.measured
     found = f"{_rate(row)} {_unit(row)}/s" if measured is not None else str(row.fate)
     print(f"{plain(row.trial.name)}: {plain(found, 300)}", file=sys.stderr, flush=True)
@@ -207,9 +206,7 @@ def begin_table(rows: Sequence[BenchRow]) -> FiguresTable:
 
 
 def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
-    """
-    Return the findings in words: what limits each training, why a trial has no figures, and which is the cheapest.
-    """
+    """Return the findings in words: what limits each training, why a trial has no figures, which trial is cheapest."""
     lines = [f"{row.trial.name}: {verdict(row.measured)}" for row in rows if row.measured]
     lines += [f"{row.trial.name}: {row.fate}: {row.reason}" for row in rows if row.measured is None]
     cheapest_row = best(rows)

@@ -20,9 +20,7 @@ SECONDS_PER_HOUR = 3600
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "oom-kill", "cannot allocate memory", "memoryerror", "can't allocate")
 
 
-class Fate(StrEnum):
-    """The end of a trial."""
-
+class TrialOutcome(StrEnum):
     MEASURED = "measured"
     OUT_OF_MEMORY = "out of memory"
     FAILED = "failed"
@@ -31,10 +29,7 @@ class Fate(StrEnum):
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    The hourly prices, in US dollars, of the cheapest instances that suit a trial; None if none of that capacity type
-    suits.
-    """
+    """The hourly US dollars of the cheapest instances that suit a trial; None if none of the capacity type suits."""
 
     spot: Decimal | None = None
     on_demand: Decimal | None = None
@@ -60,12 +55,12 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     """
     A trial and its result.
 
-    `instance_type` is the type that it trained on, "" if it never trained. `begins_s` are the run seconds from its
-    launch to its first step, by cause. `usd` is the trial's cost, and `reason` is why it has no figures.
+    `instance_type` is the type on which it trained, "" if it never trained. `begins_s` are the seconds of run time from
+    its creation to its first step, by cause. `usd` is the trial's cost, and `reason` is why it has no figures.
     """
 
     trial: BenchTrial
-    fate: Fate
+    fate: TrialOutcome
     prices: Prices
     instance_type: str = ""
     accelerators: str = ""
@@ -91,7 +86,7 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     def hours(self, samples: float | None = None) -> float | None:
         """
         Return the hours of training for the whole job, or for `samples` samples, without validations, starts and
-        interruptions. None if unknown.
+        interruptions; None if unknown.
         """
         if self.measured is None:
             return None
@@ -115,10 +110,9 @@ def devices_of(row: BenchRow) -> int:
 
 def efficiency(row: BenchRow, rows: Iterable[BenchRow]) -> float | None:
     """
-    Return the share of one device's rate that each of several devices contributes: the rate of all, divided by their
-    number times the rate of one.
+    Return the scaling efficiency: the rate of n devices, divided by n times the rate of one device.
 
-    None for one device, or if one device was not measured alone with the same batch size and precision.
+    None for one device, or if one device was not measured with the same batch size and precision.
     """
     number = devices_of(row)
     alone = next((each for each in rows if devices_of(each) == 1 and _but_for_devices(each, row)), None)
@@ -138,9 +132,7 @@ def _device(row: BenchRow) -> str:
 
 
 def begins_s(state: RunState) -> dict[str, float]:
-    """
-    Return the seconds from a run's creation to its first step, by cause: wait, boot, setup and restore of its account.
-    """
+    """Return the seconds from a run's creation to its first step, by activity: wait, boot, setup and restore."""
     found: dict[str, float] = {}
     for span in timeline(state, state.created_at if state.terminal is None else state.terminal.at):
         if span.kind in (Activity.PRODUCTIVE, Activity.REWORK, Activity.STALL):
@@ -149,13 +141,15 @@ def begins_s(state: RunState) -> dict[str, float]:
     return found
 
 
-def fate_of(detail: str) -> Fate:
+def fate_of(detail: str) -> TrialOutcome:
     """Return how a failed run ended, judged by its last message."""
-    return Fate.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else Fate.FAILED
+    return (
+        TrialOutcome.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else TrialOutcome.FAILED
+    )
 
 
 def best(rows: Iterable[BenchRow]) -> BenchRow | None:
-    """Return the row with the most samples for a dollar, at the lower of its prices; None if none was measured."""
+    """Return the row with the most samples per dollar, at the lower of its prices; None if none was measured."""
     priced = [(value, row) for row in rows if (value := row.per_usd(cheapest(row.prices))) is not None]
     return max(priced, key=lambda each: each[0])[1] if priced else None
 

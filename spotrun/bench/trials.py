@@ -1,4 +1,4 @@
-"""The trainings to measure: the job itself on each type, with each batch size, precision and number of devices."""
+"""The trials of a bench: the job on each type, with each batch size, precision and number of devices."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from spotrun.spec.varied_arguments import BATCH, DEVICES, PRECISION, has_argumen
 from spotrun.units import Steps
 
 SELDOM = Steps(1_000_000_000)
-"""Steps between checkpoints: more than any trial makes, so that a trial makes no checkpoint."""
+"""Steps between checkpoints: more than a trial has, so that it makes no checkpoint."""
 
 
 class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A training to measure. A field that is None keeps the job's own value."""
+    """A training to measure. None keeps the job's value."""
 
     kind: Kind | None
     devices: int | None = None
@@ -45,7 +45,7 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def otherwise(self) -> str:
-        """The differences from the job on that kind, for example `batch 16, 16-mixed`."""
+        """The differences from the job, without the kind, for example `batch 16, 16-mixed`."""
         parts = [
             *([f"{self.devices} devices"] if self.devices is not None and not self._tells_devices else []),
             *([f"batch {self.batch}"] if self.batch is not None else []),
@@ -74,8 +74,8 @@ def trials(
     precisions: Sequence[str],
 ) -> list[BenchTrial]:
     """
-    Return a trial for each combination of `kinds` (if empty, the job's own), `devices`, `batches` and `precisions`. An
-    empty sequence keeps the job's own value.
+    Return a trial for each combination of `kinds`, `devices`, `batches` and `precisions`. An empty sequence keeps the
+    job's value.
     """
     chosen: list[Kind | None] = [*(kinds or spec.resources.kinds)] or [None]
     found = [
@@ -95,8 +95,8 @@ def spec_of(
     spec: RunSpec, script: Script, trial: BenchTrial, names: Arguments, within: timedelta, budget: Decimal | None
 ) -> RunSpec:
     """
-    Return the job, whose script is `script`, as a short run that measures `trial`: in a calm market, without
-    checkpoints, and with its own limits.
+    Return the job of a short run that measures `trial`: `spec`, whose script is `script`, without losses on the local
+    cloud, without checkpoints, and with the trial's limits.
 
     Raises:
         SpecInvalid: the script lacks an argument for a value of the trial.
@@ -131,7 +131,7 @@ def spec_of(
 
 
 def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, devices: bool) -> Iterator[str]:
-    """Yield a note for each argument that is named neither in the job nor in any file of the work folder."""
+    """Yield a note for each given argument that neither the job nor any file of the work folder names."""
     if train.run is not None:
         return
     for named in (names.batch, names.precision, names.devices):
@@ -143,5 +143,5 @@ def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, dev
 
 
 def _is_bare(kind: Kind | None) -> bool:
-    """Return whether only an argument could set how many devices train."""
+    """Return whether the number of devices can be set only by an argument of the script."""
     return not isinstance(kind, Accelerators)

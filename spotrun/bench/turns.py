@@ -1,4 +1,4 @@
-"""Chooses which trials of a bench begin together, and how much of its budget each may spend. Pure."""
+"""Chooses the trials of a bench that begin now, and the part of the budget that each may spend. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_
     Return the positions in `waiting` of the trials that begin now, given the kinds of the waiting and the running
     trials.
 
-    At most `max_parallel` run in all, and kinds with the fewest running trials come first. None means one of each kind:
-    a quota seldom allows two.
+    At most `max_parallel` trials run, and kinds with the fewest running trials come first. None means at most
+    MAX_PARALLEL, and one of each kind, because a quota seldom allows two.
     """
     chosen: list[int] = []
     while len(going) + len(chosen) < (max_parallel or MAX_PARALLEL):
@@ -34,10 +34,10 @@ def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_
 
 def shares(left_usd: Decimal, leasts_usd: Sequence[Decimal | None]) -> list[Decimal]:
     """
-    Return how much of the rest of the budget each of the trials that begin together may spend.
+    Divide the rest of the budget among the trials that begin together.
 
-    The shares are proportional to what each trial needs to begin, so that all can last equally long. There are fewer
-    shares than trials if the rest is not enough for all.
+    The shares are proportional to what each trial needs to begin, so that all can run equally long. If the rest is not
+    enough for all, the last trials get no share.
     """
     leasts = [least or CENT for least in leasts_usd]
     while sum(leasts) > left_usd:

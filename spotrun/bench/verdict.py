@@ -1,14 +1,13 @@
 """
-Finds what would make a training faster, and by how much at most. Pure.
+Computes what would make a training faster, and by how much at most. Pure.
 
-The parts of a step are measured: for a share `w` of the step the training waits for its data, and for the rest it
-computes. If one part took no time at all, the whole would be faster by (Amdahl 1967):
+For a measured share `w` of each step the training waits for its data, and for the rest it computes. If one of the two
+took no time, the training would be faster by the factor (Amdahl 1967):
 
     a faster device        1 / w           computing takes no time
     faster loading         1 / (1 - w)     waiting takes no time
 
-If loaders read ahead, a faster device gains less than that: the loaders may not be any faster than now. So both are
-upper bounds.
+Both are upper bounds: if loaders read ahead, a faster device gains less, because the loaders stay as fast as they are.
 """
 
 from __future__ import annotations
@@ -26,21 +25,20 @@ GAIN_MAX = 100.0
 
 
 def device_gain(measured: Measurement) -> float:
-    """Return how many times as fast a training can be at most on a faster device; `inf` if it never waits for data."""
+    """Return the maximum speedup on a faster device; `inf` if the training never waits for data."""
     return 1 / measured.data_wait if measured.data_wait else float("inf")
 
 
 def loading_gain(measured: Measurement) -> float:
-    """Return how many times as fast a training can be at most if its data were always there; `inf` if it only waits."""
+    """Return the maximum speedup with faster loading; `inf` if the training only waits."""
     return 1 / (1 - measured.data_wait) if measured.data_wait < 1 else float("inf")
 
 
 def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
     """
-    Return how many times as fast a training can be with `more` processors, if its loaders use them like the present
-    ones.
+    Return the speedup with `more` additional processors, if the loaders use them like the present ones.
 
-    None if the present processors have time to spare: then loading waits for something else, or has too few workers.
+    None if the present processors are idle at times: then loading waits for something else, or has too few workers.
     """
     if measured.cpu_share is None or measured.cpu_share < BUSY or not measured.cpus:
         return None
@@ -49,7 +47,7 @@ def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
 
 
 def verdict(measured: Measurement) -> str:
-    """Return in a sentence what limits the training, and what each remedy gains at most."""
+    """Return a sentence on what limits the training, and the maximum speedup of each remedy."""
     waits = measured.data_wait
     if waits <= LITTLE:
         most = _times(loading_gain(measured))
@@ -72,7 +70,7 @@ def _spare(measured: Measurement) -> str:
 
 
 def _idle(measured: Measurement) -> str:
-    """Return the remark for a training whose GPUs are idle although it does not wait for data; else ""."""
+    """Return a remark if the GPUs are idle although the training does not wait for data; else ""."""
     if measured.gpu_share is None or measured.gpu_share >= BUSY:
         return ""
     return f"; its GPUs compute {measured.gpu_share:.0%} of the time: a larger batch, or less Python between steps"

@@ -17,12 +17,10 @@ from spotrun.spec.values import read_positive_duration
 from spotrun.units import Unreadable, parse_usd
 
 WITHIN_LEAST = timedelta(minutes=1)
-"""Minimum limit of a trial: a shorter trial would end before an instance has started."""
+"""Minimum of --trial-timeout: a shorter trial would end before an instance has started."""
 
 
 class BenchFlags(NamedTuple):
-    """The flags, as they were typed."""
-
     types: tuple[str, ...]
     batch: str | None
     precision: str | None
@@ -49,9 +47,7 @@ class BenchFlags(NamedTuple):
             ("--devices", self.devices_arg, self.devices),
         ):
             if named is not None and given is None:
-                raise SpecInvalid(
-                    f"{flag}-arg {named} names an argument for nothing", hint=f"add {flag}, or leave it out"
-                )
+                raise SpecInvalid(f"{flag}-arg {named} has no effect alone", hint=f"add {flag}, or leave it out")
         return Arguments(batch=self.batch_arg, devices=self.devices_arg, precision=self.precision_arg)
 
     @property
@@ -97,7 +93,7 @@ class BenchFlags(NamedTuple):
 
 @contextmanager
 def about_types(*, given: bool) -> Iterator[None]:
-    """In errors about the accelerators of a trial, name the flag `--types` that they came from."""
+    """Name the flag `--types` in errors about the accelerators that were given by it."""
     try:
         yield
     except SpotrunError as error:
@@ -134,12 +130,12 @@ def _numbers(flag: str, text: str | None) -> list[int]:
 
 
 def base_of(against: str | None, types: Sequence[str]) -> str | None:
-    """Return the entry of `types` that `--against` means; None without that flag."""
+    """Return the entry of `types` that `--against` names; None without that flag."""
     if against is None:
         return None
     by_name = {each.casefold(): each for each in types}
     found = by_name.get(against.casefold()) or by_name.get(f"{against.casefold()}:1")
     if found is None:
         known = ", ".join(dict.fromkeys(types))
-        raise SpecInvalid(f"--against {against!r} is none of what is measured", hint=f"one of {known}")
+        raise SpecInvalid(f"--against {against!r} is not one of the measured types", hint=f"one of {known}")
     return found

@@ -1,1 +1,1 @@
-"""Compares the ledger with what the cloud charged."""
+"""Compares the ledger with the cloud's bill."""

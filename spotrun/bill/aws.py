@@ -3,7 +3,7 @@ Reads AWS's charges: the Cost and Usage Report, and the Spot Instance data feed.
 
 The report's columns: https://docs.aws.amazon.com/cur/latest/userguide/Lineitem-columns.html; for its second generation:
 https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html. The report has a run's tag only if
-`spotrun:run` is activated as a cost allocation tag; without it, spotrun finds lines by instance id. The data feed:
+`spotrun:run` is activated as a cost allocation tag; otherwise spotrun finds lines by instance id. The data feed:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-data-feeds.html.
 """
 
@@ -44,8 +44,7 @@ _FEED_FIELDS = (
 
 def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    Read the lines about one run from a report of either generation, in CSV or Parquet. A month's report has several
-    files.
+    Read the lines about one run from a report of either generation, in CSV or Parquet. A report may have several files.
 
     Raises:
         SpecInvalid: a line cannot be read; the message names file, line and fix.
@@ -82,7 +81,7 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
 
 
 def _tagged_run(row: BillRow) -> str:
-    """Return the run that the line's tag names, from its own column or from the second generation's map of all tags."""
+    """Return the run in the line's tag, from the tag's column or from the second generation's map of all tags."""
     tags = row.structure("resource_tags")
     if tags is None:
         return row.text(f"resource_tags_{_TAG}", optional=True)

@@ -12,7 +12,7 @@ from spotrun.run.events import BillingRule
 
 
 class ChargeKind(StrEnum):
-    """The purpose of a bill's line. The ledger has the price of `USAGE`, and a list price of disks and addresses."""
+    """The purpose of a line of a bill. The ledger has the price of `USAGE`, and list prices of disks and addresses."""
 
     USAGE = "usage"
     VOLUME = "volume"
@@ -25,7 +25,7 @@ class ChargeKind(StrEnum):
 
 
 def of_amount(kind: ChargeKind, amount_usd: Decimal) -> ChargeKind:
-    """Return the purpose of a line from its kind and amount: a negative amount corrects other lines of any kind."""
+    """Return CREDIT for a negative amount, which corrects other lines, unless it is a tax or rounding; else `kind`."""
     return kind if amount_usd >= 0 or kind in (ChargeKind.TAX, ChargeKind.ROUNDING) else ChargeKind.CREDIT
 
 
@@ -35,8 +35,8 @@ class Charge:
     One line of a bill, or one of several amounts in a line.
 
     `line` counts from 1 in the file `path`. `resource` is the cloud's name of the charged resource: an instance id, a
-    volume id, or "". `hours` is the metered time, if the line has it. `precision_usd` is the maximum rounding of the
-    amount in the file.
+    volume id, or "". `hours` is the metered time; None if the line lacks it. `precision_usd` is the maximum rounding
+    error of the amount in the file.
     """
 
     path: str
@@ -81,7 +81,7 @@ class Statement:
 
 
 class Coverage:
-    """The time that a bill covers; it grows with each line."""
+    """The time that the lines of a bill cover so far."""
 
     def __init__(self) -> None:
         self.since: datetime | None = None

@@ -1,4 +1,4 @@
-"""Finds instances whose end the bill shows, but for which the ledger has only a bound. Pure."""
+"""Corrects the end of instances: the bill shows their end, and the ledger has only a bound. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Correction:
     """
     The end of an instance, the `member` of a launch, according to the bill.
 
-    The ledger took the end `was` from `bound`. With the new end, the run costs `usd` more; if `usd` is below 0, the run
-    costs less.
+    In the ledger the end is `was`, which it took from `bound`. With the new end, the run costs `usd` more (less if it
+    is negative).
     """
 
     launch: int
@@ -40,14 +40,14 @@ def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...
     """
     Return a correction for each instance whose charged time does not end at its bound.
 
-    The bill has to cover the instance's whole life: if its last charged hour is the last hour in the file, more may
-    follow.
+    The bill has to cover the instance's whole life: if the instance's last charged hour is the last hour in the file,
+    the next file may charge more.
     """
     return tuple(_corrections(state, found))
 
 
 def corrected(state: RunState, found: Correction, by: str, evidence: str) -> EndCorrected:
-    """Return the entry for a correction. In a run on one instance it does not name a member."""
+    """Return the entry for a correction. Only in a gang does it name a member."""
     member = found.member if state.of_gangs else UNSET
     return EndCorrected(launch=found.launch, ended_at=found.ended_at, by=by, evidence=evidence, member=member)
 
@@ -100,7 +100,7 @@ def _metered(usage: Sequence[Charge]) -> timedelta | None:
 
 
 def _paid_for(usage: Sequence[Charge], member: Member, began: datetime, latest: datetime) -> timedelta:
-    """Return the time, in whole seconds, that costs the charged amount at the ledger's prices."""
+    """Return the whole seconds that cost the charged amount at the ledger's prices."""
     paid = sum((charge.amount_usd for charge in usage), Decimal(0))
     life_s = range(int((latest - began).total_seconds()))
     seconds = bisect_left(life_s, paid, key=lambda each: metered(member.prices, began, began + timedelta(seconds=each)))

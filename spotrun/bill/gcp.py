@@ -22,7 +22,7 @@ from spotrun.run.billing import COMPUTE_ENGINE_RULE
 _TITLE = "Google Cloud billing export"
 _NEEDED = ("usage_start_time", "usage_end_time", "cost", "currency")
 RUN_LABEL = "spotrun-run"
-"""The tag `spotrun:run`, written with the characters that a label allows."""
+"""The tag `spotrun:run`, in the characters that a label allows."""
 PRECISION_USD = Decimal("1e-6")
 """The smallest amount of a line. The sum of all rounding has its own line (`rounding_error`)."""
 _COST_TYPES = {"tax": ChargeKind.TAX, "rounding_error": ChargeKind.ROUNDING, "adjustment": ChargeKind.CREDIT}
@@ -34,7 +34,7 @@ _SKUS = (
     (ChargeKind.NETWORK, re.compile(r"Egress|Ingress|Data Transfer|\bIP\b|Network", re.IGNORECASE)),
     (ChargeKind.USAGE, re.compile(r"\bGPU\b|Instance", re.IGNORECASE)),
 )
-"""Patterns of SKUs; the first match counts. Local SSDs come with a machine: their price is part of the machine's."""
+"""Patterns of SKUs; the first match counts. Local SSDs count as usage, because a machine's price includes them."""
 
 
 def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
@@ -88,7 +88,7 @@ def _credits(row: BillRow) -> Iterator[tuple[str, Decimal]]:
 
 
 def _run_of(row: BillRow) -> str:
-    """Return the run of a line, from the name that spotrun gave, or else from its label, which a user may change."""
+    """Return the run in the name of a line's resource, or else in its label, which a user may change."""
     labelled = next((str(label.get("value")) for label in _listed(row, "labels") if label.get("key") == RUN_LABEL), "")
     named = _NAMED.fullmatch(_resource(row))
     return labelled if named is None else named[1]

@@ -3,10 +3,10 @@ Compares our ledger with the cloud's statement, instance by instance. Pure, and 
 
     ours + the explained parts + the unexplained rest = theirs
 
-For each instance, `reconcile` first bills the ledger's facts again according to the cloud's published rule (its
-minimum, its refunds). Then it cuts the amount to the hours that the file covers, and compares it with the lines that
-meter the instance. Taxes and credits explain themselves. Disks and addresses are one line for the whole run: the ledger
-counts them at list prices, and a bill lists them under their own ids.
+For each instance, `reconcile` first computes the bill again from the ledger, by the cloud's published rule (its
+minimum, its refunds). Then it reduces the amount to the hours that the file covers, and compares it with the lines that
+meter the instance. Taxes and credits need no other explanation. Disks and addresses are one line for the whole run: the
+ledger counts them at list prices, and a bill lists them under their own ids.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from spotrun.run.member import Member
 from spotrun.run.state import RunState
 
 EDGES = timedelta(seconds=2)
-"""Maximum difference in metered time due to rounding: clouds may round an instance's first and last second."""
+"""Maximum difference of metered time that is rounding: clouds may round an instance's first and last second."""
 DISKS_MOST = 3
 """Maximum ratio of charged to recorded disk dollars that another price list or kind of disk can explain."""
 _SECONDS_PER_HOUR = 3600
 
 
 class Reason(StrEnum):
-    """A reason for which the cloud charged more or less than the ledger has."""
+    """A reason why the cloud charged more or less than the ledger has."""
 
     MINIMUM = "minimum"
     """The cloud bills a minimum time."""
     REFUND = "interruption refund"
-    """Spot capacity that the cloud takes back early is free: on EC2 in the first hour."""
+    """Spot capacity that the cloud takes back early is free; on EC2, within the first hour."""
     NOT_COVERED = "hours not in the file"
     NOT_IN_FILE = "not in this kind of file"
     STARTING = "not billed while starting"
-    """The ledger counts from the launch, the cloud from the moment when the machine runs."""
+    """The ledger counts from the launch, the cloud from the start of the machine."""
     UNSEEN_END = "an end that no runner saw"
     """The ledger has only a bound of the end; the bill shows the end."""
     ROUNDING = "rounding"
@@ -85,8 +85,7 @@ class ExplainedPart:
 @dataclass(frozen=True)
 class Line:
     """
-    One instance of the ledger, the `member` of its launch; or, if `launch` is None, a charge with the run's tag for
-    something else.
+    One instance of the ledger, the `member` of its launch; or, if `launch` is None, other charges of the run.
 
     `why` explains `unexplained_usd`; "" if that is zero.
     """
@@ -116,7 +115,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """All lines about a run: its instances in the order of their names, then resources that are not in the ledger."""
+    """All lines about a run: its instances in the order of their names, other resources, and disks and addresses."""
 
     statement: Statement
     lines: tuple[Line, ...]
@@ -145,7 +144,6 @@ class Reconciliation:
 
 
 def line_filter(state: RunState) -> LineFilter:
-    """Return a filter that selects this run's lines from a bill."""
     return LineFilter(state.created.uid, frozenset(_instances(state)))
 
 
@@ -168,7 +166,7 @@ def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconcili
 
 
 def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...], now: datetime) -> Line:
-    """Compare disks, addresses and traffic of the whole run: bills do not show to which instance they belonged."""
+    """Compare disks, addresses and traffic of the whole run, because bills do not show the instances they belong to."""
     rule = state.created.billing
     whole, disks_too, alone = (
         _sum(
@@ -230,7 +228,7 @@ def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
 
 
 def _not_in_ledger(resource: str, charges: tuple[Charge, ...]) -> Line:
-    """Return the line of a resource that is not in the ledger. A tax explains itself, an instance does not."""
+    """Return the line of a resource that is not in the ledger. It needs an explanation unless it is a tax or credit."""
     unknown = {charge.what for charge in charges if charge.kind not in _BY_KIND}
     return Line(
         launch=None,
@@ -245,8 +243,6 @@ def _not_in_ledger(resource: str, charges: tuple[Charge, ...]) -> Line:
 
 
 class _InstanceLine:
-    """Compares one instance of the ledger with the charges for it."""
-
     def __init__(
         self, state: RunState, name: MemberName, statement: Statement, charges: tuple[Charge, ...], now: datetime
     ) -> None:
@@ -284,10 +280,7 @@ class _InstanceLine:
         )
 
     def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[ExplainedPart]:
-        """
-        Yield the steps from the ledger's cost to the published rule's cost, and from there to the part that the file
-        covers.
-        """
+        """Yield the steps from the ledger's cost to the published rule's, and then to the part that the file covers."""
         minimum = self._cost(replace(self._rule, minimum_s=self._published.minimum_s))
         expected = self._cost(self._published)
         yield ExplainedPart(Reason.MINIMUM, minimum - ours)
@@ -323,7 +316,7 @@ class _InstanceLine:
         return max(ZERO, last - (meter.cost_until(since) if since < self._until else last))
 
     def _reason(self, residual: Decimal, in_file: Decimal) -> Reason | None:
-        """Return the reason for a difference in the metered time itself; None if no reason fits."""
+        """Return the reason for a difference in the metered cost; None if no reason fits."""
         if abs(residual) <= self._tolerance():
             return Reason.ROUNDING
         if residual == -in_file and self._may_be_free:
@@ -340,9 +333,7 @@ class _InstanceLine:
 
     @property
     def _may_be_free(self) -> bool:
-        """
-        True if the cloud may have ended the instance early, even if the ledger differs; False if spotrun terminated it.
-        """
+        """True if the instance was on spot, ended within the refunded time, and was not terminated by spotrun."""
         gone = self._gone
         if gone is None or not self._spot or gone.ended_by is EndedBy.USER:
             return False
@@ -351,7 +342,7 @@ class _InstanceLine:
 
     @property
     def _end_is_bounded(self) -> bool:
-        """True if the file has lines about the instance and the ledger has only a bound of the instance's end."""
+        """True if the file meters the instance and the ledger has only a bound of its end."""
         return bool(self._usage) and self._gone is not None and bool(self._gone.bounded_by)
 
     def _until_its_time_to_live(self) -> Decimal:
@@ -366,9 +357,7 @@ class _InstanceLine:
 
     @property
     def _booted_at(self) -> datetime | None:
-        """
-        The moment when the machine began to run our code, from the gang's member or from the attempt; None if unknown.
-        """
+        """The moment when the machine began to run our code; None if unknown."""
         if self._member.ready is not None:
             return self._member.ready.booted_at
         attempt = None if self._state.of_gangs else self._launch.attempt

@@ -1,4 +1,4 @@
-"""The output of `spotrun bill`, as text and as JSON: ledger, statement, and each difference with its reason."""
+"""Shows `spotrun bill` as text and as JSON: ledger, statement, and each difference with its reason."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Shown(NamedTuple):
 
 
 def _shown(found: Reconciliation) -> tuple[list[Shown], Shown]:
-    """Round the dollars of each line and of all lines so that the shown figures add up."""
+    """Round the dollars of each line and of the total so that the shown figures add up."""
     exact = []
     for line in found.lines:
         explained = {part.reason: Decimal(0) for part in found.parts}
@@ -181,5 +181,5 @@ def _charge(charge: Charge) -> dict[str, Any]:
 
 
 def _exact(amount: Decimal) -> str:
-    """Format the exact amount: a cloud may write more decimals than our nano-dollars."""
+    """Format the exact amount, because a cloud may write more than the nine decimals of our nano-dollars."""
     return usd_text(amount) if amount == round(amount, 9) else f"{amount:f}"

@@ -3,7 +3,7 @@ Reads the rows of a bill's file one after another: CSV, tab-separated, JSON (an 
 Parquet; the first three may be gzipped. Only a JSON array needs memory that grows with the file.
 
 Column names differ between generations of the same export (`lineItem/UsageType`, `line_item_usage_type`,
-`service.description`). Here they all have the form `line_item_usage_type`.
+`service.description`). All are converted to the form `line_item_usage_type`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXPORT_ANEW = "export the file again: this one is damaged, or was edited"
 
 
 class BillRow:
-    """One row with its file and line, so that an error message can name them."""
+    """One row, with its file and line for error messages."""
 
     def __init__(self, path: Path, line: int, columns: Mapping[str, Any]) -> None:
         self.path = path
@@ -53,7 +53,7 @@ class BillRow:
         Require that the row has `columns`.
 
         Raises:
-            SpecInvalid: the row lacks some of them; if it lacks more than half, its file is not a `report`.
+            SpecInvalid: the row lacks some; if it lacks more than half, the error is that its file is not a `report`.
         """
         missing = [each for each in columns if each not in self._columns]
         if 2 * len(missing) > len(columns):
@@ -79,7 +79,7 @@ class BillRow:
         return "" if value is None else str(value)
 
     def amount(self, column: str, unit: str = "") -> Decimal:
-        """Return a column's number exactly as it is in the file; `unit` may follow it."""
+        """Return a column's number, exactly as in the file; `unit` may follow it there."""
         text = self.text(column).removesuffix(unit).strip()
         try:
             number = Decimal(text)
@@ -114,9 +114,8 @@ class BillRow:
 
 class DuplicateLines:
     """
-    Refuses a line that occurs in two files of a bill, because it would be counted twice.
-
-    AWS, for example, may keep every version of a month's report next to the newest.
+    Refuses a line that occurs in two files of a bill, because it would be counted twice. AWS, for example, may keep all
+    versions of a month's report.
     """
 
     def __init__(self) -> None:
@@ -124,10 +123,10 @@ class DuplicateLines:
 
     def check(self, row: BillRow) -> None:
         """
-        Remember a line.
+        Refuse the line if another file has it.
 
         Raises:
-            SpecInvalid: another file has this line; the message names both.
+            SpecInvalid: the message names both files.
         """
         before = self._seen.setdefault(row.content, row.path)
         if before != row.path:
@@ -207,7 +206,7 @@ def _first_bytes(path: Path) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """Open a text file, gzipped or not. Raises SpecInvalid if the file cannot be read."""
+    """Open a text file, gzipped or not. Raise SpecInvalid if it cannot be read, even within the block."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP

@@ -12,8 +12,8 @@ FOLDER = "boot"
 
 def upload(store: Store, start: bytes) -> None:
     """
-    Upload the start script, install.sh and the wheel. A rented machine runs the script `start`. The script sources
-    install.sh, which installs the wheel and the packages in the wheel's lock file.
+    Upload the script `start`, which a rented machine runs, install.sh and the wheel. `start` sources install.sh, which
+    installs the wheel and the packages in the wheel's lock file.
 
     Raises:
         StoreError: the folder cannot be written.

@@ -1,4 +1,4 @@
-"""Builds a wheel of this spotrun, however it was installed: https://packaging.python.org/specifications."""
+"""Builds a wheel of this spotrun from any installation (https://packaging.python.org/specifications)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Wheel(NamedTuple):
 
 
 def own_wheel() -> Wheel:
-    """Build a wheel of the code that is running, whatever its version number."""
+    """Build a wheel of the running code, whatever its version number."""
     installed = distribution("spotrun")
     info = f"spotrun-{installed.version}.dist-info"
     contents = {f"spotrun/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in _files()}

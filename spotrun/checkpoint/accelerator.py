@@ -1,8 +1,8 @@
 """
 Copies out of an accelerator's memory (CUDA), after the current computation and in parallel with the next one.
 
-The device itself copies into pinned memory, on a stream of its own, while its other streams compute. No copy holds the
-interpreter. A machine without CUDA has no such devices, and nothing here does anything.
+The device copies into pinned memory, on a separate stream, while its other streams compute. No copy holds the
+interpreter lock. On a machine without CUDA, nothing here does anything.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ import torch
 from torch import Tensor
 
 
-class Lanes:
-    """The devices that have memory of their own, each with a stream for copies."""
+class CopyStreams:
+    """Creates one stream for copies on each CUDA device."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def devices(self, tensors: Iterable[Tensor]) -> set[torch.device]:
-        """Return the devices that hold any of `tensors`."""
         return {tensor.device for tensor in tensors if tensor.is_cuda}
 
     def mark(self, device: torch.device) -> torch.cuda.Event:
-        """Mark this moment, in the order of the calling thread's work on `device`."""
+        """Mark this moment in the calling thread's current stream on `device`."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))
         return event
 
     @contextlib.contextmanager
     def beside(self, device: torch.device, mark: torch.cuda.Event) -> Iterator[None]:
-        """Run the block's work on another stream, after `mark`. The block ends once that work is done."""
+        """Run the block's work on the stream for copies, after `mark`. The block ends once that work is done."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream = self._streams[device]
@@ -42,22 +41,20 @@ class Lanes:
         stream.synchronize()
 
     def wait(self, device: torch.device) -> None:
-        """Wait until all work that the calling thread has queued is done."""
+        """Wait until the device has done all work that the calling thread has queued."""
         torch.cuda.current_stream(device).synchronize()
 
 
 class Moment:
-    """
-    A moment on each device that holds `tensors`. A later read inside its context sees the contents of that moment.
-    """
+    """A moment on each device that holds `tensors`. Reads inside its context see the contents of that moment."""
 
-    def __init__(self, tensors: Iterable[Tensor], lanes: Lanes) -> None:
+    def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:
         self._lanes = lanes
         self._marks = {device: lanes.mark(device) for device in lanes.devices(tensors)}
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
-        """Read as of this moment, in any thread. Copies that start inside the block are done at its end."""
+        """Read as of this moment, in any thread. Copies started inside the block are done when it ends."""
         with contextlib.ExitStack() as stack:
             for device, mark in self._marks.items():
                 stack.enter_context(self._lanes.beside(device, mark))
@@ -65,7 +62,7 @@ class Moment:
 
 
 def pin(memory: Tensor) -> None:
-    """Let devices write to `memory` directly. If that fails, they write through the processor, and wait for it."""
+    """Let devices write to `memory` directly. If pinning fails, copies go through the CPU and are slower."""
     if _in_use():
         torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""Opens files below a folder. A link that another process puts there meanwhile cannot lead outside."""
+"""Opens files below a folder without following links, even if another process puts one there meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def parent_of(
     """
     Yield a descriptor of the folder that holds `path`, and the last name in `path`. `folder` is a descriptor too.
 
-    `judge` gets each folder on the way, including `folder`, before anything is made in it. It raises to end the walk.
+    `judge` gets each folder on the way, including `folder`, before anything is created in it. It raises to end the
+    walk.
 
     Raises:
         OSError: a folder on the way is missing (unless `make`), is not a folder, or is a link.
@@ -40,7 +41,6 @@ def parent_of(
 
 @contextlib.contextmanager
 def folder_at(path: str | os.PathLike[str]) -> Iterator[int]:
-    """Yield a descriptor of a folder."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield folder
@@ -49,12 +49,12 @@ def folder_at(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def open_for_reading(folder: int, path: str) -> int:
-    """Return a descriptor of the file. If the file turns out to be a pipe, the call does not wait for a writer."""
+    """Return a descriptor of the file. If it is a pipe, the call does not wait for a writer."""
     with parent_of(folder, path) as (parent, name):
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
 
 
 def open_at(folder: str | os.PathLike[str], path: str) -> int:
-    """Return a descriptor of the file at `path` in a folder, as `open_for_reading` does."""
+    """Return the same descriptor as `open_for_reading`, below a folder given by its path."""
     with folder_at(folder) as root:
         return open_for_reading(root, path)

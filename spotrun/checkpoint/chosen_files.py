@@ -8,6 +8,5 @@ from spotrun.spec.patterns import chooser
 
 
 def all_but(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a test that chooses files that match no pattern."""
     excluded = chooser(patterns)
     return lambda path: not excluded(path)

@@ -1,4 +1,4 @@
-"""Writes stored files of a script into a local folder: each whole or not at all, and none outside the folder."""
+"""Writes stored files of a script into a local folder. Each is written whole or not at all, none outside the folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIDE_BY_SIDE = 8
 RETRY_FOR_S = 30.0
 """Maximum system time in seconds for which a user waits while the store has a passing fault."""
 TEMPORARY = ".spotrun-fetch-"
-"""Prefix of the files that a killed fetch leaves behind."""
+"""Prefix of temporary files, which a killed fetch leaves behind."""
 Progressed = Callable[[int], None]
 """Called with the number of bytes that have arrived since the last call."""
 
@@ -36,15 +36,15 @@ class Record(Protocol):
     """
     A record of the files that earlier fetches wrote into a folder.
 
-    It is stored where no instance can write, and does not repeat facts from the store, such as times. Several threads
-    use it.
+    It is stored outside every folder that an instance can write to. It holds no facts from the store, such as times.
+    Several threads use it.
     """
 
     def written(self, path: str) -> Sequence[Content] | None:
-        """Return the contents, piece by piece, that fetch last wrote at `path`; None if it never wrote there."""
+        """Return the contents, piece by piece, that a fetch last wrote at `path`; None if none ever wrote there."""
 
     def add(self, path: str, contents: Sequence[Content]) -> None:
-        """Record the contents that fetch has written at `path`."""
+        """Record the contents that a fetch has written at `path`."""
 
 
 def fetch(
@@ -57,12 +57,12 @@ def fetch(
     force: bool = False,
 ) -> Iterator[Fetched]:
     """
-    Write the files below a user's folder, which is made if it is absent, and yield the outcome for each.
+    Write the files below a user's folder, which is created if absent, and yield the outcome of each.
 
     Training code may have chosen each name, time and size. So links below `folder` are never followed, and nothing is
-    written into a folder that belongs to git or to an environment. For a single file:
-    - If a tool obeys its name, it stays in the store.
-    - If it exists already with the same bytes, it is left alone.
+    written into a folder that belongs to git or to a virtual environment. For each file:
+    - If a tool would obey a file of this name, it is not fetched.
+    - If the local file has the same bytes, it is not written again.
     - If the local file differs from what fetch itself wrote, according to `record`, it is the user's, and is kept
       unless `force`.
     - If the local file is longer than the stored file, it is kept under another name, unless `force`, because a later
@@ -84,13 +84,7 @@ def fetch(
 
 
 def bring(store: Store, files: Sequence[OutputFile], folder: Path) -> Iterator[Fetched]:
-    """
-    Write the files below an agent's own folder, whatever their names and whatever exists there.
-
-    Raises:
-        StoreError: the store cannot be read.
-        SpotrunError: the folder cannot be written to.
-    """
+    """Write the files into an agent's folder, whatever their names, over existing files. Raises as `fetch` does."""
     yield from _written(folder, files, lambda root: _Writer(store, root, lambda _: None))
 
 
@@ -121,10 +115,7 @@ def _written(folder: Path, files: Sequence[OutputFile], writer_in: Callable[[int
 
 
 def is_at(folder: Path, file: OutputFile) -> bool:
-    """
-    Return whether the file in `folder` at the path of `file` can be read and has the bytes of `file`. The caller has
-    already compared their sizes.
-    """
+    """Return whether the file in `folder` is readable and has the bytes of `file`. The caller has compared sizes."""
     try:
         return _holds(open_at(folder, file.path), [piece.content for piece in file.pieces])
     except OSError:
@@ -138,7 +129,7 @@ def _holds(fd: int, contents: Sequence[Content]) -> bool:
 
 def _cannot_write(folder: Path, error: OSError) -> SpotrunError:
     return SpotrunError(
-        f"cannot write into {folder}: {error.strerror}", hint="name a folder that you may write by --to"
+        f"cannot write into {folder}: {error.strerror}", hint="name a folder that you may write to with --to"
     )
 
 
@@ -157,11 +148,11 @@ _OF_ONE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.E
 
 
 class _OfATool(Exception):
-    """Raised if a folder on the way to a file is one that a tool runs or obeys."""
+    """Raised if a folder on the way to a file belongs to a tool, which runs or obeys the files in it."""
 
 
 class _Writer:
-    """Writes each file below `root`, replacing any existing file."""
+    """Writes each file below `root`, over any existing file."""
 
     def __init__(self, store: Store, root: int, progressed: Progressed) -> None:
         self._store = store
@@ -169,7 +160,7 @@ class _Writer:
         self._progressed = progressed
 
     def file(self, file: OutputFile, each: Map) -> Fetched:
-        """Write one file. `each` gets its pieces, in any order."""
+        """Write one file. `each` calls a function on its pieces, in any order."""
         try:
             return self._fetched(file, each)
         except CheckpointDamaged as damage:
@@ -186,11 +177,10 @@ class _Writer:
         """Raise if no file may be written into `folder` or below it."""
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
-        """Return the new name of the file that exists already; "" if it is not kept."""
+        """Return the new name of an existing file that was renamed; "" if there was none or it is replaced."""
         return ""
 
     def _write(self, file: OutputFile, each: Map) -> str:
-        """Return the result of `_make_room`."""
         with parent_of(self._root, file.path, make=True, judge=self._judge) as (parent, name):
             temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
             mode = 0o777 if file.executable else 0o666  # minus the umask
@@ -225,7 +215,7 @@ class _Writer:
 
 
 class _ToUser(_Writer):
-    """Writes files only where the user loses nothing, unless `force`."""
+    """Writes files without replacing a user's own file, unless `force`."""
 
     def __init__(self, store: Store, root: int, progressed: Progressed, record: Record, *, force: bool) -> None:
         super().__init__(store, root, progressed)
@@ -257,7 +247,7 @@ class _ToUser(_Writer):
         return found
 
     def _there(self, file: OutputFile, contents: Sequence[Content]) -> Outcome | None:
-        """Return the reason why the existing file stays; None if it does not."""
+        """Return the reason why the existing file stays; None if it is absent or may be replaced."""
         try:
             with parent_of(self._root, file.path, judge=self._judge) as (parent, name):
                 facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -283,7 +273,7 @@ class _ToUser(_Writer):
 
 
 def _kept_if_longer(parent: int, name: str, size_bytes: int) -> str:
-    """Rename a file longer than `size_bytes` to a free name, and return that name; "" if it is not longer."""
+    """Rename a file longer than `size_bytes`, and return its new name; "" if it is not longer."""
     try:
         if os.stat(name, dir_fd=parent, follow_symlinks=False).st_size <= size_bytes:
             return ""

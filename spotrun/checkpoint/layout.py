@@ -1,5 +1,5 @@
 """
-Defines the checkpoint image: the content of an arena, which is uploaded byte for byte. Needs no torch.
+Defines the checkpoint image: the bytes of an arena, which are uploaded as they are. Needs no torch.
 
     b"SPOTRUN1" | u64 header size | header, JSON in UTF-8 | zeros to a multiple of 64 | tensors, each at a multiple
     of 64
@@ -51,7 +51,7 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """The parsed header. `data_start` is the start of the tensors, counted from the first byte of the image."""
+    """The parsed header. The tensors start `data_start` bytes after the first byte of the image."""
 
     tensors: tuple[TensorEntry, ...]
     tree: Json
@@ -60,7 +60,7 @@ class Header:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the whole image."""
+        """Bytes of the whole image."""
         return self.data_start + max((t.offset + t.size_bytes for t in self.tensors if t.size_bytes), default=0)
 
 
@@ -69,13 +69,13 @@ def aligned(size_bytes: int) -> int:
 
 
 def place(kinds: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorEntry, ...]:
-    """Place tensors with these (dtype, shape) one after the other."""
+    """Assign an offset to each tensor of (dtype, shape), one after the other."""
     return _place(tuple(kinds))
 
 
 @lru_cache(maxsize=4)
 def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry, ...]:
-    """Do the same as `place`, cached, because all snapshots of a training have the same tensors."""
+    """`place`, cached, because all snapshots of a training have the same tensors."""
     entries = []
     offset = 0
     for dtype, shape in kinds:
@@ -86,7 +86,7 @@ def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry,
 
 
 def encode_header(tensors: Sequence[TensorEntry], tree: Json, meta: Mapping[str, Any]) -> bytes:
-    """Return all bytes before the tensors, padded. `meta` is plain JSON, which its writer may choose freely."""
+    """Return all bytes before the tensors, padded. `meta` is any plain JSON."""
     header = {"format": FORMAT, "tensors": _entries_json(tuple(tensors)), "tree": tree, "meta": dict(meta)}
     text = plain.encode(header)
     head = _PREFIX.pack(MAGIC, len(text)) + text
@@ -100,8 +100,8 @@ def _entries_json(tensors: tuple[TensorEntry, ...]) -> plain.Encoded:
 
 def decode_header(image: Buffer) -> Header:
     """
-    Return the header of a whole image, after checks: every tensor lies inside the image, overlaps no other, and has the
-    size of its shape.
+    Return the header of a whole image, after checking that every tensor lies inside the image, overlaps no other, and
+    has the size of its shape.
 
     Raises:
         CheckpointDamaged: a check failed; take an older checkpoint.
@@ -116,10 +116,10 @@ def decode_header(image: Buffer) -> Header:
 
 def header_end(image: Buffer) -> int:
     """
-    Return the end of a whole image's header, read from its first `PREFIX_BYTES`.
+    Return the offset at which the header's JSON ends, from the first `PREFIX_BYTES` of a whole image.
 
     Raises:
-        CheckpointDamaged: the image is too short for its header, or does not begin as an image does.
+        CheckpointDamaged: the image is too short for its header, or does not begin with `MAGIC`.
     """
     if len(image) < PREFIX_BYTES:
         raise CheckpointDamaged(f"the checkpoint has {count_of(len(image), 'byte')}, too few for a header")
@@ -134,8 +134,9 @@ def header_end(image: Buffer) -> int:
 
 def begin_bytes(header: Header) -> int:
     """
-    Return the number of leading bytes that hold all of the state except its last entry. A trainer that needs the last
-    entry later can begin once they have arrived.
+    Return the number of leading bytes that hold the whole state except its last entry.
+
+    A trainer that needs the last entry only later can begin once these bytes have arrived.
     """
     (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
     if kind not in MAPPINGS or not header.tree[kind]:
@@ -143,7 +144,7 @@ def begin_bytes(header: Header) -> int:
     *others, last = header.tree[kind]
     if next(tensors_in(last), None) is None:
         return header.size_bytes
-    # Tensors that the last entry shares with another entry arrive with that one.
+    # Tensors that the last entry shares with an earlier entry lie among the earlier entry's tensors.
     first = max((number for other in others for number in tensors_in(other)), default=-1) + 1
     return header.data_start + header.tensors[first].offset if first < len(header.tensors) else header.size_bytes
 
@@ -186,7 +187,7 @@ def _tensor_entry(value: Json) -> TensorEntry:
     if not (_is_extent(offset) and _is_extent(size_bytes)) or offset % ALIGNMENT:
         raise CheckpointDamaged("the checkpoint holds a tensor at an impossible place")
     if size_bytes != ITEM_BYTES[dtype] * math.prod(shape):
-        raise CheckpointDamaged("the checkpoint holds a tensor whose size is not that of its shape")
+        raise CheckpointDamaged("the checkpoint holds a tensor whose size does not match its shape")
     return TensorEntry(dtype, tuple(shape), offset, size_bytes)
 
 

@@ -1,11 +1,11 @@
 """
-The manifest of a checkpoint: the objects that hold its image, and the bytes that each of them holds.
+The manifest of a checkpoint: the objects that hold its image, and which bytes each object holds.
 
     PREFIX/part-0000 … part-NNNN     the image in pieces, without the bytes that the commit borrows
-    PREFIX/manifest.json             sizes and BLAKE3 digests of the parts; its own digest goes into the ledger
+    PREFIX/manifest.json             sizes and BLAKE3 digests of the parts; the ledger has the manifest's own digest
 
-BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) is as trustworthy as SHA-256, and reads 4 to 5 GB/s per core
-instead of 1 to 2. Speed matters because every byte of a checkpoint is digested when it is sent and when it is fetched.
+BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) is as trustworthy as SHA-256, and hashes 4 to 5 GB/s per core
+instead of 1 to 2. Speed matters because every byte of a checkpoint is hashed when it is sent and when it is fetched.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PART_NAME = re.compile(r"part-\d{4,8}", re.ASCII)
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    An object. `name` is relative to the checkpoint's own prefix. `of` is set for a borrowed part: it is the prefix of
-    the commit that lends the part, and `name` is relative to it.
+    An object of the store. `name` is relative to the checkpoint's prefix or, if the part is borrowed, to `of`: the
+    prefix of the commit that lends it.
     """
 
     name: str
@@ -35,14 +35,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     of: str = ""
 
     def key(self, prefix: str) -> str:
-        """Return the key of the object, as a part of the checkpoint below `prefix`."""
+        """Return the object's key. The checkpoint lies below `prefix`."""
         return part_key(self.of or prefix, self.name)
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """
-    A range of the image: its `size_bytes` bytes from `start` on equal the bytes of part number `part` from `at` on.
-    """
+    """A range of the image: its `size_bytes` bytes from `start` on are the bytes of part number `part` from `at` on."""
 
     part: Count
     at: Count
@@ -52,8 +50,8 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    The parts, and the image's own meta. Without `extents`, the parts one after the other are the image. With them, the
-    parts may hold more than the image. A trainer can begin with the first `begin_bytes`; None if unknown.
+    The parts, and the image's `meta`. Without `extents`, the image is all parts, one after the other. With extents, the
+    parts may hold more than the image. A trainer can begin with the first `begin_bytes` bytes; None if unknown.
     """
 
     format: Count
@@ -65,7 +63,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def borrows(self) -> tuple[str, ...]:
-        """The prefixes of the commits whose objects this checkpoint needs."""
+        """Prefixes of the commits whose objects this checkpoint needs."""
         return tuple(sorted({part.of for part in self.parts if part.of}))
 
     def placed(self) -> list[list[Extent]]:
@@ -79,13 +77,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def flaw(self, borrows: Sequence[str]) -> str | None:
         """
-        Return the reason why this manifest gives no image, or None. It may borrow only from `borrows`, which the ledger
-        names.
+        Return the reason why this manifest describes no image, or None. `borrows` are the commits that the ledger
+        allows it to borrow from.
         """
         if not all(_PART_NAME.fullmatch(part.name) for part in self.parts):
             return "its manifest names objects elsewhere"
         if not set(self.borrows) <= set(borrows):
-            return "its manifest borrows of commits that the ledger does not name"
+            return "its manifest borrows from commits that the ledger does not name"
         if min((part.size_bytes for part in self.parts), default=0) < 0:
             return "its manifest has a part of a negative size"
         extents = self.extents or one_after_the_other([part.size_bytes for part in self.parts])
@@ -109,7 +107,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def one_after_the_other(sizes: Sequence[int]) -> list[Extent]:
-    """Return the extents of whole parts that have these sizes."""
+    """Return the extents of whole parts of these sizes."""
     starts = itertools.accumulate(sizes, initial=0)
     return [Extent(number, 0, start, size) for number, (start, size) in enumerate(zip(starts, sizes, strict=False))]
 

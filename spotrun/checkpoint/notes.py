@@ -1,6 +1,4 @@
-"""
-Converts any object, such as a training's arguments, to plain values for people to read. No resume restores them.
-"""
+"""Converts any object, such as a training's arguments, to plain values for people to read. No resume restores them."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ _MODULES = ("torch", "numpy")
 
 def plain(value: Any, depth: int = 0) -> Any:
     """
-    Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists. Other values stay as they
-    are, because an image may have a form for them.
+    Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists. Return other values
+    unchanged, because an image may be able to hold them.
     """
     if depth > DEPTH_MAX:
         return note(value)
@@ -43,9 +41,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _item(holder: Any, key: Any) -> Any:
-    """
-    Return an item, or the name of the error that reading it raises: a configuration may have missing values.
-    """
+    """Return an item, or the name of the error that reading it raises, as for a missing value of a configuration."""
     try:
         return holder[key]
     except Exception as error:  # noqa: BLE001

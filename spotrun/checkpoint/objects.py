@@ -1,5 +1,6 @@
 """
-Represents objects of a state as values. An image has each as a `SavedObject`, and only a resuming training revives it.
+Represents objects of a state as values. An image holds each as a `SavedObject`; only a resuming training turns it back
+into an object.
 
 An image names the class of an object. Reading the image does not look up, import or call that class. For the classes
 that a training accepts see spotrun/training/revival.py.
@@ -22,28 +23,29 @@ Path: TypeAlias = tuple[object, ...]
 MEMBER, TUPLE, OBJECT, ASKED, STANDS = "member", "namedtuple", "object", "asked", "stands"
 HELD = frozenset({MEMBER, TUPLE, OBJECT, ASKED, STANDS})
 """
-The kinds of a `SavedObject`: an enum member; a named tuple; an instance of a plain class; an object that returns and
-loads its own state; and an object that the script itself puts in the same place again, so that nothing of it is saved.
+The kinds of a `SavedObject`, in the order above: an enum member; a named tuple; an instance of a plain class; an object
+with `state_dict` and `load_state_dict`; and an object that the script creates again at the same path, so that nothing
+of it is saved.
 """
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, partial)
 
 
 class SavedObject(dict[str, Any]):
-    """An object of class `name` as it was saved: "content" has its attributes or its state."""
+    """A saved object of class `name`. "content" holds its attributes or its state."""
 
     def __init__(self, kind: str, name: str, content: Any) -> None:
         super().__init__(content=content)
         self.kind, self.name = kind, name
 
     def __hash__(self) -> int:  # type: ignore[override]
-        """Hash by identity, so that the object can be in a set or be a key."""
+        """Hash by identity, so that the object can be in a set or be a key of a dict."""
         return id(self)
 
 
-class Standing:
+class InitialObjects:
     """
-    A record of the object at each place below the keys `below` when a training begins. A training that resumes has the
-    same objects at these places. `is_elsewhere` recognises objects whose state is saved elsewhere.
+    The objects that a training has at each path below the keys `below` when it begins. A training that resumes has
+    equivalent objects at these paths. `is_elsewhere` recognises objects whose state is saved separately.
     """
 
     def __init__(self, below: Collection[str], is_elsewhere: Callable[[Any], bool]) -> None:
@@ -56,7 +58,10 @@ class Standing:
         return bool(path) and path[0] in self._below
 
     def is_same(self, path: Path, value: Any) -> bool:
-        """Return whether `path` held `value` during the first pass over the state, which `first_look_ends` ends."""
+        """
+        Return whether `path` held `value` during the first pass over the state, which ends with `first_look_ends`.
+        During that pass, record `value` and return True.
+        """
         if self._first is None:
             self._found[path] = value
             return True
@@ -68,12 +73,12 @@ class Standing:
             self._first = self._found
 
 
-def parts_of(value: Any, path: Path, standing: Standing | None) -> tuple[str, str, Any] | None:
+def parts_of(value: Any, path: Path, standing: InitialObjects | None) -> tuple[str, str, Any] | None:
     """
     Return the kind, the name and the content of an object; None if no image can hold it.
 
     Raises:
-        Unnamed: an image could hold the object if its class could be found by name.
+        Unnamed: an image cannot hold the object, but could if its class could be found by name.
     """
     kind = type(value)
     if isinstance(value, Enum):
@@ -87,7 +92,7 @@ def parts_of(value: Any, path: Path, standing: Standing | None) -> tuple[str, st
     return None
 
 
-def _standing_parts(value: Any, path: Path, standing: Standing) -> tuple[str, str, Any] | None:
+def _standing_parts(value: Any, path: Path, standing: InitialObjects) -> tuple[str, str, Any] | None:
     kind = type(value)
     is_code = isinstance(value, _CODE) or standing.is_elsewhere(value)
     if not is_code and not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
@@ -127,7 +132,7 @@ def is_found(kind: type) -> bool:
 
 
 def is_of_script(kind: type) -> bool:
-    """Return whether the module of `kind` is a file that is not installed: the script's own, wherever it lies."""
+    """Return whether the module of `kind` is a file outside the standard library and the installed packages."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     return (
@@ -141,7 +146,7 @@ _LIBRARY = types.__file__.rpartition("/")[0] + "/"
 
 
 def is_plain(kind: type) -> bool:
-    """Return whether instances are just their attributes: no code of the class makes, copies or frees them."""
+    """Return whether instances consist of their attributes only: no code of the class makes, copies or frees them."""
     own = [base for base in kind.__mro__ if base is not object]
     return all(base.__flags__ & _MADE_BY_PYTHON and not any(_has_a_say(base)) for base in own)
 
@@ -154,7 +159,7 @@ def _has_a_say(kind: type) -> Iterator[bool]:
 
 _HOOKS = frozenset({"__new__", "__del__", "__setstate__", "__getstate__", "__reduce__", "__reduce_ex__"})
 _MADE_BY_PYTHON = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: the class was made by a `class` statement."""
+"""Py_TPFLAGS_HEAPTYPE: set if a `class` statement made the class."""
 
 
 def is_named_tuple(kind: type | None) -> bool:

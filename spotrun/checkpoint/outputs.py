@@ -24,7 +24,6 @@ def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_F
 
 
 def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listing:
-    """Read the list at `key` with this digest. Raises the same errors as `read_listing`."""
     data = bytearray()
     if not key.startswith(FOLDER):
         raise CheckpointDamaged(f"{key} is not where lists of files are")
@@ -43,10 +42,7 @@ def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listi
 
 
 def verify_files(store: Store, commit: Commit) -> None:
-    """
-    Read and compare all files of a checkpoint, with one piece in memory at a time. Raises the same errors as
-    `read_listing`.
-    """
+    """Read and compare all files of a checkpoint, one piece in memory at a time. Raises like `read_listing`."""
     if commit.outputs is None:
         return
     pieces = {piece.key: piece for file in read_listing(store, commit.outputs).files for piece in file.pieces}
@@ -59,9 +55,9 @@ def verify_files(store: Store, commit: Commit) -> None:
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
-    Return the lists that are still needed: the newest list, and one for each checkpoint that is kept. That is its own
-    list or, if it has none, the last list before the next checkpoint. No entry will name another list again. `retiring`
-    are checkpoints about to be retired.
+    Return the lists that are still needed: the newest list, and one list for each kept checkpoint. The list for a
+    checkpoint is its own or, if it has none, the last list before the next checkpoint. No later entry names any other
+    list. `retiring` are checkpoints that will now be retired.
     """
     held = [each.number for each in state.commits if each.retired_at is None and each.number not in retiring]
     found = [state.newest_outputs(), *(state.outputs_of(number) for number in held)]
@@ -69,14 +65,14 @@ def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
 
 
 def named_keys(lists: Iterable[tuple[Outputs, Listing]]) -> set[str]:
-    """Return the keys of these lists and of all objects that they need."""
+    """Return the keys of these lists and of all objects that the lists name."""
     return {key for outputs, listing in lists for key in (outputs.event.key, *listing.keys())}
 
 
 def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return the `keys` that no kept list needs. The `keys` are the objects below `outputs/` of a run that has ended.
-    Return none if a kept list cannot be read, because the objects that it needs are then unknown.
+    Return the keys among `keys`, all below `outputs/`, of objects that no kept list needs. Return none until the run
+    has ended, and none if a kept list cannot be read, because the objects that it needs are then unknown.
     """
     if state.terminal is None or not keys:
         return []

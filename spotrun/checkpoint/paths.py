@@ -1,4 +1,4 @@
-"""Adapts paths in a state that was saved when the work folder had another name."""
+"""Adapts the paths in a saved state to a new work folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from spotrun.checkpoint.tree import Json
 
 
 def moved(node: Json, old: str, new: str) -> Json:
-    """Return an image's tree, with `old` replaced by `new` in each text that is the folder `old` or a path below it."""
+    """Return an image's tree, with `old` replaced by `new` in each text that is `old` or a path below it."""
     if isinstance(node, str):
         return new + node[len(old) :] if node == old or node.startswith(old + "/") else node
     if isinstance(node, list):

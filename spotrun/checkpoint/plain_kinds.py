@@ -1,6 +1,6 @@
 """
-Splits values of Python's own types that JSON lacks into parts, and builds them again. Each kind is closed: it names no
-code, and its parts are plain values again.
+Splits values of Python's own types that JSON lacks into parts, and builds the values again from the parts. Only the
+types listed here are supported. The parts are plain values and name no code.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Parts = list[Any]
 
 
 class Unnamed(Exception):
-    """Raised for a value that looks plain but is not. The text describes the value."""
+    """Raised for a value that no image can hold although its type seems supported. The text describes the value."""
 
 
 class Kind(NamedTuple):
-    """A way to write a value of one type, and to build it again from its parts."""
+    """The name of a type, and the functions that split a value of it into parts and build it again."""
 
     name: str
     parts: Callable[[Any], Parts]

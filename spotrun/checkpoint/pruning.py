@@ -1,7 +1,7 @@
 """
-Deletes objects of a run that has ended. First the ledger retires commits, then their objects are deleted.
+Deletes objects of a run that has ended: the ledger first retires commits, then their objects are deleted.
 
-It may stop halfway or run twice without harm: objects of retired commits are garbage that the next sweep deletes.
+It may stop halfway or run twice without harm, because the next sweep deletes objects of retired commits.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from spotrun.store.retrying import persist
 
 class Pruning(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The commits to retire and the objects to delete. The objects are those of these commits, of commits retired earlier,
-    of uploads that never became a commit, of script files that no kept checkpoint names, and of packed set-ups: a run
-    that is opened again repeats its set-up.
+    The commits to retire and the objects to delete: objects of these commits, of commits retired earlier and of uploads
+    that never became a commit, files of the script that no kept checkpoint names, and setup caches. A run that is
+    resumed later repeats its setup.
     """
 
     commits: tuple[Commit, ...]
@@ -36,8 +36,8 @@ class Pruning(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(state: RunState, store: Store, rule: CheckpointSpec) -> Pruning:
     """
-    Return the commits and objects that `prune` would delete. Empty while a run goes on, because then only its attempt
-    may retire commits (protocol 23).
+    Return the commits and objects that `prune` would delete. Empty until the run has ended, because before that only
+    its attempt may retire commits (protocol 23).
     """
     if state.terminal is None:
         return Pruning(commits=(), objects=())
@@ -56,8 +56,8 @@ def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
     Retire commits, then delete objects.
 
     Raises:
-        EntryRefused: another process has resumed the run since; commits that were not retired stay.
-        StoreError: an object could not be deleted; call it again.
+        EntryRefused: another process has resumed the run since; the remaining commits stay.
+        StoreError: an object could not be deleted; call this again.
     """
     planned = plan(ledger.refresh(), store, rule)
     for commit in planned.commits:

@@ -1,6 +1,4 @@
-"""
-Reads a committed checkpoint's image back into memory, and compares every byte with the digests in the ledger.
-"""
+"""Reads the image of a committed checkpoint into memory, and compares every byte with the digests in the ledger."""
 
 from __future__ import annotations
 
@@ -28,19 +26,19 @@ from spotrun.store.retrying import through_faults
 from spotrun.units import count_of
 
 READERS = 8
-"""Number of objects that are read in parallel."""
+"""Maximum number of objects that are read in parallel."""
 READS_MAX = 5
 """
-Maximum reads of an object. Two equal mismatches condemn it (protocol 22): corruption in transit differs each time.
+Maximum reads of an object. Two equal mismatches prove damage (protocol 22), because errors in transit differ each time.
 """
 RETRY_FOR_S = 300.0
-"""Maximum system time in seconds, for each object."""
+"""Maximum system time in seconds for retries of one object."""
 MANIFEST_MAX_BYTES = 64 << 20
-"""Maximum bytes read of a manifest: enough for over 8 TB in parts of 16 MiB. No manifest's writer is trusted."""
+"""Maximum bytes read of a manifest, enough for over 8 TB in parts of 16 MiB. A bound, as its writer is not trusted."""
 
 
 class Image(msgspec.Struct, frozen=True):
-    """A checkpoint's image in the memory behind `fd`, from `start` on. Its owner closes `fd`."""
+    """A checkpoint's image in the memory behind `fd`, from byte `start` on. The holder must close it."""
 
     commit: Commit
     fd: int
@@ -55,20 +53,20 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class Recipient(Protocol):
-    """Uses a checkpoint while it arrives. Any thread calls it, one at a time."""
+    """Uses a checkpoint while it arrives. Any thread may call it, but only one at a time."""
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
-        Receive the image, whose memory exists but is still empty. If an image had begun before, that earlier image is
-        damaged. The first `begin_bytes` bytes arrive before all others, and are enough to begin with.
+        Receive the image, whose memory exists but is still empty. Its first `begin_bytes` bytes arrive first, and a
+        trainer can begin with them. A second call means that the earlier image is damaged.
         """
 
     def has(self, size_bytes: int) -> None:
-        """Note that the first `size_bytes` bytes have arrived, and equal the committed bytes."""
+        """Note that the first `size_bytes` bytes have arrived and match the committed bytes."""
 
 
 class NewestReadable(msgspec.Struct, frozen=True):
-    """The newest commit that could be read, and the numbers of the newer ones that could not."""
+    """The newest commit that could be read, and the numbers of newer commits that could not."""
 
     image: Image
     skipped: tuple[int, ...]
@@ -78,12 +76,12 @@ def newest_readable(
     store: Store, candidates: Iterable[Commit], ready: Image | None = None, recipient: Recipient | None = None
 ) -> NewestReadable:
     """
-    Walk back from the newest of `candidates` to one that is whole. `ready` is an image known to be whole; it is
+    Return the newest of `candidates` (newest first) that is whole. `ready` is an image known to be whole; it is
     returned or closed.
 
     Raises:
         CheckpointDamaged: no candidate is whole.
-        StoreUnavailable: the store could not be read, so nothing is known about the checkpoints.
+        StoreUnavailable: the store could not be read, so the checkpoints may be whole.
     """
     skipped: list[int] = []
     reasons: list[str] = []
@@ -114,7 +112,7 @@ def fetch(
     disk: Path | None = None,
 ) -> Image:
     """
-    Return the image of one commit, in memory of its own or, with `disk`, in an unnamed file in that folder.
+    Return the image of one commit, in new memory or, with `disk`, in an unnamed file in that folder.
 
     Raises:
         CheckpointDamaged: an object is missing, or differs twice from its digest.
@@ -143,12 +141,12 @@ def recognised(
     store: Store, held: Image, digest: bytes | None = None, *, retry_for_s: float = RETRY_FOR_S
 ) -> Image | None:
     """
-    Return `held` as the image of its commit. Return None if a single byte differs from the digests in the ledger, or if
-    that cannot be checked. The process that wrote to that memory must have ended. The memory then belongs to the image,
-    or is closed.
+    Return `held` if it equals the image of its commit. Return None, and close its memory, if a byte differs from the
+    digests in the ledger or if they cannot be read. The process that wrote to the memory must have ended. The memory
+    before and after the image is freed.
 
-    If the commit borrows, the digests in the ledger cover parts that are elsewhere. Then `digest` (`unchanged.digest`)
-    is the digest of the whole committed image.
+    If the commit borrows, the digests in the ledger cover parts that are not in this memory. Then `digest`
+    (`unchanged.digest`) is the digest of the whole committed image.
     """
     whole = False
     try:
@@ -166,7 +164,7 @@ def recognised(
 def _is_whole(manifest: Manifest, held: Image, digest: bytes | None) -> bool:
     if os.fstat(held.fd).st_size < held.start + manifest.size_bytes:
         return False
-    if manifest.extents:  # of a part that was borrowed, only some bytes are in the image
+    if manifest.extents:  # the image may hold only some bytes of a borrowed part
         with _read_only(held) as view:
             return unchanged.digest(view) == digest
 
@@ -199,9 +197,7 @@ def _give_back_what_is_around(held: Image) -> None:
 
 
 def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> None:
-    """
-    Read a whole checkpoint and compare, with at most one part in memory. Raises the same errors as `fetch`.
-    """
+    """Read and compare a whole checkpoint, at most one part in memory at a time. Raises the same errors as `fetch`."""
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     for part in manifest.parts:
         key = part.key(commit.event.prefix)
@@ -221,17 +217,17 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
         raise CheckpointDamaged(f"{event.prefix} has a manifest that cannot be read: {error}") from error
     flaw = manifest.flaw(event.borrows)
     if flaw is None and manifest.size_bytes != event.size_bytes:
-        flaw = f"its manifest is of {manifest.size_bytes} bytes, not {event.size_bytes}"
+        flaw = f"its manifest describes {manifest.size_bytes} bytes, not {event.size_bytes}"
     if flaw is not None:
         raise CheckpointDamaged(f"{event.prefix}: {flaw}")
     return manifest
 
 
 class _Front:
-    """Tracks the length of an image that has arrived without a gap, while its parts arrive in any order."""
+    """Tracks how many bytes of an image have arrived without a gap, while its parts arrive in any order."""
 
     def __init__(self, starts: Sequence[int], size_bytes: int, recipient: Recipient) -> None:
-        """Take `starts`: for each part, the first byte of the image that it holds."""
+        """`starts` has, for each part, the first byte of the image that it holds."""
         self._starts = starts
         self._order = sorted(range(len(starts)), key=starts.__getitem__, reverse=True)
         self._missing = set(self._order)
@@ -279,9 +275,10 @@ def _begin_bytes(manifest: Manifest) -> int:
 
 def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[int]]:
     """
-    Return the parts that a trainer begins with, and the others. All readers fetch the parts that a trainer begins with
-    first. If some readers went on to the other parts too early, the last part to begin with would arrive only with half
-    of the others.
+    Return the parts with the first `begin_bytes` bytes, and the other parts.
+
+    All readers fetch the first list before the second. If some began the second list early, the first would be complete
+    only with half of the second.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]
@@ -295,17 +292,15 @@ def _write_all(fd: int, data: memoryview, start: int) -> None:
 
 
 Take = Callable[[int, memoryview], None]
-"""
-Receives each piece of an object and its start. If the object did not arrive whole, receives all pieces again.
-"""
+"""Receives each piece of an object and its start. Receives all pieces again if the object did not arrive whole."""
 
 
 def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
     """
-    Pass pieces to `take` as they arrive, hashed on the way. The last pass over the pieces has the committed bytes.
+    Pass pieces to `take` as they arrive and are hashed. The last pass over the pieces has the committed bytes.
 
     Raises:
-        CheckpointDamaged: the object is missing, or does not match `digest`.
+        CheckpointDamaged: the object is missing, or does not match `digest` (hexadecimal BLAKE3).
         StoreUnavailable: the store had a fault that did not pass.
     """
     read_bytes = MANIFEST_MAX_BYTES if size_bytes is None else size_bytes + 1
@@ -322,7 +317,7 @@ def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, t
 
 
 def _read(store: Store, key: str, size_bytes: int, take: Take, retry_for_s: float) -> tuple[str, int]:
-    """Return the BLAKE3 digest and the number of the bytes that were read."""
+    """Return the BLAKE3 digest and the size of the bytes that were read."""
 
     def once() -> tuple[str, int]:
         digest, at = blake3(), 0

@@ -1,5 +1,5 @@
 """
-Chooses the checkpoints to retire. The ledger retires them first, irrevocably. Then their objects are deleted, perhaps
+Chooses the checkpoints to retire. The ledger first retires them, irrevocably; then their objects are deleted, perhaps
 late or twice (protocol 23).
 """
 
@@ -16,9 +16,8 @@ FOLDER = "checkpoints/"
 
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
-    Return the commits that the run no longer needs, oldest first. These are all commits before the `keep_last` newest
-    usable commits, and all commits that a user's prune request names, except commits kept by `keep_best` and
-    `keep_every`.
+    Return the commits that the run no longer needs, oldest first: all before the `keep_last` newest usable commits, and
+    all that a user's prune request names, except commits that `keep_best` or `keep_every` keeps.
 
     The result never contains:
     - the newest usable commit
@@ -53,10 +52,8 @@ def _held(state: RunState) -> dict[int, Commit]:
 
 def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
     """
-    Return the commits in `going` from which no remaining commit has borrowed. A lender was sent whole, and never
-    borrows itself.
-
-    The oldest comes first, but a commit that borrows parts comes before the commit that lends them.
+    Return the commits in `going` from which no remaining commit has borrowed, oldest first, but each borrower before
+    the commit that lends to it. A lender was sent whole, so it never borrows itself.
     """
     held = _held(state)
     needed = _lenders(commit for number, commit in held.items() if number not in going)
@@ -66,12 +63,11 @@ def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
 
 
 def _lenders(commits: Iterable[Commit]) -> set[str]:
-    """Return the prefixes of the commits from which any of `commits` has borrowed."""
     return {prefix for commit in commits for prefix in commit.event.borrows}
 
 
 def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
-    """Return the commits before the user's request, except the newest few that it keeps."""
+    """Return the commits older than the user's request, except the newest ones that the request keeps."""
     if state.prune is None:
         return ()
     before = [number for number in usable if number < state.prune.number]
@@ -80,9 +76,9 @@ def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
 
 def _best(usable: Sequence[Commit], wanted: KeepBestSpec | None) -> list[int]:
     """
-    Rank commits by metric, the best first. Of commits with equal values, take only the first.
+    Return the best commits by metric, best first. Of commits with equal values, take only the first.
 
-    A metric keeps its value until it is logged again. So the first commit with a value is the nearest to the weights
+    A metric keeps its value until it is logged again, so the first commit with a value is the nearest to the weights
     that were measured.
     """
     if wanted is None:
@@ -97,7 +93,7 @@ def _best(usable: Sequence[Commit], wanted: KeepBestSpec | None) -> list[int]:
 
 
 def _milestones(usable: Sequence[Commit], every: Steps | None) -> Iterator[int]:
-    """Yield the first commit of each stretch of `every` steps, from the second stretch on."""
+    """Yield the first commit at or after each multiple of `every` steps."""
     if every is None:
         return
     passed = 0
@@ -110,9 +106,9 @@ def _milestones(usable: Sequence[Commit], every: Steps | None) -> Iterator[int]:
 
 def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
     """
-    Return the commits of an ended run that are retired according to `rule`, oldest first.
+    Return the commits of an ended run to retire according to `rule`, oldest first.
 
-    The final commit stays too. So do newer ones that are suspect, because they show what went wrong.
+    The final commit stays, and so do newer suspect commits, because they show what went wrong.
     """
     final = None if state.terminal is None else state.terminal.final_commit
     held = _held(state)
@@ -122,9 +118,8 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
 
 def garbage(state: RunState, keys: Iterable[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return the `keys`, names of objects below `checkpoints/`, that will never be read. These are objects of commits that
-    are retired or in `retiring`, and uncommitted uploads of attempts that were fenced by the current attempt or by the
-    run's end.
+    Return the keys among `keys`, all below `checkpoints/`, of objects that nothing will read: objects of commits that
+    are retired or in `retiring`, and uncommitted uploads of attempts fenced by the current attempt or by the run's end.
     """
     if state.current_attempt is None and state.terminal is None:
         return []

@@ -10,7 +10,7 @@ _SLOTS: dict[type, dict[str, MemberDescriptorType]] = {}
 
 
 def slots_of(cls: type) -> dict[str, MemberDescriptorType]:
-    """Return the slots of all classes written in Python among the bases of `cls`, itself included."""
+    """Return the slots of `cls` and of its bases that are written in Python."""
     if cls not in _SLOTS:
         bases = [vars(base) for base in cls.__mro__ if "__slots__" in vars(base)]
         members = ((name, member) for base in bases for name, member in base.items())

@@ -1,8 +1,8 @@
 """
 Copies a state tree into an arena and back: one copy of each tensor, no pickling, no file.
 
-See docs/design/architecture.md, "Checkpoint format". A copy into shared memory that was touched before runs at 14 GB/s,
-a fresh clone at 1.9 GB/s and `torch.save` at 1.1 GB/s, so arenas are reused.
+See docs/design/architecture.md, "Checkpoint format". Arenas are reused because a copy into shared memory that was
+touched before runs at 14 GB/s, a fresh clone at 1.9 GB/s and `torch.save` at 1.1 GB/s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint import layout, notes, objects
-from spotrun.checkpoint.objects import SavedObject, Standing
+from spotrun.checkpoint.objects import InitialObjects, SavedObject
 from spotrun.checkpoint.paths import moved
 from spotrun.checkpoint.plain_kinds import Unnamed
 from spotrun.checkpoint.tree import Json, Path, Unsavable, decode_tree, encode_tree
@@ -32,16 +32,16 @@ _NUMPY_DTYPE = re.compile(r"[<>|=][biufc]\d{1,2}", re.ASCII)
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d{1,3})?", re.ASCII)
 _KINDS = (Tensor, torch.nn.Parameter)
 _SMALL_BYTES = 1 << 20
-"""Number of bytes that are copied in a tenth of a millisecond."""
+"""Bytes that memmove copies in a tenth of a millisecond."""
 _MEMMOVE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _copy_aside = ctypes.CFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
-"""Call memmove(to, from, size), and let other threads run Python meanwhile."""
+"""memmove(to, from, size), during which other threads may run Python."""
 _copy_at_once = ctypes.PYFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
-"""Call memmove(to, from, size) without letting other threads run."""
+"""memmove(to, from, size), during which no other thread runs Python."""
 
 
 class Piece(NamedTuple):
-    """A tensor and its place in an image, counted from the image's first byte."""
+    """A tensor and its first byte in an image, counted from the image's start."""
 
     tensor: Tensor
     start: int
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """An image that is not written yet: its header, and its tensors."""
+    """The header and the tensors of an image that is not written yet."""
 
     header: bytes
     pieces: Sequence[Piece]
@@ -58,14 +58,13 @@ class ImagePlan:
 
 
 def plan_image(
-    state: Any, meta: Mapping[str, Any], *, lenient: Collection[str] = (), standing: Standing | None = None
+    state: Any, meta: Mapping[str, Any], *, lenient: Collection[str] = (), standing: InitialObjects | None = None
 ) -> ImagePlan:
     """
     Lay out `state` without copying: the plan refers to the state's own tensors.
 
-    Values below a key of `lenient` are saved as plain values, because hyper-parameters may be any object. If such a
-    value has no plain form, a note that says so is saved instead. Some objects of `standing` are found again by their
-    place.
+    Values below a key of `lenient` are saved as plain values or, if they have no plain form, as a note of their class,
+    because hyper-parameters may be any object. Some objects of `standing` are found again by their path.
 
     Raises:
         Unsavable: an image cannot hold a value; the error names the value.
@@ -94,12 +93,11 @@ def write_header(plan: ImagePlan, arena: Tensor) -> None:
 
 def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -> None:
     """
-    Copy tensors to their places in `arena` (bytes). Without `wait`, a device may still be copying the tensors that it
-    holds.
+    Copy tensors into `arena` (bytes). Without `wait`, a device may still be copying from its tensors on return.
 
-    A tensor in one piece of ordinary memory is copied with memmove. For a small tensor that takes a sixth of the time
-    of torch's own copy. During the copy of a large tensor, other threads may run Python. For a small tensor that would
-    cost more than the copy, because another thread decides when it gives the interpreter back.
+    A tensor whose value is one block of CPU memory is copied with memmove, which for a small tensor takes a sixth of
+    the time of torch's own copy. Other threads may run Python only while a large tensor is copied: for a small one,
+    waiting for another thread to release the interpreter lock would take longer than the copy.
     """
     base = arena.data_ptr()
     for tensor, start, size_bytes in pieces:
@@ -111,7 +109,7 @@ def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether the tensor's memory is its value, from the first byte to the last."""
+    """Return whether the tensor's value is one block of CPU memory, byte for byte."""
     return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
@@ -128,14 +126,11 @@ def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: s
     Return the state and the meta of an image. Tensors are views into `image`, which must be writable and must outlive
     them.
 
-    If `work` is given, paths in the work folder in which the image was made become paths in the folder `work`.
-
-    While an image is still arriving, `need` waits for the bytes that are read here. The contents of tensors are not
-    read.
+    With `work`, paths below the work folder in which the image was made become paths below the folder `work`. While an
+    image is still arriving, `need` waits for the bytes that are read here; the contents of tensors are not read.
 
     Raises:
-        CheckpointDamaged: the image is malformed. No other error is raised, whatever the bytes; none of them is
-            executed.
+        CheckpointDamaged: the image is malformed. Whatever the bytes, no other error is raised, and no code runs.
     """
     view = memoryview(image)
     need(min(layout.PREFIX_BYTES, len(view)))
@@ -169,9 +164,9 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 class _Encoder:
-    """Takes tensors and arrays out of the tree, in the order in which they occur."""
+    """Replaces tensors and arrays in the tree by numbers, and collects them in the order of the tree."""
 
-    def __init__(self, lenient: frozenset[str], standing: Standing | None) -> None:
+    def __init__(self, lenient: frozenset[str], standing: InitialObjects | None) -> None:
         self.tensors: list[Tensor] = []
         self._numbers: dict[object, int] = {}
         self.kinds: list[tuple[str, tuple[int, ...]]] = []
@@ -214,7 +209,7 @@ class _Encoder:
         if name is None or type(tensor) not in _KINDS:
             raise Unsavable(path, f"a {type(tensor).__name__} of {tensor.dtype}")
         if (known := self._numbers.setdefault(_memory_of(tensor), len(self.tensors))) < len(self.tensors):
-            return known  # a hook may show the same weights under two names
+            return known  # a hook may return the same weights under two names
         self.tensors.append(tensor)
         self.kinds.append((name, tuple(tensor.shape)))
         return known
@@ -231,7 +226,7 @@ class _Encoder:
 
 
 def _memory_of(tensor: Tensor) -> object:
-    """Return a key that two tensors share only if they are the same memory, read in the same way."""
+    """Return a key that two tensors share only if they have the same memory and read it in the same way."""
     if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         return object()
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
@@ -284,7 +279,7 @@ class _Decoder:
 
 
 def map_image(fd: int, size_bytes: int, start: int = 0) -> mmap.mmap:
-    """Map the image behind `fd`, from `start` on, writable for this process alone. Closes the descriptor."""
+    """Map the image from byte `start` on; writes stay private to this process. Closes the descriptor."""
     prot = mmap.PROT_READ | mmap.PROT_WRITE
     try:
         return mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=prot, offset=start)

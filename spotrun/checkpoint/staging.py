@@ -1,8 +1,8 @@
 """
-Writes images into free arenas for the trainer: at once, or with part of an image copied while training goes on.
+Writes images into free arenas for the trainer. Part of an image may be copied while training continues.
 
-protocol.md 20: the trainer writes only into free arenas, and only the agent frees them. The interface is that of a
-stager in meta-pytorch/torch_checkpointing, so that it can be exchanged: a plan goes in, an arena's number comes out.
+protocol.md 20: the trainer writes only into free arenas, and only the agent frees them. As in a stager of
+meta-pytorch/torch_checkpointing, a plan goes in and an arena's number comes out, so that stagers can be exchanged.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from spotrun.checkpoint.accelerator import Lanes, Moment, pin, unpin
+from spotrun.checkpoint.accelerator import CopyStreams, Moment, pin, unpin
 from spotrun.checkpoint.snapshot import ImagePlan, Piece, write_header, write_pieces
 
 _PAGE_BYTES = 4096
 T = TypeVar("T")
 
 
-class Aside(Generic[T]):
+class CopyTask(Generic[T]):
     """
-    Work for the copying thread, in the order of the `begin` calls. It begins at the latest when `result` is called.
+    Work for the copying thread, done in the order of the `begin` calls. `result` calls `begin` if nothing has.
 
-    It needs the interpreter for a moment at each tensor, so it is best done while the training thread computes.
+    The work holds the interpreter lock briefly for each tensor, so it is best done while the training thread computes.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> None:
@@ -45,23 +45,22 @@ class Aside(Generic[T]):
         return self._future is not None and self._future.done()
 
     def result(self) -> T:
-        """Wait for the work, and return its result."""
+        """Wait for the work to end."""
         self.begin()
         assert self._future is not None
         return self._future.result()
 
 
 class Staged:
-    """An image in arena number `arena`. The pieces `later` are in the arena once `copying` is done."""
+    """An image in arena number `arena`. The pieces in `later` are in the arena once `done()`."""
 
-    def __init__(self, arena: int, memory: Tensor, later: Sequence[Piece], copying: Aside[None] | None) -> None:
+    def __init__(self, arena: int, memory: Tensor, later: Sequence[Piece], copying: CopyTask[None] | None) -> None:
         self.arena = arena
         self.later = later
         self._memory = memory
         self._copying = copying
 
     def begin(self) -> None:
-        """Let the copying thread start."""
         if self._copying is not None:
             self._copying.begin()
 
@@ -69,22 +68,19 @@ class Staged:
         return self._copying is None or self._copying.done()
 
     def wait(self) -> None:
-        """Wait until all pieces are in the arena."""
         if self._copying is not None:
             self._copying.result()
 
     def changed(self) -> bool:
-        """
-        Return whether the arena differs from the present tensors of `later`. Takes as long as the copy did.
-        """
+        """Return whether the arena differs from the present tensors of `later`. Takes as long as the copy did."""
         return not all(_same_bits(piece, self._memory) for piece in self.later)
 
 
 class Stager:
-    """Writes images into arenas. Safe for one thread that stages and one that adopts and frees."""
+    """Writes images into arenas. One thread may stage while another adopts and frees arenas."""
 
-    def __init__(self, lanes: Lanes | None = None) -> None:
-        self._lanes = lanes or Lanes()
+    def __init__(self, lanes: CopyStreams | None = None) -> None:
+        self._lanes = lanes or CopyStreams()
         self._lock = threading.Condition()
         self._memory: Tensor | None = None
         self._arenas: dict[int, Tensor] = {}
@@ -94,10 +90,10 @@ class Stager:
 
     def adopt(self, fd: int, size_bytes: int, starts: Sequence[int], first: int, used_bytes: int | None = None) -> None:
         """
-        Map new arenas in place of the old ones, and touch the pages that will be used. The first arena is free. Closes
-        the descriptor.
+        Replace all arenas by new ones, and touch the pages that will be used. At first only arena number `first` is
+        free. Closes the descriptor.
 
-        Untouched memory is not allocated, so room to grow costs nothing until it is used.
+        Untouched memory is not allocated, so room to grow takes no memory until it is used.
         """
         memory = _map_shared(fd, max(starts) + size_bytes)
         arenas = {first + n: memory[start : start + size_bytes] for n, start in enumerate(starts)}
@@ -113,14 +109,14 @@ class Stager:
             self._copier.submit(unpin, replaced)  # after the copies into it that are in progress
 
     def free(self, arena: int) -> None:
-        """Free an arena. The number of an arena from an earlier set is ignored: that arena is no longer mapped."""
+        """Free an arena. Numbers of replaced arenas are ignored."""
         with self._lock:
             if arena in self._arenas and arena not in self._free:
                 self._free.append(arena)
                 self._lock.notify_all()
 
     def ready(self, size_bytes: int = 0) -> bool:
-        """Return whether an arena is free, and large enough."""
+        """Return whether a free arena of this size exists."""
         with self._lock:
             return bool(self._free) and self.size_bytes >= size_bytes
 
@@ -132,9 +128,9 @@ class Stager:
         """
         Write the image into a free arena; `ready(plan.size_bytes)` must hold.
 
-        With `overlapped`, a thread copies the pieces `later`, some of the plan's pieces, after `Staged.begin`. These
-        must not change until that is done. Without `overlapped` they are copied at once, and `Staged.changed` checks
-        whether they have changed since.
+        With `overlapped`, a thread copies the pieces in `later`, which are some of the plan's, after `Staged.begin`.
+        They must not change until that copy is done. Without `overlapped`, they are copied before the return, and
+        `Staged.changed` checks whether they have changed since.
         """
         with self._lock:
             index = self._free.pop(0)
@@ -148,18 +144,18 @@ class Stager:
         copy = partial(write_pieces, waiting, arena, wait=False)
         return Staged(index, arena, later, self.aside(copy, _tensors(waiting)) if waiting else None)
 
-    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor] = ()) -> Aside[T]:
-        """Return work that reads `tensors` as they are now. Only optimizers may change them."""
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor] = ()) -> CopyTask[T]:
+        """Return work that reads `tensors` as they are now. Until it is done, only optimizers may change them."""
         moment = Moment(tensors, self._lanes)
 
         def beside() -> T:
             with moment.beside():
                 return work()
 
-        return Aside(self._copier, beside)
+        return CopyTask(self._copier, beside)
 
     def close(self) -> None:
-        """Close the stager. A copy in progress ends first."""
+        """Wait for copies in progress, and end the copying thread."""
         self._copier.shutdown()
 
 
@@ -176,7 +172,7 @@ def _same_bits(piece: Piece, memory: Tensor) -> bool:
     one = piece.tensor.detach().contiguous().cpu().view(-1).view(torch.uint8)
     other = memory[piece.start : piece.start + piece.size_bytes]
     if not (piece.size_bytes | one.data_ptr() | other.data_ptr()) % 8:
-        one, other = one.view(torch.int64), other.view(torch.int64)  # bytes one by one take seven times as long
+        one, other = one.view(torch.int64), other.view(torch.int64)  # 8 bytes at a time: a seventh of the time
     return torch.equal(one, other)
 
 

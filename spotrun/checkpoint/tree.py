@@ -1,8 +1,8 @@
 """
 Encodes the state of a checkpoint, without its tensors, as JSON.
 
-JSON's own null, true, numbers, strings and lists stand for themselves. Every other value is an object with one key,
-which names its kind (`{"tuple": […]}`). Reading builds only plain containers and numbers; no byte ever names code.
+JSON's own null, true, numbers, strings and lists are encoded as they are. Every other value becomes an object with one
+key, its kind (`{"tuple": […]}`). Decoding builds only plain containers and numbers; no byte ever names code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Json = Any
 
 
 class Unsavable(Exception):
-    """Raised for a value that an image cannot hold, with its place in the state: `callbacks.MyCallback.handle`."""
+    """Raised for a value that an image cannot hold. Names its path in the state: `callbacks.MyCallback.handle`."""
 
     def __init__(self, path: Path, what: str) -> None:
         self.where = ".".join(map(str, path)) or "the state"
@@ -39,13 +39,13 @@ class Unsavable(Exception):
 
 
 _OF_TENSORS = frozenset({"tensor", "array", "scalar"})
-"""Kinds whose content is the number of a tensor in the image, or begins with such a number."""
+"""Kinds whose content is a tensor's number in the image, or a list that begins with it."""
 _AS_IT_IS = frozenset({type(None), bool, str})
 _OF_TORCH = frozenset({"torch", "torch.nn.parameter"})
 EncodeOther = Callable[[Any, Path], Json]
-"""Encodes a value that this module cannot encode (such as a tensor), or raises Unsavable."""
+"""Encodes a value that `encode_tree` cannot, such as a tensor, or raises Unsavable."""
 DecodeOther = Callable[[str, Json], Any]
-"""Decodes an object {kind: content} whose kind this module does not know, or raises CheckpointDamaged."""
+"""Decodes {kind: content} of a kind that `decode_tree` does not support, or raises CheckpointDamaged."""
 
 
 def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
@@ -65,7 +65,7 @@ def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     if len(path) > DEPTH_MAX:
         raise Unsavable(path[:5], f"nested more than {DEPTH_MAX} levels deep")
     if kind.__module__ in _OF_TORCH:
-        return encode_other(value, path)  # nearly all values of a state: checked before the slower checks
+        return encode_other(value, path)  # nearly all values of a state, so this precedes the slower checks
     if kind in KINDS:
         return _encode_kind(value, encode_other, path)
     if kind is dict or isinstance(value, Mapping):
@@ -100,7 +100,7 @@ def _encode_rarer(value: Any, encode_other: EncodeOther, path: Path) -> Json:
     if type(value).__module__.partition(".")[0] in ("torch", "numpy"):  # torch.Size is a tuple
         return encode_other(value, path)
     if isinstance(value, list | tuple | AbstractSet):
-        # The items keep the order of the set: a set that gets them in this order mostly has the same order again.
+        # In the set's own order, because a set that is filled in this order usually has the same order again.
         encoded = [encode_tree(item, encode_other, (*path, n)) for n, item in enumerate(value)]
         return encoded if isinstance(value, list) else {_sequence_kind(value): encoded}
     return encode_other(value, path)
@@ -141,7 +141,7 @@ def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
     if type(node) is list:
         return [decode_tree(item, decode_other, depth + 1) for item in node]
     if type(node) is not dict or len(node) != 1:
-        raise CheckpointDamaged("the checkpoint's state holds something of no known kind")
+        raise CheckpointDamaged("the checkpoint's state holds a value of an unknown kind")
     [(kind, content)] = node.items()
     try:
         if kind in MAPPINGS:
@@ -199,7 +199,7 @@ _SCALARS: dict[str, Callable[[Json], Any]] = {
 
 
 def tensors_in(node: Json) -> Iterator[int]:
-    """Yield the numbers of the tensors in `node`, in the order in which they lie in the image."""
+    """Yield the numbers of the tensors in `node`, in the order of the image."""
     if type(node) is list:
         for item in node:
             yield from tensors_in(item)

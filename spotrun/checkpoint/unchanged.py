@@ -1,8 +1,9 @@
 """
 Finds tensors that need not be sent again because an earlier commit of the same attempt has the same bytes.
 
-A frozen backbone is most of a checkpoint, and the same in all. A commit *borrows* the backbone's objects from the last
-commit that was sent whole, and sends the rest. That commit stays as long as others need it (retention.py).
+A frozen backbone is most of a checkpoint, and the same in every checkpoint. A commit *borrows* the objects of such
+tensors from the last commit that was sent whole, and sends only the other tensors. The lender stays in the store as
+long as other commits need it (retention.py).
 """
 
 from __future__ import annotations
@@ -18,12 +19,9 @@ from spotrun.checkpoint import layout
 from spotrun.checkpoint.manifest import Extent, Manifest, Part
 
 SHARE_MIN = 0.25
-"""Minimum share of an image that must be unchanged for a commit to borrow from another."""
+"""Minimum share of an image that a commit must be able to borrow; below it, the commit is sent whole."""
 FRUITLESS_MAX = 3
-"""
-Number of successive comparisons without a gain after which comparing ends. A comparison takes a tenth of the time of
-sending.
-"""
+"""Number of successive fruitless comparisons after which comparing ends. Each takes a tenth of the time of sending."""
 
 Piece = tuple[int, int]
 """(start, size) in an image."""
@@ -31,7 +29,7 @@ Piece = tuple[int, int]
 
 @dataclass(frozen=True)
 class BorrowedParts:
-    """Parts of an earlier commit, and the places of their bytes in a new image."""
+    """Parts of an earlier commit, and where their bytes lie in a new image."""
 
     parts: tuple[Part, ...] = ()
     extents: tuple[Extent, ...] = ()
@@ -44,8 +42,8 @@ class BorrowedParts:
 @dataclass(frozen=True)
 class _Whole:
     """
-    A commit that was sent whole: its parts, where each begins and the last one ends, and the place of each tensor, by
-    digest.
+    A commit that was sent whole: its parts, the start of each part in the image and the end of the last, and the
+    piece of each tensor by its digest.
     """
 
     prefix: str
@@ -55,7 +53,7 @@ class _Whole:
 
 
 class Unchanged:
-    """Remembers what the agent has sent, from commit to commit. For one thread at a time."""
+    """Records the tensors that the agent has sent in earlier commits. For one thread at a time."""
 
     def __init__(self) -> None:
         self._whole: _Whole | None = None
@@ -64,8 +62,8 @@ class Unchanged:
 
     def in_store(self, image: memoryview, header: layout.Header, kept: Iterable[str]) -> BorrowedParts:
         """
-        Return the parts of the image that are already in the store. `kept` are the prefixes of commits that still exist
-        and that a run may resume from.
+        Return the parts of the image that are already in the store. `kept` are the prefixes of commits that exist and
+        that a run may resume from.
         """
         if self._fruitless >= FRUITLESS_MAX:
             return BorrowedParts()
@@ -79,7 +77,7 @@ class Unchanged:
         return found if worth else BorrowedParts()
 
     def committed(self, prefix: str, manifest: Manifest) -> None:
-        """Note that the image is now a commit. Later commits may borrow from it if it was sent whole."""
+        """Record the image as a commit. Later commits may borrow from it if it was sent whole."""
         if manifest.extents or self._fruitless >= FRUITLESS_MAX:
             return
         placed = [extent.start for (extent,) in manifest.placed()]
@@ -88,12 +86,12 @@ class Unchanged:
 
 
 def digest(image: memoryview) -> bytes:
-    """Return the digest of a whole image, because a commit that borrows has no checksum over all its bytes."""
+    """Return the digest of a whole image. A commit that borrows needs it: its manifest has digests only of parts."""
     return xxhash.xxh3_128_digest(image)
 
 
 def missing(size_bytes: int, extents: Iterable[Extent]) -> Iterator[Piece]:
-    """Yield the pieces of an image of `size_bytes` that the extents leave out."""
+    """Yield the pieces of an image of `size_bytes` that no extent covers."""
     end = 0
     for extent in sorted(extents, key=lambda extent: extent.start):
         if extent.start > end:
@@ -104,7 +102,7 @@ def missing(size_bytes: int, extents: Iterable[Extent]) -> Iterator[Piece]:
 
 
 def _tensors(image: memoryview, header: layout.Header) -> list[tuple[bytes, Piece]]:
-    """Return the digest and the place of each tensor, in the order of the image."""
+    """Return the digest and the piece of each tensor, in the order of the image."""
     found = []
     for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset):
         start = header.data_start + tensor.offset
@@ -129,10 +127,7 @@ def _borrow(whole: _Whole, tensors: list[tuple[bytes, Piece]]) -> BorrowedParts:
 
 
 def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) -> Iterator[Extent]:
-    """
-    Yield extents for the piece at `there` in the image of the commit `whole`. The piece belongs at `start` in the new
-    image.
-    """
+    """Yield extents of the parts of `whole` for the piece at `there` in its image and at `start` in the new image."""
     for part, (begin, end) in enumerate(pairwise(whole.begins)):
         first, last = max(there, begin), min(there + size_bytes, end)
         if first < last:
@@ -140,10 +135,7 @@ def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) ->
 
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:
-    """
-    Join extents that are neighbours in both images, with the padding between them. So a large model's manifest stays
-    small.
-    """
+    """Join extents that are neighbours in both images, and the padding between them, to keep large manifests small."""
     joined: list[Extent] = []
     for extent in extents:
         before = joined[-1] if joined else None

@@ -1,8 +1,8 @@
 """
 Uploads a checkpoint image as objects: parts of at most 16 MiB, then the manifest that names them (manifest.py).
 
-Each object is compared with its stored bytes, through the store's checksum or by reading it back (protocol 21). An
-upload alone does not make a checkpoint exist: the ledger's entry does.
+Each object is compared with its stored bytes, by the store's checksum or by reading it back (protocol 21). The upload
+becomes a checkpoint only with its entry in the ledger.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from spotrun.store.retrying import through_faults
 
 PART_MAX_BYTES = 16 << 20
 SMALL_BYTES = 4 << 20
-"""Maximum bytes of an image that is one part. A larger one has at least four parts, which are sent in parallel."""
+"""Maximum bytes of an image sent as one part. A larger image has at least `PARTS_MIN` parts, for parallelism."""
 PARTS_MIN = 4
 UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
-"""Number of parts sent in parallel: few while training needs the processor, more once a notice has come."""
+"""Number of parts sent in parallel: few while training needs the CPU, more after a notice."""
 NICENESS, NICENESS_MAX = 10, 19
-"""Niceness added to the process's own for the threads that send, because training goes first."""
+"""Niceness added to the process's niceness for threads that send, so that training goes first; and Linux's maximum."""
 RETRY_FOR_S = 60.0
-"""Maximum system time in seconds, for each object."""
+"""Maximum system time in seconds for retries of one object."""
 
 Sent = Callable[[int], None]
 
 
 class Abandoned(Exception):
-    """Raised when the upload was cancelled."""
+    """Raised if the upload was cancelled."""
 
 
 class UploadControl:
-    """Lets another thread steer an upload under way."""
+    """Cancels or speeds up an upload from another thread."""
 
     def __init__(self) -> None:
         self.slots = threading.Semaphore(UPLOADERS)
@@ -63,11 +63,11 @@ class UploadControl:
         return self._hurried
 
     def cancel(self) -> None:
-        """End the upload with Abandoned, after the parts in progress."""
+        """End the upload with Abandoned after the parts in progress."""
         self._cancelled.set()
 
     def hurry(self) -> None:
-        """From now on, use as much of the network and of the processor as the upload can get."""
+        """From now on, send more parts in parallel, at the priority of training."""
         if self._hurried:
             return
         self._hurried = True
@@ -79,7 +79,7 @@ class UploadControl:
         return self._forward
 
     def come_forward(self) -> None:
-        """From now on, do not give training priority on the processor."""
+        """From now on, send at the priority of training."""
         if self._forward:
             return
         self._forward = True
@@ -87,22 +87,20 @@ class UploadControl:
             self._bring_forward(sender)
 
     def stand_behind(self) -> None:
-        """
-        Give training priority over the calling thread, which sends, unless this upload has come forward.
-        """
-        sender = threading.get_native_id()  # to Linux each thread has a priority of its own
+        """Lower the priority of the calling thread, which sends, below training, unless `come_forward` was called."""
+        sender = threading.get_native_id()  # Linux has priorities per thread
         self._senders.append(sender)
         os.setpriority(os.PRIO_PROCESS, sender, min(self._niceness + NICENESS, NICENESS_MAX))
         if self._forward:
             self._bring_forward(sender)
 
     def _bring_forward(self, sender: int) -> None:
-        with contextlib.suppress(PermissionError, ProcessLookupError):  # not every user may; training stops soon anyway
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # not every user may; training ends soon anyway
             os.setpriority(os.PRIO_PROCESS, sender, self._niceness)
 
 
 class First(msgspec.Struct, frozen=True):
-    """The range of an image to send first, and the function to call once the store holds it."""
+    """A range of the image to send first, and a function to call once the store holds the range."""
 
     of: range
     then: Callable[[], None]
@@ -115,7 +113,7 @@ NOTHING_FIRST = First(range(0), lambda: None)
 
 
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an upload. `objects` and `sent_bytes` were sent; borrowed parts were in the store already."""
+    """The result of an upload. `objects` and `sent_bytes` do not count borrowed parts."""
 
     manifest: Manifest
     manifest_blake3: str
@@ -124,16 +122,14 @@ class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cut(size_bytes: int) -> list[tuple[int, int]]:
-    """Return (start, size) of each part."""
+    """Return (start, size) of each part of an image."""
     count = max(-(-size_bytes // PART_MAX_BYTES), PARTS_MIN if size_bytes > SMALL_BYTES else 1)
     stride = min(max(ALIGNMENT, aligned(-(-size_bytes // count))), PART_MAX_BYTES)
     return [(start, min(stride, size_bytes - start)) for start in range(0, size_bytes, stride)]
 
 
 def pack(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """
-    Distribute the pieces of an image over parts. Each part is filled before the next, and a piece may be cut.
-    """
+    """Distribute the pieces of an image over parts, each filled before the next. A piece may be cut."""
     starts = list(accumulate((size for _, size in pieces), initial=0))
     parts = []
     for begin, size_bytes in cut(starts[-1]):
@@ -159,11 +155,11 @@ def upload(
     retry_for_s: float = RETRY_FOR_S,
 ) -> Uploaded:
     """
-    Upload every byte of `image` that is not `borrowed` below `prefix`, and compare it with the stored bytes. After each
-    part, `sent` gets the number of bytes in the store.
+    Upload below `prefix` all bytes of `image` that are not `borrowed`, and compare the stored bytes. After each part,
+    `sent` gets the number of bytes in the store.
 
     Raises:
-        StoreError: the upload is incomplete; remove it (`discard`) and try another time.
+        StoreError: the upload is incomplete; remove it (`discard`) and try again later.
         Abandoned: the upload was cancelled.
     """
     borrowed = borrowed or BorrowedParts()
@@ -189,7 +185,7 @@ def upload(
 
 
 def _places(contents: Sequence[Sequence[Piece]], first: int) -> list[Extent]:
-    """Return the places in the image of the pieces of parts number `first` and following."""
+    """Return the extents of the parts' pieces. The first part has the number `first`."""
     places = []
     for number, pieces in enumerate(contents, first):
         starts = accumulate((size for _, size in pieces), initial=0)
@@ -239,8 +235,8 @@ class _Sending:
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
         """
-        Send the next part. Threads get slots in any order. Each thread chooses its part only when it has a slot, so
-        that parts are sent in order.
+        Send the next part. A thread chooses its part only when it has a slot, because threads get slots in any order
+        and parts are sent in order.
         """
         with self._control.slots:
             with self._lock:
@@ -261,7 +257,7 @@ class _Sending:
         return Part(name=name, size_bytes=size_bytes, blake3=digest)
 
     def _gathered(self, pieces: Sequence[Piece]) -> memoryview:
-        """Return the bytes of the pieces. A single piece is sent without a copy."""
+        """Return the bytes of the pieces, without a copy if there is only one piece."""
         if len(pieces) == 1:
             ((start, size_bytes),) = pieces
             return self._image[start : start + size_bytes]
@@ -272,7 +268,6 @@ class _Sending:
         return memoryview(data)
 
     def put_verified(self, key: str, data: memoryview) -> str:
-        """Store `data`, and return its BLAKE3 digest. The store then holds exactly these bytes."""
         return put_verified(self._store, key, data, self._refuse_if_cancelled, retry_for_s=self._retry_for_s)
 
     def _refuse_if_cancelled(self) -> None:
@@ -284,7 +279,7 @@ def put_verified(
     store: Store, key: str, data: memoryview, before_each_try: Callable[[], None], *, retry_for_s: float = RETRY_FOR_S
 ) -> str:
     """
-    Store `data`, and return its BLAKE3 digest. The store then holds exactly these bytes.
+    Store `data`, compare the stored bytes, and return the BLAKE3 digest.
 
     Raises:
         StoreError: `data` could not be stored.
@@ -294,15 +289,14 @@ def put_verified(
         with attempt:
             before_each_try()
             if not store.put(key, data) and blake3(store.get(key)).hexdigest() != digest:
-                raise StoreUnavailable(f"{key} reads back otherwise than it was written")
+                raise StoreUnavailable(f"{key} reads back with other bytes than were written")
     return digest
 
 
 def discard(store: Store, prefix: str) -> None:
     """
-    Delete every object below `prefix`; objects that a passing fault leaves are swept later.
-
-    Only for a prefix that was never committed, or whose commit is retired.
+    Delete every object below `prefix`, which was never committed or whose commit is retired. A later sweep deletes
+    objects that remain after a fault.
     """
     try:
         for stored in store.list(f"{prefix}/"):

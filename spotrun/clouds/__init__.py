@@ -1,1 +1,1 @@
-"""Clouds behind one port: each package is one cloud's driver, with its prices, checks and nights."""
+"""One package for each cloud, with its driver, prices, checks and nights, behind one port."""

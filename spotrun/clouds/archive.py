@@ -1,5 +1,5 @@
 """
-Makes an archive of this spotrun with the packages that it needs for a cloud, without PyTorch.
+Packs spotrun and the packages that it needs in a cloud function, without PyTorch, into one archive.
 
 The archive contains the packages that are installed here, so that the code that runs elsewhere is the code that was
 tested here. If a package was built for a newer Linux than the target's, pip fetches another build of the same version,
@@ -49,9 +49,9 @@ def _whatever(_: str) -> bool:
 
 class FunctionRuntime(NamedTuple):
     """
-    A place where an archive runs. `extra` is the extra of spotrun that it needs; `glibc_of` maps each Python that the
-    place offers to the glibc of its Linux. `calls` returns whether that place ever reads a package's file. A `compiled`
-    archive has bytecode next to its modules.
+    A cloud service that runs an archive. `extra` is the extra of spotrun that it needs; `glibc_of` maps each Python
+    version that the service offers to the glibc of its Linux. `calls` returns whether the service ever reads a file of
+    a package. A `compiled` archive has bytecode next to its modules.
     """
 
     name: str
@@ -63,12 +63,7 @@ class FunctionRuntime(NamedTuple):
 
     @property
     def glibc(self) -> Glibc:
-        """
-        The place's glibc for the Python version that runs here.
-
-        Raises:
-            NotInstalled: the place does not have this Python.
-        """
+        """The glibc of the service's Linux for our version of Python; raises NotInstalled if it lacks that version."""
         known = self.glibc_of.get(sys.version_info[:2])
         if known is None:
             names = " or ".join("{}.{}".format(*each) for each in self.glibc_of)
@@ -81,7 +76,7 @@ def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
     Make the archive for `place`. Unless `portable`, nothing is fetched, and the archive may run only on this machine.
 
     Raises:
-        NotInstalled: a package is missing, or has no build for the place.
+        NotInstalled: a package is missing, or has no build for the service's Linux.
     """
     glibc = place.glibc  # even if not portable: a place without this Python cannot run the archive
     contents = _contents(place, glibc if portable else None)
@@ -95,7 +90,7 @@ def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=6)
     size = raw.tell()
     if size > place.size_max_bytes:
-        raise NotInstalled(f"the function would have {size / 1e6:.0f} MB", hint=f"install spotrun[{place.extra}] alone")
+        raise NotInstalled(f"the function would be {size / 1e6:.0f} MB", hint=f"install only spotrun[{place.extra}]")
     return Function(raw.getvalue(), "python{}.{}".format(*sys.version_info), platform.machine())
 
 
@@ -126,8 +121,8 @@ of the same code differed.
 def _bytecode(contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """
     Return the bytecode of the modules for the Python that runs here: https://peps.python.org/pep-0552. The bytecode
-    names its source by the path in the archive; an import elsewhere replaces that path with the real one. Files that do
-    not compile, such as templates, are left out.
+    stores its source's path in the archive; an import replaces that path with the real one. Files that do not compile,
+    such as templates, are skipped.
     """
     head = MAGIC_NUMBER + _UNCHECKED.to_bytes(4, "little")
     found = {}
@@ -176,7 +171,7 @@ def _runs_there(found: Distribution, glibc: Glibc) -> bool:
 
 def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes:
     """
-    Fetch the wheel of the same version for a Linux as old as the place's.
+    Fetch the wheel of the same version for a Linux as old as the service's.
 
     Raises:
         NotInstalled: pip is missing or finds no such wheel, or the lock does not list the wheel.
@@ -193,14 +188,14 @@ def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes
             why = (done.stderr.strip().splitlines() or ["nothing was fetched"])[-1]
             newer = " or ".join("{}.{}".format(*each) for each, there in place.glibc_of.items() if there > glibc)
             raise NotInstalled(
-                f"{wanted} is installed for a newer Linux than that of {place.name}, and no other was found: {why}",
+                f"{wanted} is installed for a newer Linux than {place.name} has, and no other build was found: {why}",
                 hint=f"install the night with Python {newer}, which is on a newer Linux there" if newer else None,
             )
         data = wheels[0].read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     lock = files("spotrun.boot").joinpath("lock.txt").read_text()
     if wanted in lock and f"sha256:{digest}" not in lock:
-        raise NotInstalled(f"{wheels[0].name} is not what the lock names: sha256 {digest}", hint="check pip's index")
+        raise NotInstalled(f"{wheels[0].name} is not the wheel of the lock: sha256 {digest}", hint="check pip's index")
     return data
 
 

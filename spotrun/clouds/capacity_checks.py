@@ -21,7 +21,7 @@ _CAPACITY_TYPES = {
 }
 
 
-class WantedCapacity(NamedTuple):
+class CapacityRequest(NamedTuple):
     """
     The capacity that a job wants. `types` are the instance types that the job lists for its cloud. A job that names
     neither type nor accelerator is assumed to want one GPU.
@@ -40,7 +40,6 @@ class WantedCapacity(NamedTuple):
         return " ".join(str(each) for each in named if each) or "an instance with one GPU"
 
     def offered(self, kind: InstanceType, region: str, zone: str) -> Iterator[Offering]:
-        """Yield the offerings of type `kind` in a zone that suit the job."""
         for capacity_type in _CAPACITY_TYPES[self.resources.spot_policy]:
             offering = kind.offered(
                 cloud=self.resources.cloud,
@@ -81,7 +80,6 @@ def smallest_first(offerings: Iterable[Offering]) -> list[Offering]:
 
 
 def zone_findings(offerings: Sequence[Offering]) -> Iterator[Finding]:
-    """Report the instance types that each zone offers."""
     for zone in sorted({each.zone for each in offerings}):
         yield ok(f"zone {zone}", types_of(each for each in offerings if each.zone == zone))
 
@@ -96,7 +94,7 @@ def accelerators_of(kinds: Iterable[InstanceType]) -> str:
 
 
 def quota_findings(markets: Sequence[Sequence[Allowance]]) -> Iterator[Finding]:
-    """Judge each quota of each market. A quota that is too small is only a warning while another market has room."""
+    """Judge each quota of each market. A quota that is too small is only a warning if another market has room."""
     nothing_fits = bool(markets) and all(any(each.is_too_small for each in market) for market in markets)
     first: dict[str, Allowance] = {}
     for allowance in (each for market in markets for each in market):

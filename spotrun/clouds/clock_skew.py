@@ -21,10 +21,7 @@ def told_at(date: str) -> datetime | None:
 
 
 def skew_of(before: datetime, after: datetime, told: datetime) -> timedelta:
-    """
-    Return how far this machine's clock is ahead of a cloud's (below 0: behind), to the second, as precise as a Date
-    header.
-    """
+    """Return how far this machine's clock is ahead of a cloud's (below 0: behind), to a Date header's precision."""
     if told > after:
         return after - told
     return max(before - told - timedelta(seconds=1), timedelta(0))

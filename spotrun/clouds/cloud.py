@@ -80,8 +80,8 @@ class RentalFlags(NamedTuple):
 
 class Shell(NamedTuple):
     """
-    A command that opens a shell, and the folder to call it in. `needs` maps each program that it uses to where to get
-    that program; `advice` is shown if the connection fails.
+    A command that opens a shell, and the folder to call it in. `needs` maps each program that the command uses to where
+    to get the program; `advice` is shown if the connection fails.
     """
 
     command: tuple[str, ...]
@@ -127,12 +127,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def driver(self, spec: RunSpec, clock: ScaledClock) -> CloudDriver:
-        """
-        Return the driver that rents for a run of `spec`.
-
-        Raises:
-            CloudError: an SDK is not installed.
-        """
+        """Return the driver that rents for a run of `spec`; raise CloudError if an SDK is not installed."""
 
     def guards(self, spec: RunSpec, clock: Clock) -> Guards:
         """Return the guards, which end an instance from outside if neither the instance nor any runner does."""
@@ -146,22 +141,18 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
         Return the clock of a run that begins now.
 
-        On a rented machine a second lasts a second, unless a rehearsal has passed on the clock of its simulated cloud.
+        The clock runs at real speed, unless a rehearsal on a simulated cloud has passed its faster clock down in the
+        environment.
         """
         handed_down = clock_from_environment()
         return handed_down if handed_down.scale != 1 else ScaledClock(datetime.now(UTC), 1.0)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """
-        Set the clock of a run that begins now to the cloud's own time; leave it unchanged if the cloud does not report
-        its time.
-        """
+        """Set the clock of a run that begins now to the cloud's own time, if the cloud reports its time."""
         return
 
     def furnish(self, store: Store) -> None:
-        """
-        Put the files into a new run's folder that its instances need before they have an agent: see `spotrun.boot`.
-        """
+        """Put the files into a new run's folder that its instances need before they have an agent (`spotrun.boot`)."""
 
     def require_known(self, spec: RunSpec) -> None:
         """
@@ -211,23 +202,15 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
-        """
-        Return the sources that warn an agent that its instance will be taken. `environment` is the instance's
-        environment.
-        """
+        """Return the sources that warn an agent of the loss of its instance, which has this `environment`."""
 
     @abstractmethod
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
         """Return the shell for a user on an instance of a run of `spec`."""
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
-        """
-        Return a command that forwards ports to an instance, with a shell or without.
-
-        Raises:
-            CloudError: this cloud has no way to forward ports.
-        """
-        raise CloudError(f"spotrun leads no port to an instance on {self.name}", hint="leave out -L")
+        """Return a command that forwards ports to an instance; raise CloudError if this cloud cannot forward ports."""
+        raise CloudError(f"spotrun cannot forward a port to an instance on {self.name}", hint="leave out -L")
 
     def console(self, instance: Instance) -> str | None:
         """
@@ -245,7 +228,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         Raises:
             CloudError: the instance does not exist, or only the cloud itself can take it.
         """
-        raise CloudError(f"{instance_id} is on {self.name}, which takes instances back by itself")
+        raise CloudError(f"{instance_id} is on {self.name}, where only the cloud interrupts instances")
 
     def forget(self, run_uid: str) -> None:
         """Delete what this machine keeps of a run's ended instances, such as their disks."""
@@ -263,12 +246,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
 
     def require_regions(self, regions: Sequence[str]) -> None:
-        """
-        Check, without the network, that the regions given by the user exist.
-
-        Raises:
-            SpecInvalid: a region does not exist.
-        """
+        """Raise SpecInvalid if a region given by the user does not exist. The network is not used."""
         return
 
     @abstractmethod
@@ -305,12 +283,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         return tuple(region for region in named if region is not None)
 
     def reachable(self, address: str) -> str:
-        """
-        Return an address of the store that instances can reach.
-
-        Raises:
-            StoreError: instances cannot reach the store.
-        """
+        """Return an address of the store that instances can reach; raise StoreError if there is none."""
         return address
 
 
@@ -359,11 +332,6 @@ def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
 
 
 def refuse_regions(cloud: Cloud, regions: Sequence[str]) -> None:
-    """
-    Refuse regions for a cloud that has none.
-
-    Raises:
-        SpecInvalid: `regions` is not empty.
-    """
+    """Raise SpecInvalid if `regions` is not empty, for a cloud that has no regions."""
     if regions:
         raise SpecInvalid(f"the {cloud.name} cloud has no regions", hint="leave out --region")

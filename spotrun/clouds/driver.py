@@ -19,11 +19,11 @@ class CloudDriver(Protocol):
     the cloud leaves a driver as a SpotrunError:
 
         InsufficientCapacity   this offering has no capacity   -> try another offering
-        QuotaExceeded          a quota of the account is full  -> tell the user, try another; repeat ever later
+        QuotaExceeded          a quota of the account is full  -> tell the user, try another; retry ever more slowly
         CloudError itself      the cloud rejects the request   -> the same
         CloudUnavailable       throttled, 5xx, network         -> try again later
         AccessDenied           credentials or permissions      -> the user has to fix them: report it
-        IdentityUnknown        the instance's identity is not known -> wait, if it is new
+        IdentityUnknown        no such identity is found       -> wait, if the identity is new
         LaunchTokenSpent       the token's instance is gone    -> that launch is over; use a new token
     """
 
@@ -40,9 +40,6 @@ class CloudDriver(Protocol):
         Return all offerings of this cloud with their prices now, in no particular order.
 
         A listed offering may still have no capacity: only `launch` shows that. `must_see` is as in `instances`.
-
-        Raises:
-            CloudUnavailable, AccessDenied: see the class docstring.
         """
 
     def launch(self, request: LaunchRequest) -> Instance:
@@ -53,14 +50,13 @@ class CloudDriver(Protocol):
         instance is stopping.
 
         With a `count`, start this many members and return the first; `instances` lists all of them, each with its index
-        and, once it runs, its address. Either all start or none: room for fewer counts as no capacity, and a caller
-        that dies midway leaves none or all. A driver that cannot start members refuses the request (`require_one`) and
-        starts nothing.
+        and, once it runs, its address. Either all start or none, even if the caller dies midway; capacity for only some
+        of them counts as no capacity. A driver that cannot start members refuses the request (`require_one`) and starts
+        nothing.
 
         Raises:
             LaunchTokenSpent: the token's instance, or all of its members, existed and are terminated.
-            InsufficientCapacity, QuotaExceeded, CloudUnavailable, AccessDenied, IdentityUnknown: see the class
-                docstring.
+            CloudError and its other subclasses: see the class docstring.
         """
 
     def describe(self, instance_id: str) -> Instance | None:
@@ -68,9 +64,6 @@ class CloudDriver(Protocol):
         Return the instance as the cloud sees it now, or None if the cloud has no record of it.
 
         None right after a launch means "not known yet", never "dead".
-
-        Raises:
-            CloudUnavailable, AccessDenied: see the class docstring.
         """
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
@@ -80,36 +73,23 @@ class CloudDriver(Protocol):
 
         `must_see` names the regions and zones without which the answer is useless; None means all. Any other region or
         zone that fails is left out, with a remark. A zone's name begins with its region's name.
-
-        Raises:
-            CloudUnavailable, AccessDenied: see the class docstring.
         """
 
     def terminate(self, instance_id: str) -> None:
-        """
-        End an instance and everything on it. Repeating the call, or naming an instance that is gone, is harmless.
-
-        Raises:
-            CloudUnavailable, AccessDenied: see the class docstring.
-        """
+        """End an instance and everything on it. Repeating the call, or naming an instance that is gone, is harmless."""
 
 
 def require_one(request: LaunchRequest, cloud: str) -> None:
-    """
-    Refuse a gang, in a driver that starts instances one by one.
-
-    Raises:
-        CloudError: the request is for members of a gang.
-    """
+    """Raise CloudError if the request is for members of a gang, in a driver that starts single instances."""
     if request.count is not None:
         raise CloudError(
-            f"{cloud}: this driver starts instances one by one, and no {count_of(request.count, 'member')} of a gang",
+            f"{cloud}: this driver starts single instances, not {count_of(request.count, 'member')} of a gang",
             hint="remove num_nodes from resources, or train on another cloud",
         )
 
 
 class WrappedDriver:
-    """A driver that passes every call to another one. Subclasses add behaviour to a driver."""
+    """Passes every call to another driver. A subclass adds behaviour."""
 
     def __init__(self, driver: CloudDriver) -> None:
         self.name = driver.name

@@ -37,7 +37,7 @@ class NotThere(CloudError):
 
 
 class BadImage(CloudError):
-    """The image is gone, or this account may not use it. A newer one may have taken its place (P21)."""
+    """The image is gone, or this account may not use it. A newer image may have replaced it (P21)."""
 
 
 class BadSurroundings(CloudError):
@@ -45,7 +45,7 @@ class BadSurroundings(CloudError):
 
 
 class CredentialsExpired(LoginNeeded):
-    """The credentials have expired. The user can renew them while the run goes on (P26)."""
+    """The credentials have expired. The user can renew them while the run continues (P26)."""
 
 
 class CredentialsRefused(AccessDenied):
@@ -57,11 +57,11 @@ class ClockWrong(CloudUnavailable):
 
 
 class Unexplained(CloudUnavailable):
-    """The cloud's SDK failed in a way that spotrun has no name for. The fault is assumed to pass, and is counted."""
+    """The cloud's SDK failed with an error that spotrun does not list. The fault is assumed to pass, and is counted."""
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether the fault ends soon by itself. An expired login and a wrong clock wait for the user."""
+    """Return whether the fault passes without the user. An expired login and a wrong clock need the user."""
     return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
 
 
@@ -72,10 +72,7 @@ def by_code(*rows: tuple[type[CloudError], str | None, *tuple[str, ...]]) -> dic
 
 @contextmanager
 def translated(meaning_of: Callable[[str, Exception], CloudError], action: str) -> Iterator[None]:
-    """
-    Translate an SDK's errors inside the block into errors of the CloudDriver port. Their messages name the failed
-    `action`.
-    """
+    """Translate an SDK's errors in the block into CloudDriver's errors, whose messages name the failed `action`."""
     try:
         yield
     except SpotrunError:

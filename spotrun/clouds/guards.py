@@ -1,6 +1,6 @@
 """
-The port to guards, which end an instance from outside if nothing else does (protocol 11); and a driver that arms one
-for each instance.
+The port to guards, which end an instance from outside if nothing else does (protocol 11); and a driver that arms a
+guard for each instance.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ AGAIN_AFTER = timedelta(minutes=10)
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A guard for one instance, which has to end by `ends_at`. `token` identifies the launch and the member
-    (`guard_token`).
-    """
+    """A guard for one instance, which has to end by `ends_at`. `token` names launch and member (`guard_token`)."""
 
     token: str
     region: str
@@ -52,7 +49,7 @@ class Guards(Protocol):
         runner armed its guard.
 
         Raises:
-            CloudError: the guard could not be made; the message says why. The instance goes on.
+            CloudError: the guard could not be made. The instance keeps running.
         """
 
     def disarm(self, token: str, region: str) -> None:
@@ -65,7 +62,7 @@ class Guards(Protocol):
 
 
 class NoGuards:
-    """No guards, for clouds that end each instance in time by themselves, as the local cloud's supervisors do."""
+    """No guards, for clouds that enforce the time-to-live themselves, as the local cloud's supervisors do."""
 
     def arm(self, guard: Guard) -> None:
         pass
@@ -115,5 +112,5 @@ class GuardedDriver(WrappedDriver):
     def disarm(self, request: LaunchRequest, member: int = 0) -> None:
         if request.offering.capacity_type is CapacityType.OWN:
             return
-        with contextlib.suppress(CloudError):  # the guard disappears by itself when its time comes
+        with contextlib.suppress(CloudError):  # a guard that is left fires without effect, and disappears
             self._guards.disarm(guard_token(request.token, member), request.offering.region)

@@ -17,7 +17,7 @@ from spotrun.offering import CapacityType
 
 SETTLES_WITHIN = timedelta(minutes=3)
 """
-Time after which all of a cloud recognises a new identity and its users. Mostly that takes seconds; users of EC2 report
+Time after which all of a cloud recognises a new identity and its users. Usually that takes seconds; users of EC2 report
 up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time an unknown identity counts as
 absent, and a denial as final.
 """
@@ -25,7 +25,7 @@ absent, and a denial as final.
 TRIAL = "doctor"
 """Prefix of the uid of a run that does not exist. `doctor` makes an identity for such a run, and removes it again."""
 TRIAL_LASTS = timedelta(hours=1)
-"""Maximum age of a trial identity. An older one was left behind."""
+"""Maximum age of a trial identity. An older one was left behind by a `doctor` that died."""
 
 
 def trial_uid(now: datetime) -> str:
@@ -79,10 +79,7 @@ class Identities(Protocol):
 
 
 class NoIdentities:
-    """
-    No identities, for clouds where instances act with the launching user's rights, and for runs that share one
-    identity.
-    """
+    """No identities: instances act with the launching user's rights, or all runs share one identity."""
 
     noun = "identity"
 
@@ -97,7 +94,7 @@ class NoIdentities:
 
 
 class IdentifiedDriver(WrappedDriver):
-    """The driver of one run. It has the run's identity made before the first launch."""
+    """The driver of one run, which makes the run's identity before the first launch."""
 
     def __init__(self, driver: CloudDriver, identities: Identities, clock: Clock) -> None:
         super().__init__(driver)
@@ -132,7 +129,7 @@ class IdentifiedDriver(WrappedDriver):
             raise IdentityPending(error.message, hint=error.hint) from error
 
     def _make(self, request: LaunchRequest) -> None:
-        """Have the identity made, once for this driver. Another runner's driver makes it again, which is harmless."""
+        """Make the identity, once for this driver. Another runner's driver makes it again, which is harmless."""
         if self._is_made:
             return
         try:
@@ -152,5 +149,5 @@ class IdentifiedDriver(WrappedDriver):
         try:
             self._identities.remove(run_uid)
         except CloudError as error:
-            return f"what its instances could do is left, and `spotrun reap` removes it: {error.message}"
+            return f"the rights of its instances are left, and `spotrun reap` removes them: {error.message}"
         return ""

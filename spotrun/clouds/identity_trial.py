@@ -28,17 +28,14 @@ def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
     try:
         yield uid
     except BaseException:
-        with contextlib.suppress(CloudError):  # the first reason is the one to report
+        with contextlib.suppress(CloudError):  # the first error is reported
             identities.remove(uid)
         raise
     identities.remove(uid)
 
 
 class Settling(NamedTuple):
-    """
-    Waits until all of a cloud recognises a new identity. `what` follows "for" in the message: `AWS to know the new
-    role`.
-    """
+    """Waits until all of a cloud recognises a new identity. `what` follows "for": `AWS to know the new role`."""
 
     what: str
     clock: Clock

@@ -26,7 +26,6 @@ class InstanceType(NamedTuple):
         price_usd_per_hour: Decimal,
         price_list: str = "",
     ) -> Offering:
-        """Return the offering of this type in a zone, at a price."""
         return Offering(
             cloud=cloud,
             region=region,

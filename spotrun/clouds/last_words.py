@@ -1,5 +1,5 @@
 """
-Finds the last output of an instance that ended before its agent took over: in the log of its start, or on its console.
+Finds the last output of an instance that ended before its agent took over, in the log of its start or on its console.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ _OWN_LINE = re.compile(r"\bspotrun: .*")
 
 
 class LastWords:
-    """The last output of one run's instances."""
-
     def __init__(self, cloud: Cloud, store: Store) -> None:
         self._cloud = cloud
         self._store = store
@@ -45,7 +43,7 @@ class LastWords:
         if not console:
             return ""
         own = "\n".join(_OWN_LINE.findall(console))
-        return f"its console says: {reason_in(own)}" if own else "its console has no word of spotrun"
+        return f"its console says: {reason_in(own)}" if own else "its console has no line of spotrun"
 
     def _log(self, launch: int) -> str:
         try:

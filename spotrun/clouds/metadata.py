@@ -18,9 +18,7 @@ class Answer(NamedTuple):
 
 
 class MetadataConnection:
-    """
-    A connection that is kept between requests and reopened after a failure. It follows no redirects and uses no proxy.
-    """
+    """A connection that is kept between requests and reopened after a failure. It uses no redirects and no proxy."""
 
     def __init__(self, host: str, port: int | None) -> None:
         self._connection = http.client.HTTPConnection(host, port)

@@ -22,13 +22,13 @@ class Notice(NamedTuple):
 
 
 class Blind(Exception):
-    """The source gave no meaningful answer. The agent asks again, and training goes on."""
+    """The source gave no meaningful answer. The agent asks again, and training continues."""
 
 
 class NoticeSource(Protocol):
     """
     One source of notices for an instance. The agent queries it every few seconds, in a separate thread. A source that
-    holds its answer back until there is news is queried again at once.
+    holds its answer back until there is news is queried again immediately.
     """
 
     def notices(self) -> Iterator[Notice]:

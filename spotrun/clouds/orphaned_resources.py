@@ -8,10 +8,7 @@ import msgspec
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A billed resource that an instance left behind. `what` describes it for the user, with its cost if known; `handle`
-    is the cloud's own id.
-    """
+    """`what` describes the resource for the user, with its cost if known; `handle` is the cloud's own id."""
 
     run_uid: str
     what: str

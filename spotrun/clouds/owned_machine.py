@@ -1,9 +1,8 @@
 """
 A cloud and a machine that the user owns, combined into one cloud: see spotrun.clouds.cloud.
 
-Instances on the user's machine (at home) are instances of the local cloud, at the price of using the machine. A call
-about an instance goes to the cloud that it belongs to, which its offering shows. All other calls go to the rented
-cloud.
+Instances on the user's machine (at home) are instances of the local cloud, at the price of using the machine. Calls
+about an instance go to the cloud that the instance's offering names. All other calls go to the rented cloud.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
     from spotrun.clouds.local.own_machine import OwnMachine
 
 
-class HomeDriver(WrappedDriver):
-    """The driver of a cloud combined with a machine that the user owns. CloudDriver describes its methods."""
-
+class OwnedMachineDriver(WrappedDriver):
     def __init__(self, rented: CloudDriver, home: OwnMachine) -> None:
         super().__init__(rented)
         self._home = home
@@ -75,7 +72,7 @@ def _is_own(offering: Offering) -> bool:
     return offering.capacity_type is CapacityType.OWN
 
 
-class AtHome(Cloud):
+class OwnedMachineCloud(Cloud):
     """The cloud `rented` combined with the machine that a job calls its home."""
 
     def __init__(self, rented: Cloud) -> None:
@@ -104,12 +101,12 @@ class AtHome(Cloud):
 
     # -- a run ---------------------------------------------------------------------------------------------------
 
-    def driver(self, spec: RunSpec, clock: ScaledClock) -> HomeDriver:
+    def driver(self, spec: RunSpec, clock: ScaledClock) -> OwnedMachineDriver:
         from spotrun.clouds.local.own_machine import OwnMachine
 
         assert spec.home is not None
         assert spec.resources.home is not None
-        return HomeDriver(self._rented.driver(spec, clock), OwnMachine(spec.resources.home, spec.home, clock))
+        return OwnedMachineDriver(self._rented.driver(spec, clock), OwnMachine(spec.resources.home, spec.home, clock))
 
     def guards(self, spec: RunSpec, clock: Clock) -> Guards:
         return self._rented.guards(spec, clock)

@@ -38,7 +38,7 @@ ASIDE = Patience(connect_s=2.0, read_s=5.0, tries_for_s=2.0)
 
 
 class PatientClient(ABC):
-    """A client of a cloud. It repeats a call, with jitter, after passing faults, and counts unexplained errors."""
+    """A client of a cloud. It repeats a call, with jitter, after a temporary fault, and counts unexplained errors."""
 
     def __init__(self, clock: Clock, patience: Patience) -> None:
         self._clock = clock
@@ -47,7 +47,7 @@ class PatientClient(ABC):
         self._unexplained: Counter[str] = Counter()
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        """Return the result of `call`, repeated after passing faults. `call` raises errors of the CloudDriver port."""
+        """Return the result of `call`, repeated after temporary faults. `call` raises CloudDriver's errors."""
 
         def once() -> T:
             try:

@@ -1,4 +1,4 @@
-"""Calls each region separately, so that a failed region does not spoil the answers of the others."""
+"""Calls each region separately, so that a failed region does not affect the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Rest(NamedTuple):
 
 
 class Regions:
-    """Puts one kind of question to each region of a cloud, and does not call failed regions for a while."""
+    """Calls a function for each region of a cloud, and skips failed regions for a while."""
 
     def __init__(self, names: Sequence[str], clock: Clock) -> None:
         self._names = tuple(names)
@@ -85,5 +85,5 @@ class Regions:
 
 
 def _mildest(errors: Sequence[CloudError]) -> CloudError:
-    """Return an error that may pass by itself, if there is one, so that the caller need not give up."""
+    """Return a temporary error, if there is one, so that the caller need not give up."""
     return next((error for error in errors if isinstance(error, CloudUnavailable)), errors[0])

@@ -22,12 +22,7 @@ from spotrun.spec.model import RunSpec
 
 
 def cloud_named(name: str) -> Cloud:
-    """
-    Return the cloud of this name.
-
-    Raises:
-        SpecInvalid: no cloud has this name.
-    """
+    """Return the cloud of this name; raise SpecInvalid if there is none."""
     found: Cloud = find_cloud(name)
     return found
 
@@ -37,13 +32,12 @@ def cloud_of(spec: RunSpec) -> Cloud:
     rented = cloud_named(spec.resources.cloud)
     if spec.resources.home is None:
         return rented
-    from spotrun.clouds.owned_machine import AtHome
+    from spotrun.clouds.owned_machine import OwnedMachineCloud
 
-    return AtHome(rented)
+    return OwnedMachineCloud(rented)
 
 
 def clock_of(spec: RunSpec) -> ScaledClock:
-    """Return the clock of a run that begins now."""
     return cloud_of(spec).clock(spec)
 
 

@@ -24,10 +24,10 @@ class _Refusal(NamedTuple):
 _NONE = _Refusal("", -inf)
 
 
-class ForgivingDriver(WrappedDriver):
+class TolerantDriver(WrappedDriver):
     """
-    A driver whose `offerings` and `terminate` raise no errors of the cloud. A training can go on without offerings, and
-    one instance that cannot be ended now (termination protection, a policy of the organisation) must not keep a runner
+    A driver whose `offerings` and `terminate` raise no errors of the cloud. A training can continue without offerings.
+    One instance that cannot be ended now (termination protection, a policy of the organisation) must not keep a runner
     from ending others.
     """
 

@@ -17,9 +17,8 @@ ASKED_AGAIN_S = 30.0
 
 class TtlCache(Generic[T]):
     """
-    A value that is read again once it is older than `for_s`, a number or a function of the value.
-
-    If reading fails, the last value is kept, and `trouble` holds the reason.
+    `for_s` is how many seconds a value lasts, or a function of the value that returns this. `trouble` is the reason why
+    the last reading failed; "" if it did not fail.
     """
 
     def __init__(self, clock: Clock, for_s: float | Callable[[T], float], read: Callable[[], T]) -> None:
@@ -31,12 +30,7 @@ class TtlCache(Generic[T]):
         self.trouble = ""
 
     def get(self) -> T:
-        """
-        Return the value, after reading it again if it is due.
-
-        Raises:
-            CloudError: the value cannot be read now, and was never read before.
-        """
+        """Return the value, read again if it is due; raise CloudError if it cannot be read now and never was."""
         if self._known is None or self._due(self._known):
             self._known = self._read_or(self._known)
         return self._known[1]

@@ -19,9 +19,7 @@ class _Pause(NamedTuple):
     lasts_s: float
 
 
-class LeftOut:
-    """The pools that are left out now."""
-
+class UnavailablePools:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pauses: dict[Pool, _Pause] = {}

@@ -20,7 +20,7 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 def login(host: str) -> Credentials | None:
     """
-    Make a login; return None if there is no valid Google login, because some repositories are public.
+    Make a login. Return None if there is no valid Google login, because some repositories need none.
 
     Raises:
         RegistryUnavailable: Google issues no token now.

@@ -1,13 +1,14 @@
 """
 Runs containers on this machine with docker or podman.
 
-A container runs no training by itself. Its one process waits for the end of its input and keeps the container open: the
-image's files, with folders of this machine mounted. The process that started the container runs commands in these files
-(`Container.within`) as its own children: their signals, exits, memory and sockets work as for any other child.
+A container only provides files: the image's files, with folders of this machine mounted. Its one process waits for the
+end of its input, and so keeps the container open. The process that started the container, its owner, runs commands in
+these files (`Container.within`) as its own children: their signals, exits, memory and sockets work as for any other
+child.
 
-    docker run --rm --interactive …  <── input ──  the process that started the container
+    docker run --rm --interactive …  <── input ──  the owner
 
-If that process dies in any way, the input ends. Then the container ends and is removed.
+If the owner dies in any way, the input ends. Then the container ends and is removed.
 """
 
 from __future__ import annotations
@@ -39,19 +40,16 @@ LABEL = "spotrun.run"
 MARK = "SPOTRUN_CONTAINER"
 """The environment variable that holds a container's name, set for the container's one process."""
 HOLDS = 'echo "$$"; read -r _ || :'
-"""The command of that process. Every shell has both builtins."""
+"""The command of the container's one process. Every shell has both builtins."""
 ANSWERS_WITHIN_S = 60.0
 STARTS_WITHIN_S = 300.0
-"""Maximum seconds of system time for a start. An engine without an overlay file system copies the whole image."""
+"""Maximum seconds of system time for a start: an engine without an overlay file system copies the whole image."""
 PULLS_WITHIN_S = 3600.0
 ENDS_WITHIN_S = 20.0
 GPU = Path("/dev/nvidiactl")
 """A device file that exists if the Nvidia GPU driver is loaded."""
 GPUS: Mapping[str, tuple[str, ...]] = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
-"""
-Options for all GPUs: docker's own option, and for podman the option of
-https://github.com/cncf-tags/container-device-interface.
-"""
+"""Options for all GPUs. Podman's is from https://github.com/cncf-tags/container-device-interface."""
 FILE = "container.json"
 """The file in an instance's folder that names its container."""
 _PAUSE_S = 0.1
@@ -62,7 +60,7 @@ class EngineFailed(SpotrunError):
 
 
 class EngineSilent(NotInstalled):
-    """docker or podman is installed but does not answer; while a machine boots, it may answer later."""
+    """docker or podman is installed but does not answer. While a machine boots, it may answer later."""
 
 
 class Engine(NamedTuple):
@@ -74,7 +72,7 @@ class Engine(NamedTuple):
     # -- images --------------------------------------------------------------------------------------------------------
 
     def digest_of(self, image: Image) -> str:
-        """Return the digest of the image of that name on this machine; "" if there is none."""
+        """Return the digest of this machine's image of that name; "" if there is none."""
         done = self._ask("image", "inspect", "--format", "{{json .RepoDigests}}", f"{image.name}:{image.tag}")
         if done.returncode != 0:
             return ""
@@ -86,12 +84,11 @@ class Engine(NamedTuple):
         return ""
 
     def has(self, image: Image) -> bool:
-        """Return whether this machine has the image, so that no pull is needed."""
         return self._ask("image", "inspect", "--format", "{{.Id}}", image.pinned).returncode == 0
 
     def pull(self, image: Image, credentials: Credentials | None) -> None:
         """
-        Pull an image by its digest. Layers that this machine has are not pulled again.
+        Pull an image by its digest, except layers that this machine has.
 
         Raises:
             EngineFailed: the pull failed; the message has the last line of the engine's output.
@@ -137,8 +134,8 @@ class Engine(NamedTuple):
     ) -> list[str]:
         """
         Return the arguments that start the container. Processes have the same ids inside and outside. The container
-        uses this machine's shared memory, because data loaders put their batches there. The image's own command is not
-        started.
+        uses this machine's shared memory, because data loaders put their batches there. The image's command does not
+        run.
         """
         return [
             *("run", "--rm", "--interactive", "--pull", "never", "--name", name, "--label", f"{LABEL}={run_uid}"),
@@ -179,7 +176,7 @@ class Engine(NamedTuple):
             time.sleep(_PAUSE_S)  # another process is removing the container already
 
     def named(self, name: str) -> list[str]:
-        """Return the containers with exactly this name, running or not: a list of one name or none."""
+        """Return a list of this name if such a container exists, running or not; else an empty list."""
         done = self._ask("ps", "--all", "--filter", f"name=^{name}$", "--format", "{{.Names}}")
         return done.stdout.split()
 
@@ -209,13 +206,12 @@ class Engine(NamedTuple):
             raise EngineFailed(f"{self.name} {arguments[0]} gives no answer within {within_s:.0f} s") from None
 
     def version(self) -> subprocess.CompletedProcess[str]:
-        """Ask the engine for its version; for docker, the version of its daemon."""
+        """Request the engine's version; for docker, the version of its daemon."""
         return self._ask(
             "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"
         )
 
     def info(self) -> subprocess.CompletedProcess[str]:
-        """Ask the engine for its facts, as JSON."""
         return self._ask("info", "--format", "{{json .}}")
 
 
@@ -248,7 +244,7 @@ def find_engine() -> Engine:
 def _for_this_user(engine: Engine) -> Engine:
     if os.geteuid() != 0:
         raise NotInstalled(
-            "only root can run a training in a container: it enters the one that docker or podman has started",
+            "only root can run a training in a container, because it enters a container of docker or podman",
             hint="run spotrun as root on this machine, or remove resources.image_id here",
         )
     if shutil.which("nsenter") is None:
@@ -283,8 +279,8 @@ class Container:
 
     def within(self, command: Sequence[str], folder: Path) -> list[str]:
         """
-        Return a command line that runs `command` in the container's files, in `folder`, as a child of the caller. Its
-        environment comes from the caller.
+        Return a command line that runs `command` in `folder` of the container's files, as a child of the caller and in
+        the caller's environment.
         """
         assert self._holder is not None
         return entering(self._holder.pid, command, folder)
@@ -304,12 +300,12 @@ class Container:
 
 
 def entering(holder: int, command: Sequence[str], folder: Path) -> list[str]:
-    """Return the command line of `Container.within`. `holder` is the id of the container's one process."""
+    """Return the command line of `Container.within`. `holder` is the process id of the container's one process."""
     enter = [str(shutil.which("nsenter")), "--target", str(holder), "--mount", "--root"]
     return [*enter, "--", "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class ContainerRecord(msgspec.Struct, frozen=True):
     """A record, in a file, of a container that may be left over."""
 
     engine: str
@@ -318,18 +314,15 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 def remember(file: Path, engine: Engine, name: str) -> None:
-    """
-    Write a container's name to `file` before the container starts. If the instance dies, another process can then
-    remove it.
-    """
+    """Write a container's name to `file` before its start, so that another process can remove a leftover container."""
     temporary = file.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.encode(Remembered(engine.name, engine.path, name)))
+    temporary.write_bytes(msgspec.json.encode(ContainerRecord(engine.name, engine.path, name)))
     temporary.replace(file)
 
 
-def remembered(file: Path) -> Remembered | None:
+def remembered(file: Path) -> ContainerRecord | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Remembered)
+        return msgspec.json.decode(file.read_bytes(), type=ContainerRecord)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 
@@ -351,10 +344,7 @@ def remove_remembered(file: Path) -> None:
 def _login(
     engine: str, image: Image, credentials: Credentials | None
 ) -> Iterator[tuple[Sequence[str], Mapping[str, str], Sequence[int]]]:
-    """
-    Yield the options, variables and descriptors with which an engine reads the login from memory. No file holds the
-    login.
-    """
+    """Yield the options, variables and descriptors with which an engine reads the login from memory, not from disk."""
     if credentials is None:
         yield (), {}, ()
         return
@@ -374,10 +364,7 @@ def _login(
 
 
 def _first_line(process: subprocess.Popen[bytes], within_s: float) -> str:
-    """
-    Return the first line that a process prints within `within_s` seconds of system time; "" if it prints nothing by
-    then.
-    """
+    """Return the first line that a process prints within `within_s` seconds of system time; "" if it prints none."""
     assert process.stdout is not None
     give_up_at, read = time.monotonic() + within_s, b""
     while b"\n" not in read and (left_s := give_up_at - time.monotonic()) > 0:
@@ -395,7 +382,7 @@ def _mark(pid: int) -> ProcessMark | None:
 
 
 def variables_of(pid: int) -> dict[str, str]:
-    """Return the environment that a process was started with; {} if it cannot be read."""
+    """Return the initial environment of a process; {} if it cannot be read."""
     try:
         read = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

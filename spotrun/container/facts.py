@@ -1,4 +1,4 @@
-"""Reads facts about this machine's container engine before it runs anything, without a pull or a container."""
+"""Reads facts about this machine's container engine, without a pull or a container."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from spotrun.container.engine import GPU, Engine, EngineFailed
 
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""The folders with the definitions of devices for containers."""
+"""The folders that define devices for containers."""
 KIND = "nvidia.com/gpu"
 HOOK = "nvidia-container-runtime-hook"
 """The program of nvidia-container-toolkit that `docker run --gpus` calls."""

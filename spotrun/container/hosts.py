@@ -1,4 +1,4 @@
-"""Recognises a cloud's registries by their host names. An identity of that cloud may log in to them."""
+"""Recognises the registries to which an identity of a cloud can log in, by their host names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ ECR = re.compile(
     r"(?:amazonaws\.(?:com|com\.cn|eu)|on\.(?:aws|amazonwebservices\.com\.cn))"
 )
 """
-Hosts of ECR: https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html. Hosts with a dash also have IPv6
-addresses.
+Hosts of ECR: https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html. Hosts with a dash have IPv6
+addresses too.
 """
 ECR_PUBLIC = "public.ecr.aws"
-"""
-The public registry. A login is optional, and raises the limit of pulls:
-https://docs.aws.amazon.com/AmazonECR/latest/public.
-"""
+"""The public registry. A login raises the limit of pulls: https://docs.aws.amazon.com/AmazonECR/latest/public."""
 ARTIFACT_REGISTRY = re.compile(r"[a-z0-9-]+-docker\.pkg\.dev|(?:(?:us|eu|asia)\.)?gcr\.io")
 """
 Hosts of Artifact Registry: https://cloud.google.com/artifact-registry/docs/docker/names. Some of its repositories are
@@ -41,7 +38,6 @@ def cloud_behind(host: str) -> str:
 
 
 def region_of(host: str) -> str:
-    """Return the region of an ECR registry."""
     found = ECR.fullmatch(host)
     assert found is not None
     return found["region"]

@@ -1,6 +1,4 @@
-"""
-Finds the login for a pull: the user and password that a job names, or a cloud's identity for that cloud's registries.
-"""
+"""Finds the login for a pull: the user and password that a job names, or an identity of the registry's cloud."""
 
 from __future__ import annotations
 
@@ -15,14 +13,14 @@ from spotrun.spec.image import PASSWORD, USERNAME, Image
 def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str], cloud: str) -> Credentials | None:
     """
     Return the login to an image's registry; None if no login is known. `secrets` are the values of the job's secrets.
-    If the job names no user, this machine's identity in `cloud`, the registry's own cloud, logs in; if `cloud` is "",
-    no identity logs in.
+    If the job names no user, the login is for this machine's identity in `cloud`, the cloud of the registry, unless
+    `cloud` is "".
 
-    A cloud's login is made again at each call, because it lasts only for hours.
+    Each call makes a new login to a cloud, because it lasts only for hours.
 
     Raises:
-        NotForThisUser: this machine has no identity for that registry.
-        RegistryUnavailable: that cloud does not answer now.
+        NotForThisUser: this machine has no identity for the registry.
+        RegistryUnavailable: the cloud does not answer now.
     """
     named = {**envs, **secrets}
     if USERNAME in named and PASSWORD in named:

@@ -26,9 +26,7 @@ from spotrun.spec.image import HUB, LOOPBACK, PASSWORD, USERNAME, Image
 ANSWERS_WITHIN_S = 20.0
 """Maximum seconds of system time for each piece of an answer."""
 MANIFEST_MAX_BYTES = 4 << 20
-"""
-Maximum size of a manifest, in bytes. Every registry has to accept this size, and spotrun refuses larger manifests.
-"""
+"""Maximum bytes of a manifest: the size that every registry has to accept. Larger manifests are refused."""
 KEY = ("resources", "image_id")
 _HUB_API = "registry-1.docker.io"
 _KINDS = (
@@ -42,7 +40,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Credentials(NamedTuple):
-    """A login to a registry, of a user or of an identity of the cloud `of_cloud`. No output shows it."""
+    """A login to a registry, of a user or of an identity of the cloud `of_cloud`. No output contains it."""
 
     username: str
     password: str
@@ -62,11 +60,11 @@ class ImageRefused(SpecInvalid):
 
 
 class NotForThisUser(ImageRefused):
-    """A cloud's registry refuses this identity. Another identity may pull, or this one once its rights are known."""
+    """A cloud's registry refuses this identity, maybe because its rights are new. Another identity may succeed."""
 
 
 class RegistryUnavailable(SpotrunError):
-    """The registry gives no usable answer now, or never does to this machine."""
+    """The registry gives no usable answer, now or on this machine."""
 
 
 class RegistryImage(NamedTuple):
@@ -78,7 +76,7 @@ class RegistryImage(NamedTuple):
 
 def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> RegistryImage:
     """
-    Return the image that the registry has now, for a machine with this processor.
+    Return the image that the registry has now, for the processor `machine`.
 
     Raises:
         ImageRefused: the image does not exist, this user may not pull it, or it is for other processors.

@@ -1,1 +1,1 @@
-"""Checks whether a machine, a store and an account can carry a run, before anything is billed."""
+"""Checks a machine, a store and an account for a run, before anything is billed."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from spotrun.doctor.finding import Finding, ok, unknown, warned
 from spotrun.errors import StoreError
-from spotrun.store.port import Inspectable, Store, StoreFacts, Unsaid
+from spotrun.store.port import Inspectable, Store, StoreFacts, UnknownFact
 from spotrun.units import count_of
 
 FREE_WARNED_BYTES = 10 << 30
@@ -32,7 +32,7 @@ def fact_findings(store: Store, wanted_region: str | None) -> Iterator[Finding]:
 
 
 def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
-    if isinstance(facts.region, Unsaid):
+    if isinstance(facts.region, UnknownFact):
         yield unknown("region", facts.region.reason)
     elif facts.region is None:
         return
@@ -55,7 +55,7 @@ def _covers(region: str, wanted: str) -> bool:
 
 
 def _versioning(facts: StoreFacts) -> Iterator[Finding]:
-    if isinstance(facts.versioned, Unsaid):
+    if isinstance(facts.versioned, UnknownFact):
         yield unknown("versioning", facts.versioned.reason)
     elif facts.versioned and facts.older_versions_days is not None:
         days = count_of(facts.older_versions_days, "day")
@@ -81,7 +81,7 @@ def _space(facts: StoreFacts) -> Iterator[Finding]:
 
 
 def _expiry(facts: StoreFacts) -> Iterator[Finding]:
-    if isinstance(facts.expiries, Unsaid):
+    if isinstance(facts.expiries, UnknownFact):
         yield unknown(
             "expiry",
             f"unknown whether objects expire: {facts.expiries.reason}",

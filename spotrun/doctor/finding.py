@@ -25,9 +25,7 @@ class Verdict(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One result of a check. `hint` continues "try: …". `exit_code` is the failure's exit code, or 0 if nothing failed.
-    """
+    """One result of a check. `hint` continues "try: …". `exit_code` is the failure's, or 0 if nothing failed."""
 
     name: str
     verdict: Verdict
@@ -69,7 +67,7 @@ def failed(name: str, error: SpotrunError) -> Finding:
 
 
 def _advice_of(error: SpotrunError, otherwise: str) -> str:
-    """Return the error's hint, or else `otherwise`. A fault that passes by itself gets the advice to wait instead."""
+    """Return the error's hint, or else `otherwise`. A temporary fault without a hint gets the advice to wait."""
     passes = isinstance(error, CloudUnavailable | StoreUnavailable)
     return error.hint or ("look again in some minutes: it may pass by itself" if passes else otherwise)
 

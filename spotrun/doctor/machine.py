@@ -19,7 +19,7 @@ def lightning() -> Iterator[Finding]:
         raise SpotrunError("Lightning would not find spotrun's callback", hint="install spotrun with pip, not by path")
     found = [distribution for package, distribution in LIGHTNINGS.items() if is_installed(package)]
     if found:
-        yield ok("lightning", f"{found[0]} {version(found[0])} loads the callback by itself")
+        yield ok("lightning", f"{found[0]} {version(found[0])} loads the callback automatically")
     else:
         reason = "not installed: trainings on this machine need it; instances of other clouds install their own"
         yield warned("lightning", reason, command_for("lightning"))

@@ -34,9 +34,7 @@ SKEW_MAX = timedelta(minutes=15)
 
 
 class StoreTrial:
-    """
-    A trial in one folder with a random name. If the store's folder did not exist before, it is removed afterwards.
-    """
+    """A trial in one folder with a random name. A store's folder that did not exist before is removed afterwards."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -66,7 +64,7 @@ class StoreTrial:
     # -- permissions -------------------------------------------------------------------------------------------------
 
     def _permissions(self) -> Iterator[Finding]:
-        """Do each operation once that a run performs on a store."""
+        """Do once each operation that a run performs on a store."""
         key = self._key("permissions")
         with _while("create an object"):
             persist(lambda: self._store.put_if_absent(key, b"created"))
@@ -172,9 +170,7 @@ class StoreTrial:
 
 
 def _absent_folders(uri: str) -> list[Path]:
-    """
-    Return the folders that the first object would create: the store's folder and its missing parents, deepest first.
-    """
+    """Return the folders that the first object would create, deepest first: the store's and its missing parents."""
     place = address.parse(uri)
     above = (Path(place), *Path(place).parents) if isinstance(place, str) else ()
     return [folder for folder in above if not folder.exists()]

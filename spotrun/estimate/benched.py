@@ -19,10 +19,7 @@ class BenchedSpeed(NamedTuple):
 
 
 def with_benches(study: CostStudy, found_for: Callable[[str, Measured], BenchedSpeed]) -> CostStudy:
-    """
-    Return the study with all speeds that are given by a job. `found_for` returns a speed for the name of a place and
-    the job.
-    """
+    """Return the study with its benched speeds, which `found_for` returns for the name of a place and its entry."""
     told: list[str] = []
 
     def measured(name: str, place: Place) -> Place:

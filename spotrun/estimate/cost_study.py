@@ -1,6 +1,5 @@
 """
-Defines a cost study: the cost of trainings at several places, from the prices and speeds in its file. Nothing is
-rented.
+Defines a cost study: the prices and speeds of several places, from which the cost of trainings there is computed.
 
 `spotrun.estimate.cost_study_file.load_study` reads a study; `spotrun.estimate` computes its figures.
 """
@@ -42,7 +41,7 @@ Quantity = Literal[
     "normalised_cost",
     "break_even_days",
 ]
-"""The figures of a study that can be compared with published ones."""
+"""The figures of a study that can be compared with published figures."""
 OF_A_TRAINING = frozenset(
     {
         *("samples", "samples_per_second", "mean_of_times", "speed_ratio", "hours", "usd", "spot_usd"),
@@ -53,7 +52,7 @@ OF_TWO_PLACES = frozenset({"price_ratio", "speed_ratio", "break_even_days", "nor
 
 
 def _remark(value: object) -> str:
-    """Return a text, or a number such as a year, as text. The line end of a YAML block is removed."""
+    """Return a text, or a number such as a year, as text, without the line end of a YAML block."""
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
         return str(value)
     return clean_text(value.strip() if isinstance(value, str) else value)
@@ -100,7 +99,7 @@ class Part(Model):
 
 
 class Interrupted(Model):
-    """Capacity with interruptions; each interruption costs another `restart`."""
+    """Capacity with interruptions, each of which costs the time `restart`."""
 
     interruptions_per_hour: Amount = Decimal(0)
     restart: fields.Duration = timedelta(0)
@@ -118,7 +117,7 @@ class Interrupted(Model):
 
 
 class Spot(Interrupted):
-    """Interruptible capacity. `usd_per_hour` is a mean price, and `low` and `high` are the limits; None if unknown."""
+    """Spot capacity. `usd_per_hour` is a mean price; `low` and `high` are its limits, None if unknown."""
 
     usd_per_hour: Positive
     low: Positive | None = None
@@ -134,19 +133,14 @@ class Spot(Interrupted):
 
 
 class Subscription(Model):
-    """
-    A fixed price per month for at most `hours_per_month`. A training that needs more hours pays for further months.
-    """
+    """A fixed price per month for at most `hours_per_month`. A training that needs more pays for further months."""
 
     usd_per_month: Amount
     hours_per_month: Annotated[Decimal, BeforeValidator(read_positive), Field(le=744)]
 
 
 class Rented(Interrupted):
-    """
-    A price that is looked up at a cloud when the study is read: the current price on demand, and spot over the last
-    `days`.
-    """
+    """Prices that a cloud reports when the study is read: the current price on demand, and spot over `days` days."""
 
     cloud: fields.CloudName
     instance_type: fields.CloudName
@@ -156,8 +150,8 @@ class Rented(Interrupted):
 
 class Listed(Interrupted):
     """
-    The price of `count` instances of a type in spotrun's own price lists. If no region is named, the first one in the
-    list counts.
+    The price of `count` instances of a type in a price list of spotrun. If no region is named, the first in the list
+    counts.
     """
 
     table: fields.Text
@@ -167,10 +161,7 @@ class Listed(Interrupted):
 
 
 class Measured(Model):
-    """
-    The speed that `spotrun bench` has measured for the job file `job` on an instance `type`, multiplied by `count`
-    instances.
-    """
+    """The speed that `spotrun bench` has measured for the job file `job` on an instance `type`, times `count`."""
 
     job: fields.Text
     type: fields.Text
@@ -181,8 +172,7 @@ class Measured(Model):
 class Like(Model):
     """
     A speed that follows from the speed of another `place`. It is multiplied by the number of `devices` and, for each
-    training, by the ratio in `times` (the mean of several ratios). The parts of a step that are named in `faster` are
-    faster by a factor.
+    training, by the mean of its ratios in `times`. `faster` has the factor by which a part of a step is faster.
     """
 
     place: fields.Text
@@ -231,8 +221,8 @@ class Place(Model):
 
 class Published(Model):
     """
-    A published figure, to be compared with the same figure of the study. `differs` is the reason why the two differ; if
-    it is None, they have to agree.
+    A published figure, to be compared with the same figure of the study. `differs` is why the two differ; if it is
+    None, they have to agree.
     """
 
     figure: Annotated[Quantity, BeforeValidator(lambda value: _known(value, get_args(Quantity)))]
@@ -259,8 +249,8 @@ class Published(Model):
 
 class CostStudy(Model):
     """
-    A cost study. `within` is the share by which a figure may differ from a published one. `base` is the place by whose
-    values times and costs are normalised; None means the first place.
+    A cost study. `within` is the share by which a figure may differ from a published figure. Times and costs are
+    relative to the place `base`; None means the first place.
     """
 
     title: Remark
@@ -280,9 +270,7 @@ class CostStudy(Model):
 
 
 def loose_ends(study: CostStudy) -> Iterator[Problem]:
-    """
-    Yield the problems of names: names with surrounding space, unknown names, and speeds that refer back to themselves.
-    """
+    """Yield problems with names: names with surrounding space, unknown names, and speeds that refer to themselves."""
     places, trainings = tuple(study.places), tuple(study.trainings)
     for section, names in (("places", places), ("trainings", trainings)):
         for name in names:
@@ -316,8 +304,8 @@ def _loose_like(study: CostStudy, name: str, like: Like) -> Iterator[Problem]:
 
 def _ancestors(study: CostStudy, name: str) -> list[str]:
     """
-    Return the places that the speed of `name` is derived from. The list ends with a place that is unknown, has its own
-    speed, or repeats.
+    Return the places from which the speed of `name` is derived, one after another. The last place is unknown, has a
+    stated speed, or refers to a place that is already in the list.
     """
     met: list[str] = []
     while (place := study.places.get(name)) is not None and place.like is not None and place.like.place not in met:

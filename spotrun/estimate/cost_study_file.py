@@ -54,7 +54,6 @@ def placed_in(path: Path, name: str) -> Iterator[None]:
 
 
 def _read(document: Document) -> tuple[CostStudy | None, list[Problem]]:
-    """Return the study, or None and its problems."""
     try:
         study = CostStudy.model_validate(document.data)
     except ValidationError as error:

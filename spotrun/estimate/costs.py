@@ -21,8 +21,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     The cost of one whole training at one place.
 
     `capacity` is `on-demand`, `spot`, `own` or `subscription`; `months` are the paid months of a subscription. `hours`
-    are hours of training, even if a machine is available for only some hours a month. `usd_low` and `usd_high` are the
-    costs at the lowest and the highest spot price; None if these prices are unknown. `samples_per_usd` is None if the
+    are hours of training, without the hours in which a machine is not available. `usd_low` and `usd_high` are the costs
+    at the lowest and the highest spot price; None if these prices are unknown. `samples_per_usd` is None if the
     training costs nothing. `normalised_time` and `normalised_cost` are relative to the study's base; None if the base
     has no speed for this training, or costs nothing.
     """
@@ -44,8 +44,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The number of days a month on which the machine `own` has to compute so that a sample costs the same there as at
-    `rival`; None if the power of the machine alone costs more.
+    The days a month on which the machine `own` has to compute so that a sample costs the same there as at `rival`; None
+    if the power of the machine alone costs more.
     """
 
     own: str
@@ -67,7 +67,7 @@ def costs(study: CostStudy) -> Iterator[Cost]:
 
 
 def costs_at(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
-    """Yield the cost on demand and the cost on spot, if the place has these prices; nothing if its speed is unknown."""
+    """Yield the costs on demand and on spot, if the place has these prices; nothing if its speed is unknown."""
     base = next(_costs(study, base_of(study), training), None)
     for cost in _costs(study, place, training):
         yield replace(
@@ -120,7 +120,7 @@ def _valued(cost: Cost, samples: Decimal) -> Cost:
 
 
 def capacity_of(place: Place) -> str:
-    """Return how an hour at a place is paid. A spot price in addition to another price is ignored."""
+    """Return how an hour at a place is paid: `spot` only if the place has no other price."""
     if place.own is not None:
         return "own"
     if place.subscription is not None:
@@ -138,10 +138,7 @@ def drag(spot: Spot) -> Decimal:
 
 
 def break_evens(study: CostStudy) -> Iterator[BreakEven]:
-    """
-    Yield the break-even of each of the user's own machines with each other place, for trainings whose speed is known at
-    both.
-    """
+    """Yield the break-evens of each own machine with each rented place, for trainings whose speed is known at both."""
     for own, machine in study.places.items():
         rivals = [name for name, place in study.places.items() if place.own is None] if machine.own is not None else []
         for training in study.trainings:

@@ -10,10 +10,7 @@ from spotrun.estimate.price_lists import ListPrice
 
 
 def with_list_prices(study: CostStudy, price_of: Callable[[str, Listed], ListPrice]) -> CostStudy:
-    """
-    Return the study with the prices of all listed places. `price_of` returns a price for the name of a place and its
-    entry.
-    """
+    """Return the study with its listed prices, which `price_of` returns for the name of a place and its entry."""
 
     def priced(name: str, place: Place) -> Place:
         return place if place.listed is None else _priced(place, place.listed, price_of(name, place.listed))

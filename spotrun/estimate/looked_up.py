@@ -12,10 +12,7 @@ from spotrun.offering import CapacityType
 
 
 def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) -> CostStudy:
-    """
-    Return the study with the prices of all rented places. `quotes_of` returns the quotes for the name of a place and
-    its entry.
-    """
+    """Return the study with its rented prices, from the quotes that `quotes_of` returns for a place and its entry."""
 
     def priced(name: str, place: Place) -> Place:
         return place if place.rented is None else _priced(place, place.rented, quotes_of(name, place.rented))
@@ -25,8 +22,8 @@ def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) ->
 
 def _priced(place: Place, rented: Rented, found: Quotes) -> Place:
     """
-    Return the place with its prices. On demand it is the price of the cheapest zone. On spot it is the mean, the lowest
-    and the highest price of the last days in the zone with the lowest mean, or the current price if past prices are
+    Return the place with its prices. The on-demand price is the cheapest zone's. The spot prices are the mean, lowest
+    and highest price of the last days in the zone with the lowest mean, or its current price if past prices are
     unknown.
     """
     quotes = found.quotes

@@ -1,6 +1,4 @@
-"""
-The page of `spotrun estimate STUDY --html FILE`: the costs at several places, as one file that loads no other files.
-"""
+"""Writes the page of `spotrun estimate STUDY --html FILE`, as one file that loads no other files."""
 
 from __future__ import annotations
 
@@ -54,10 +52,7 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
-    """
-    Draw the price of a machine's hour for each number of days of use, and the price of the same number of samples at
-    the cheapest rival.
-    """
+    """Draw the price of a machine's hour by its days of use, and the price of as many samples at the cheapest rival."""
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)
     most = max([*prices, rented]) or Decimal(1)
@@ -72,8 +67,7 @@ def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
 def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
     """
     Return the title of the cheapest rival of the machine `own`, and the rival's price for the samples that `own` trains
-    in an hour; "" and 0 if there is no rival. Both prices are for the first training for which both places have a
-    speed.
+    in an hour; "" and 0 if there is no rival. This is for the first training whose speed is known at both places.
     """
     for training, rows in groupby(costs(study), key=lambda cost: cost.training):
         speed = samples_per_second(study, own, training)

@@ -1,10 +1,9 @@
 """
 Lists prices of capacity that spotrun does not rent: TPUs, SageMaker training jobs, Colab.
 
-The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. A price without a
-dated source is left out, such as the price of ml.p4d.24xlarge. A TPU spot price is also left out if it exceeds the
-on-demand price in its source. All are list prices in dollars, without tax, and some are years old: check today's price
-before you pay.
+The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. Prices without a dated
+source are left out, such as the price of ml.p4d.24xlarge, and so are TPU spot prices above the on-demand price of the
+same source. All are list prices in dollars, without tax, and some are years old: check today's price before you pay.
 """
 
 from __future__ import annotations
@@ -75,10 +74,7 @@ def _by_place(file: str) -> Iterator[ListPrice]:
 
 
 def _colab() -> Iterator[ListPrice]:
-    """
-    Yield the prices of each GPU on Colab, which is paid in compute units. They were read in California, and they
-    change.
-    """
+    """Yield the prices of each GPU on Colab, in compute units. They change, and were read in California."""
     units, plans, included, alone = price_tables(__package__, "colab.json")
     source = f"{units.source} (units an hour), {plans.source} (what Colab's page asked on {plans.as_of})"
     for gpu, per_hour in units.prices.items():

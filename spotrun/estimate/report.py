@@ -1,4 +1,4 @@
-"""Formats the output of `spotrun estimate` as text and as JSON."""
+"""Shows `spotrun estimate` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spotrun.units import count_of
 
 BAR_WIDTH = 20
 BREAK_EVENS_MAX = 20
-"""Maximum rows for each machine: the break-evens with its cheapest rivals."""
+"""Maximum rows for each machine, from its cheapest rival on."""
 DIGITS = 4
 """Significant digits of figures that are not dollars."""
 
@@ -100,7 +100,7 @@ def _spread(row: Cost) -> str:
 
 
 def break_even_table(rows: Sequence[BreakEven]) -> FiguresTable:
-    """Return the table of break-evens, with a line for each rival, over all trainings."""
+    """Return the break-evens of all trainings, with a line for each rival."""
     heads = ["than", "paid", "from days\na month"]
     table = figures_table("Cheaper on your own machine", "machine", heads, texts=(0, 1, 2))
     for own, of_machine in groupby(rows, key=lambda row: row.own):

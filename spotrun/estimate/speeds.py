@@ -1,4 +1,4 @@
-"""Computes the training speed of a place, which is stated, or follows from the speed of another place."""
+"""Computes the training speed of a place, from its stated speed or from the speed of another place."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
         speed there * devices * mean of the `times` of this training * speedup of the parts that are faster
 
-    None if neither the place nor the places that it is like have a speed for this training. Parts that are faster at
-    the other place are faster here too.
+    Parts that are faster at the other place are faster here too. None if no speed is known for this training.
     """
     times, faster = Decimal(1), dict[str, Decimal]()
     while (like := study.places[place].like) is not None:
@@ -43,7 +42,7 @@ def speedup(step_s: Mapping[str, Decimal], faster: Mapping[str, Decimal]) -> Dec
     """
     Return the speedup of a step if some of its parts are faster (Amdahl 1967); None if its parts are unknown.
 
-        sum of the parts / sum of the parts, each divided by how much faster it is
+        sum of the parts / sum of the parts, each divided by its factor in `faster`
     """
     if not step_s:
         return None

@@ -1,6 +1,4 @@
-"""
-Compares the numbers of an array by rows and columns, so that a column of times does not hide differences in others.
-"""
+"""Compares the numbers of an array by rows and columns, so that a column of times hides no difference elsewhere."""
 
 from __future__ import annotations
 
@@ -13,21 +11,20 @@ from math import prod
 
 NPY = b"\x93NUMPY"
 SPLIT_MAX = 32
-"""Maximum rows, columns or items of an array that are compared one by one."""
+"""Maximum number of rows, or of columns, that are compared separately."""
 ITEMS_MAX = 1 << 18
-"""Maximum items of an array that is compared by rows and columns. A larger array is compared as a whole."""
+"""Maximum items of an array that is compared by rows and columns. A larger array has one digest."""
 VALUES = ", its values"
-"""The end of the place that holds the digest of a whole array."""
+"""Suffix of the name of the digest of a whole array."""
 _ITEM = re.compile(r"[<>|=]?[a-zA-Z?](\d+)?")
 
 
 def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | None]]]:
     """
-    Yield the name of each compared part of an array, with its row and its column. An array with too many rows and
-    columns has one part, `, its values`.
+    Yield the name of each compared part of an array, with its row or its column.
 
-    In an array with more than two dimensions, a row is an item of the first dimension, and a column is an item of the
-    last.
+    An array with too many rows and columns has one part, `, its values`. With more than two dimensions, a row is an
+    item of the first dimension and a column is an item of the last.
     """
     found: list[tuple[str, tuple[int | None, int | None]]] = []
     if shape and 0 < prod(shape) <= ITEMS_MAX:
@@ -39,7 +36,7 @@ def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | 
 
 
 def parts_of_array(path: str, kind: str, shape: Sequence[int], content: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the shape of an array, and then its parts. `content` has its items in C order."""
+    """Yield the kind and the shape of an array, then its parts. `content` has its items in C order."""
     yield path, f"{kind} {tuple(shape)}"
     count = prod(shape)
     size = len(content) // count if count else 0
@@ -59,7 +56,7 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
     Yield the parts of a file from numpy.save.
 
     Raises:
-        ValueError: the file is not from numpy.save, or its array contains objects.
+        ValueError: the file is not from numpy.save, or its items are objects or records.
     """
     try:
         size, begin = (
@@ -77,14 +74,11 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def in_order_of_c(shape: Sequence[int], content: bytes, is_fortran: bool) -> tuple[Sequence[int], bytes]:
-    """
-    Return the shape and the content of an array in C order; for an array in Fortran order, the shape and the content of
-    its transpose.
-    """
+    """Return the shape and the content in C order. An array in Fortran order is returned as its transpose."""
     return (tuple(reversed(shape)) if is_fortran else shape), content
 
 
 def item_bytes(kind: str) -> int:
-    """Return the bytes of an item of a simple numpy type, such as `<f8`; 0 for any other type."""
+    """Return the bytes per item of a simple numpy type, such as `<f8`; 0 for any other type."""
     found = _ITEM.fullmatch(kind)
     return (int(found[1] or 1) * (4 if "U" in kind else 1)) if found is not None and "O" not in kind else 0

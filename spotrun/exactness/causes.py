@@ -1,4 +1,4 @@
-"""Finds the likely cause of the first difference between two trainings, from the evidence. Pure."""
+"""Finds the likely cause of the first difference between two trainings. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ class Evidence:
     """
     Facts besides the difference. `resumes` is the number of trainers that continued from a checkpoint. `not_carried`
     names changed state that the run reported as missing in its checkpoints. `written_outside` are files that the
-    training wrote outside of its work folder. `varies`: two trainings without interruptions may differ here too,
-    because nothing has shown that they do not.
+    training wrote outside of its work folder. `varies` is False if two uninterrupted trainings are known to agree here.
     """
 
     resumes: int
@@ -118,16 +117,17 @@ NAMED_MAX = 5
 
 def likely_cause(found: Difference, evidence: Evidence) -> str:
     """
-    Return the likely cause in words, reported facts first. A cause that would make any two trainings differ is excluded
-    if the batch was the same before the kill. Nondeterministic kernels are excluded if everything before a resume was
-    the same.
+    Return the likely cause in words, reported facts first.
+
+    A cause that would make any two trainings differ is excluded if the batch was the same before the kill.
+    Nondeterministic kernels are excluded if everything before a resume was the same.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself
     if not found.resumed or not evidence.resumes:
         by_itself += f", or {_KERNELS}" if found.kind in _COMPUTED else ""
     if not found.resumed:
-        since = "it differed before any interruption, so two runs of the script differ without spotrun's doing too"
+        since = "it differed before any interruption, so two runs of the script differ without spotrun too"
         return f"{causes.seen}: {by_itself}; {since}"
     named = _named(evidence)
     if not evidence.resumes:

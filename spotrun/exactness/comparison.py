@@ -1,6 +1,4 @@
-"""
-Compares two trainings of one script bit for bit.
-"""
+"""Compares two trainings of one script bit for bit."""
 
 from __future__ import annotations
 
@@ -12,10 +10,10 @@ from msgspec.structs import replace
 
 from spotrun.exactness.difference import Difference, DifferenceKind, difference, of_parts
 from spotrun.exactness.places import VaryingPlaces
-from spotrun.exactness.trace import MEMBERS, BatchPosition, Ended, Evaluated, Left, Trace, Trained, Validated
+from spotrun.exactness.trace import MEMBERS, BatchPosition, Ended, Evaluated, ProcessEnded, Trace, Trained, Validated
 
 Place = tuple[BatchPosition, int]
-"""A place in a training: a batch, and a number that orders the events after that batch."""
+"""A batch, and a number that orders the events after that batch."""
 OF_BATCH, OF_VALIDATION = 0, 1
 
 
@@ -29,19 +27,19 @@ MAY_VARY = frozenset(
         DifferenceKind.FILES,
     }
 )
-"""Kinds that may differ although steps and weights are the same: they may contain a time or the name of a process."""
+"""Kinds that may differ although steps and weights are the same, because they may contain a time or a process name."""
 
 
 def differences(
     straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
 ) -> Iterator[Difference]:
     """
-    Yield all differences, the earliest first; none if the trainings are bit for bit the same. Each process has its own
+    Yield all differences, the earliest first; none if the trainings are bit for bit the same. Each rank has its own
     trace.
 
     Every pass of `interrupted` over a batch is compared, and no batch of `straight` may be missing. Of several passes
-    over one batch, the first one that differs counts. Where the second straight training, `again`, differs from
-    `straight`, differences are ignored.
+    over one batch, the first pass that differs counts. Differences are ignored where the second straight training,
+    `again`, differs from `straight`.
     """
     varying = varying_names(straight, again)
     for found in _all(straight, interrupted):
@@ -66,7 +64,7 @@ def _known(traces: Mapping[int, Trace]) -> set[str]:
     for trace in traces.values():
         for end in trace.ended:
             found |= {*end.optimizer, *(end.metrics or ()), *(end.places or ())}
-        for left in trace.all_of(Left):
+        for left in trace.all_of(ProcessEnded):
             found |= left.places.keys()
         for evaluated in trace.all_of(Evaluated):
             found |= evaluated.metrics.keys()
@@ -94,7 +92,7 @@ def _of_rank(found: Difference, rank: int, ranks: Mapping[int, Trace]) -> Differ
 
 
 def digest_of(parts: Mapping[str, str]) -> str:
-    """Return one sha256 of all parts, with their names."""
+    """Return one sha256 of all names and parts."""
     return sha256("".join(f"{name}={parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
 
 
@@ -202,10 +200,12 @@ def _of_end(wanted: Ended, done: Ended, varying: VaryingPlaces) -> Iterator[Diff
     yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
 
 
-def _steady(wanted: Ended | Left, done: Ended | Left, varying: VaryingPlaces) -> tuple[dict[str, str], dict[str, str]]:
+def _steady(
+    wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
+) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return the places of both trainings that can be compared. Two kinds of places are left out: places that vary without
-    an interruption, and places that only one training could inspect, which are reported as not compared.
+    Return the places of both trainings that can be compared. This leaves out places that vary without an interruption,
+    and places that only one training could inspect, which are reported as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
@@ -218,12 +218,12 @@ def _steady(wanted: Ended | Left, done: Ended | Left, varying: VaryingPlaces) ->
 
 
 def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
-    """Return True if a place varies, or holds the number of members of a set whose members vary."""
+    """Return whether a place varies, or is the number of members of a set whose members vary."""
     return place in varying or f"{place}{MEMBERS}" in varying
 
 
 def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
-    """Return the places that differed before anything was interrupted, such as a time or the name of a process."""
+    """Return the places that differed before any interruption, such as a time or the name of a process."""
     found, known = set[str](), set[str]()
     here, there = straight.noted(), interrupted.noted()
     for moment in here.keys() & there.keys():
@@ -238,9 +238,9 @@ def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
 
 def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
-    Yield the differences in results. Each process of the interrupted training must have produced the same results as
-    the straight training up to the point where it ended, and the last process must have produced all results. Variables
-    are compared only for the last process, because each earlier one ended with an error.
+    Yield the differences in results. Each process of the interrupted training must have produced the first results of
+    the straight training, in the same order, and the last process all of them. Only the variables that the last process
+    left are compared, because each earlier process ended with an error.
     """
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()
@@ -258,8 +258,10 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
             yield difference(DifferenceKind.RESULTS, *(f"{len(each)} results" for each in (wanted, done)))
 
 
-def _of_one_result(wanted: Evaluated | Left, done: Evaluated | Left, varying: VaryingPlaces) -> Iterator[Difference]:
-    if isinstance(wanted, Left) and isinstance(done, Left):
+def _of_one_result(
+    wanted: Evaluated | ProcessEnded, done: Evaluated | ProcessEnded, varying: VaryingPlaces
+) -> Iterator[Difference]:
+    if isinstance(wanted, ProcessEnded) and isinstance(done, ProcessEnded):
         yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
     elif isinstance(wanted, Evaluated) and isinstance(done, Evaluated) and wanted.stage == done.stage:
         one, other = (each.metrics | _predicted(each) for each in (wanted, done))
@@ -272,5 +274,5 @@ def _predicted(result: Evaluated) -> dict[str, str]:
     return {} if result.predictions is None else {"predictions": result.predictions}
 
 
-def _what(result: Evaluated | Left) -> str:
+def _what(result: Evaluated | ProcessEnded) -> str:
     return f"{result.stage}()" if isinstance(result, Evaluated) else "the end of the process"

@@ -11,10 +11,7 @@ import msgspec
 
 
 class DifferenceKind(StrEnum):
-    """
-    The kinds of differences, in the order of cause and effect: in a step, after it, at the end of training, and after
-    that.
-    """
+    """Kinds of differences, in the order of cause and effect: in a step, after it, at the end of training, later."""
 
     SAMPLES = "samples"
     DATA = "data"
@@ -37,10 +34,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     A difference between a straight (never interrupted) and an interrupted training.
 
     `epoch` and `batch` (both from 0) and `step` are None for comparisons at the end of training. `name` is the weight,
-    the part of an optimizer, the generator, the metric, the place of an object or the path of a file, and `where` a
-    part of that. `rank` is the process that differs, None if there is only one process. `resumed` is False if the
-    trainings differed before anything was interrupted. `trained_before`: a process had trained this batch without a
-    difference before it was killed.
+    the part of an optimizer, the generator, the metric, the path of an object or of a file, and `where` a part of it.
+    `rank` is the rank that differs, None if there is only one process. `resumed` is False if the trainings differed
+    before any interruption. `trained_before` is True if a process that was killed later had trained this batch without
+    a difference.
     """
 
     kind: DifferenceKind
@@ -57,10 +54,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    The differences, in the order of the training. `named` has the first ones, and `counts` the number of all for each
-    kind.
-    """
+    """The first `NAMED_MAX` differences, in the order of the training, and the number of all differences by kind."""
 
     named: tuple[Difference, ...] = ()
     counts: dict[DifferenceKind, int] = {}
@@ -93,7 +87,7 @@ def difference(kind: DifferenceKind, straight: str, interrupted: str, **place: A
 def of_parts(
     kind: DifferenceKind, straight: Mapping[str, str], interrupted: Mapping[str, str], **place: Any
 ) -> Iterator[Difference]:
-    """Yield a difference for each name whose values are not the same in both mappings."""
+    """Yield a difference for each name whose values differ."""
     for name in dict.fromkeys((*straight, *interrupted)):
         one, other = straight.get(name, ABSENT), interrupted.get(name, ABSENT)
         if one != other:

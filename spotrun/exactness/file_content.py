@@ -1,6 +1,6 @@
 """
-Reads the content of a file, part by part, for a comparison. It leaves out what always differs between two trainings:
-paths of instances, times of day, figures that spotrun logs, and the order in which a format stores its parts.
+Reads the content of a file, part by part, for a comparison. Leaves out what always differs between two trainings: paths
+of instances, times of day, figures that spotrun logs, and the order in which a format stores its parts.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from spotrun.exactness.pickled import PROTO, Parts, digest_of_items, no_memory, 
 from spotrun.exactness.same_everywhere import TIMES, Clean, is_duration, without_times
 
 OURS = frozenset({"cost_usd", "usd_per_epoch", "lost_s", "attempt"})
-"""Metrics that spotrun logs in addition to the script's: `Figures.metrics` of spotrun/trainer_link.py."""
+"""Metrics that spotrun logs besides the script's: `Figures.metrics` of spotrun/trainer_link.py."""
 ZIP, GZIP, SQLITE = b"PK\x03\x04", b"\x1f\x8b", b"SQLite format 3\x00"
 EVENTS = "events.out.tfevents."
 LOOK_BYTES = 8192
 PIECE_BYTES = 1 << 20
 TEXT_MAX_BYTES = 256 << 20
-"""Maximum bytes of a text that is compared line by line. A longer text is compared by its digest."""
+"""Maximum bytes of a text that is compared line by line. Of a longer text, a digest is compared."""
 BESIDE_ROW = {"step", "epoch"}
-"""Columns that a row of CSVLogger has in addition to its metrics."""
+"""Columns of CSVLogger that are not metrics."""
 
 
 def parts_of_file(path: Path, clean: Clean) -> Parts:
     """
-    Yield the places in a file with their content. Two files count as equal if all of these are equal.
+    Yield the places in a file, each with its content. Two files are equal if their places and contents are.
 
     Raises:
-        OSError
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         head = file.read(LOOK_BYTES)
@@ -73,10 +73,7 @@ def digest_of_parts(parts: Parts) -> str:
 
 
 def _readable(read: Callable[[], list[tuple[str, str]]], file: BinaryIO) -> Parts:
-    """
-    Yield the result of `read`. If the file is not of the type that its first bytes suggest, yield the digest of its
-    bytes.
-    """
+    """Yield the result of `read` or, if the file is not of the type of its first bytes, the digest of its bytes."""
     try:
         yield from read()
     except (ValueError, KeyError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error, sqlite3.Error):
@@ -105,7 +102,7 @@ def _of_bytes(content: bytes, clean: Clean) -> Parts:
 
 
 def _of_text(content: bytes, clean: Clean) -> Parts:
-    """Yield the lines. A line that is a JSON object or list is yielded field by field."""
+    """Yield the lines. A line that is a JSON object or list is yielded by its fields."""
     for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(keepends=True), 1):
         fields = _read_json(line) if line.startswith(("{", "[")) else None
         if fields is not None:
@@ -124,7 +121,7 @@ def _of_json(content: bytes, clean: Clean) -> Parts:
 
 
 def _read_json(text: str) -> Any:
-    """Return a JSON value, with its numbers as text so that each digit counts; None if `text` is not JSON."""
+    """Return a JSON value, its numbers as text so that each digit counts; None if `text` is not JSON."""
     try:
         return json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_Number)
     except (ValueError, RecursionError):
@@ -132,7 +129,7 @@ def _read_json(text: str) -> Any:
 
 
 class _Number(str):
-    """A number, as it is written in the file."""
+    """A number as it is written in the file."""
 
 
 def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:
@@ -152,9 +149,10 @@ def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:
 
 def _of_table(content: bytes, clean: Clean) -> Parts:
     """
-    Yield the fields of a table, row by row. Columns and rows that exist only for spotrun's metrics are left out:
-    CSVLogger adds columns for them, and rewrites its file when a new metric appears. If the first row has numbers, the
-    file has no column names, and is compared as text.
+    Yield the fields of a table, row by row. Columns and rows with only spotrun's metrics are left out: CSVLogger adds
+    columns for them, and rewrites its file when a new metric appears.
+
+    If the first row has numbers, the file has no column names, and is compared as text.
     """
     text = content.decode(errors="surrogateescape")
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
@@ -185,10 +183,7 @@ def _is_number(text: str) -> bool:
 
 
 def _of_archive(file: BinaryIO, clean: Clean) -> Parts:
-    """
-    Yield the members of an archive in the order of their names: a file of torch.save or numpy.savez, or another
-    archive.
-    """
+    """Yield the members of a zip file by name: a file of torch.save or numpy.savez, or any other archive."""
     with zipfile.ZipFile(file) as archive:
         names = sorted(name for name in archive.namelist() if not name.endswith("/"))
         objects = next((name for name in names if name.endswith("/data.pkl") or name == "data.pkl"), None)
@@ -241,9 +236,7 @@ def _of_database(path: Path, clean: Clean) -> Parts:
 
 
 def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
-    """
-    Yield the values of each tag at each step, from all event files of one folder. A resumed training has several files.
-    """
+    """Yield the values of each tag at each step from a folder's event files. A resumed training has several files."""
     found: dict[str, list[str]] = {}
     for path in sorted(paths):
         for record in _records(path):
@@ -260,10 +253,7 @@ def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    """
-    Yield the content of each record. A record consists of its length, a checksum of the length, the content, and a
-    checksum of the content. A torn record ends the file.
-    """
+    """Yield the content of each record (length, checksum, content, checksum). A torn record ends the file."""
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:
             (size,) = struct.unpack("<Q", head[:8])
@@ -285,7 +275,7 @@ def _values(summary: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a protocol buffer message, with their numbers."""
+    """Yield the number and the value of each field of a protocol buffer message."""
     at = 0
     while at < len(message):
         key, at = _number(message, at)

@@ -17,20 +17,18 @@ from spotrun.exactness.same_everywhere import Clean
 from spotrun.exactness.varying import Varying
 
 OF_TRACKERS = {"mlruns": "MLflow's", "wandb": "W&B's"}
-"""Folders of tools that give each run another name and record its time."""
+"""Folders of tools that give each run a new name and record its time."""
 OF_DATABASES = ("-wal", "-shm", "-journal")
 TIMED, OF_SOME_TIME = re.compile(r"(?<![^/])[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^/]+(?=/)"), "<time>"
-"""Folders that TensorBoard's writers name after the time of their start and the machine: Nov25_09-59-23_host."""
+"""Folders that TensorBoard's writers name after their start and the machine: Nov25_09-59-23_host."""
 ABSENT, THERE = "absent", "there"
 TEXT_MAX = 160
-"""Maximum length, in characters, of a text in a difference. Of a longer text, the beginning and a digest are shown."""
+"""Maximum characters of a text in a difference. Of a longer text, the beginning and a digest are shown."""
 
 
 @dataclass(frozen=True)
 class FileDifference:
-    """
-    A difference at `where` in the file `path`. `where` is "" if one of the files is absent, or the file has no parts.
-    """
+    """A difference in the file `path`, in its part `where`. `where` is "" if a file is absent or has no parts."""
 
     path: str
     where: str
@@ -40,7 +38,7 @@ class FileDifference:
 
 @dataclass(frozen=True)
 class Folder:
-    """A work folder, and the paths of its files, relative to it."""
+    """A work folder, and the relative paths of its files."""
 
     root: Path
     paths: frozenset[str]
@@ -50,8 +48,8 @@ class Folder:
 
     def files_of(self, name: str) -> list[Path]:
         """
-        Return the files that are compared as one: usually a single file. The event files of a folder count as one,
-        because each process names its file after the time.
+        Return the files that are compared as one: a single file, or all event files of a folder, because each process
+        names its event file after the time.
         """
         if not name.endswith(EVENTS):
             path = self.root / name
@@ -68,15 +66,12 @@ class Folder:
 
 
 def parts_of_link(path: Path, clean: Clean) -> Parts:
-    """Yield the target of a link. The file that it leads to is compared under its own path."""
+    """Yield the target of a link. The target's content is compared under its own path."""
     yield "", clean(f"a link to {os.readlink(path)}")
 
 
 def names_of(paths: Iterable[str]) -> set[str]:
-    """
-    Return the names under which files are compared. Auxiliary files of databases are left out, and so are times in
-    names of folders.
-    """
+    """Return the names under which files are compared: no auxiliary files of databases, no times in folder names."""
     names = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -86,7 +81,7 @@ def names_of(paths: Iterable[str]) -> set[str]:
 
 
 def tracker_of(name: str) -> str | None:
-    """Return the tracker that wrote the file, if that tracker gives each run another name; else None."""
+    """Return the tracker that wrote the file, if it gives each run a new name; else None."""
     return next((OF_TRACKERS[part] for part in name.split("/") if part in OF_TRACKERS), None)
 
 
@@ -103,7 +98,7 @@ def differences(
     clean: Clean,
     varying: Mapping[str, Varying] | None = None,
 ) -> Iterator[FileDifference]:
-    """Yield the first difference of each file that differs, ignoring the parts that are `varying`."""
+    """Yield the first difference of each file, except in parts that are `varying`."""
     for name in sorted(names):
         here, there = straight.has(name), interrupted.has(name)
         if here != there:

@@ -1,7 +1,7 @@
 """
 Reads a pickle, or several pickles in one file, value by value. Nothing that the pickle names is imported or called.
 
-Two pickles of equal objects may differ in their bytes, because a pickle also records which equal texts were one object.
+Pickles of equal objects may differ in their bytes, because a pickle also records which equal texts were one object.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spotrun.exactness.same_everywhere import Clean
 Parts: TypeAlias = Iterator[tuple[str, str]]
 """The places in a file, each with its content."""
 Storage = Callable[[str], bytes]
-"""A function that returns the content of a piece of memory by its name."""
+"""Returns the content of a block of memory by its name."""
 TENSOR, IN_BYTES = "torch._utils._rebuild_tensor_v2", "torch.storage._load_from_bytes"
 OF_NUMPY = tuple(
     f"numpy.{core}.{name}" for core in ("core", "_core") for name in ("multiarray._reconstruct", "numeric._frombuffer")
@@ -40,10 +40,7 @@ _NO_PICKLE = (
 
 
 class PickledCall:
-    """
-    An object that a pickle creates by a call: the name of the called object, the arguments, and what the pickle adds to
-    it.
-    """
+    """An object that a pickle creates by a call: the arguments of the call, and whatever the pickle adds to it."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PickledCall:
         made = super().__new__(cls)
@@ -72,7 +69,7 @@ class PickledCall:
 
 
 class Memory:
-    """A piece of memory that a torch pickle refers to; a tensor is all of it or a part."""
+    """A block of memory that a torch pickle refers to. A tensor is all or part of it."""
 
     def __init__(self, kind: str, where: str, count: int, load: Callable[[], bytes]) -> None:
         self.kind, self.where, self.count, self.load = kind, where, count, load
@@ -82,10 +79,7 @@ class Memory:
         return f"{self.kind} {self.where} {self.count} {sha256(self.load()).hexdigest()}"
 
     def tensor(self, path: str, offset: int, size: Sequence[int], stride: Sequence[int]) -> Parts:
-        """
-        Yield the parts of a tensor without the rest of its memory. For a restored optimizer, that memory is the whole
-        checkpoint's.
-        """
+        """Yield a tensor's parts, not all of its memory, which for a restored optimizer is the whole checkpoint."""
         if self.item_bytes is None:
             yield path, f"{self.text()} {offset} {tuple(size)} {tuple(stride)}"
             return
@@ -120,10 +114,10 @@ class _Reader(pickle.Unpickler):
 
 def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
     """
-    Yield the values of a pickle, each with its place.
+    Yield the values in a pickle, each with its place.
 
     Raises:
-        ValueError: `content` is not a complete pickle, or of a kind that this reader does not support.
+        ValueError: `content` is not a complete pickle, or is of a kind that this reader does not support.
     """
     stream, number = io.BytesIO(content), 0
     try:
@@ -139,8 +133,8 @@ def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
 
 def _older(stream: io.BytesIO) -> Any:
     """
-    Read the format that torch.save used before it wrote archives, and that a pickled tensor still uses: four pickles,
-    of which the last names pieces of memory, followed by these pieces.
+    Read the format that torch.save used before zip files, and that a pickled tensor still uses: four pickles, of which
+    the last names blocks of memory, and then these blocks.
     """
     pieces: dict[str, bytes] = {}
     sizes: dict[str, int] = {}
@@ -203,7 +197,7 @@ def _parts_of_made(made: PickledCall, path: str, clean: Clean, above: frozenset[
 
 
 def _array_of(made: PickledCall) -> tuple[str, Sequence[int], bytes] | None:
-    """Return the type, the shape and the bytes of a numpy array; None for an array of objects or of records."""
+    """Return the type, the shape and the bytes of a numpy array; None if its items are objects or records."""
     match made.parts:
         case [(content, PickledCall() as kind, shape, order), {}]:
             is_fortran = order == "F"
@@ -224,9 +218,7 @@ def _array_of(made: PickledCall) -> tuple[str, Sequence[int], bytes] | None:
 
 
 def _memory_of(value: Any) -> Memory | None:
-    """
-    Return the memory of a tensor that is pickled on its own, as bytes inside the pickle; None for any other value.
-    """
+    """Return the memory of a tensor that is pickled as bytes inside the pickle; None for any other value."""
     if isinstance(value, PickledCall) and _name(type(value)) == IN_BYTES:
         stream = io.BytesIO(value.parts[0][0])
         magic = _Reader(stream, no_memory).load()
@@ -236,10 +228,10 @@ def _memory_of(value: Any) -> Memory | None:
 
 def no_memory(_name: str) -> bytes:
     """
-    Refuse a request for memory, for a pickle that should have none outside.
+    Reject a request for memory outside of the pickle.
 
     Raises:
-        UnpicklingError: the pickle refers to memory that does not exist.
+        UnpicklingError: always.
     """
     raise pickle.UnpicklingError("memory outside of the pickle")
 

@@ -1,7 +1,4 @@
-"""
-Generalizes from places whose values vary to similar places: the same column in each row varies too, but no other
-column.
-"""
+"""Generalizes from varying places to similar places: to the same column in every row, but not to other columns."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ from collections.abc import Collection, Iterator
 from itertools import combinations
 
 Indices = tuple[int, ...]
-"""The numbers of items and rows in a place, from the outermost to the innermost."""
+"""The numbers of items and rows in a place, outermost first."""
 Kept = tuple[int, ...]
 """The positions of the numbers that identify what varies, such as a column. The other numbers count rows."""
 _NUMBER = re.compile(r"\[(\d+)\]|\b(row|line|step|statement|object) (\d+)")
 LONG = 16
-"""Maximum length of a list that may be a record, such as `[time, epoch, loss]`. A longer list has one item per step."""
+"""Maximum length of a list that may be a record, such as `[time, epoch, loss]`. Longer lists have one item per step."""
 AXES_MAX = 5
-"""Maximum numbers in a place for which rows are searched. Places with more numbers are compared one by one."""
+"""Maximum numbers in a place that is generalized to other rows."""
 
 
 def family(place: str) -> str:
@@ -31,10 +28,7 @@ def indices(place: str) -> Indices:
 
 
 class Pattern:
-    """
-    A set of places of one family: all places whose numbers at the positions `kept` are one of `values`, whatever their
-    other numbers are.
-    """
+    """The places of one family whose numbers at the positions `kept` are one of `values`. Other numbers are free."""
 
     def __init__(self, kept: Kept, values: Collection[Indices]) -> None:
         self.kept = kept
@@ -44,14 +38,14 @@ class Pattern:
         return tuple(place[axis] for axis in self.kept) in self.values
 
     def names(self, kind: str) -> Iterator[str]:
-        """Yield a name for each of the values, with the kept numbers filled in."""
+        """Yield a name for each value, with the kept numbers filled in."""
         for values in sorted(self.values):
             numbers = dict(zip(self.kept, values, strict=True))
             yield named(kind, numbers)
 
 
 def named(kind: str, numbers: dict[int, int]) -> str:
-    """Return the family with these numbers filled in at their positions."""
+    """Return the family, with each number filled in at its position."""
     parts = re.split(r"(\[\]|\b(?:row|line|step|statement|object) #)", kind)
     for at in range(1, len(parts), 2):
         if (number := numbers.get(at // 2)) is not None:
@@ -63,11 +57,11 @@ def pattern_of(
     kind: str, varying: Collection[Indices], known: Collection[Indices], *, is_record: bool = False
 ) -> Pattern:
     """
-    Return the widest pattern for places of family `kind` in which the places mostly vary. `known` has all places.
+    Return the widest pattern of family `kind` whose places mostly vary. `known` has all places.
 
-    A number is left out of the pattern if most places that differ only in this number vary. A short list at the end of
-    a place may be a record (`is_record`: it is a record). For a record, or if several numbers are left out, all of the
-    places have to vary.
+    A number is left out of the pattern if most places that differ only in this number vary. For a record, or if several
+    numbers are left out, all of these places have to vary. A short list at the end of a place counts as a record; with
+    `is_record`, other places do too.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))
@@ -82,10 +76,7 @@ def pattern_of(
 
 
 def _choices(count: int) -> Iterator[tuple[int, ...]]:
-    """
-    Yield the positions to leave out: first as many as possible, and inner positions first, because their rule is
-    stricter.
-    """
+    """Yield sets of positions to leave out, the largest first, then inner positions, because their rule is stricter."""
     for size in range(count, 0, -1):
         yield from reversed(list(combinations(range(count), size)))
 
@@ -93,7 +84,7 @@ def _choices(count: int) -> Iterator[tuple[int, ...]]:
 def _slabs(
     kept: Kept, values: Collection[Indices], varying: Collection[Indices], known: Collection[Indices]
 ) -> list[dict[Indices, bool]]:
-    """Return, for each of `values`, the places that have it, with whether each place varies."""
+    """Return, for each of `values`, the places that have it, and whether each place varies."""
     slabs: dict[Indices, dict[Indices, bool]] = {each: {} for each in values}
     differing = frozenset(varying)
     for place in differing.union(known):
@@ -115,7 +106,7 @@ def _is_rule(left_out: tuple[int, ...], slab: dict[Indices, bool], strict: bool)
 
 
 class VaryingPlaces:
-    """The places that vary, as one pattern for each family."""
+    """The places that vary, one pattern for each family."""
 
     def __init__(self, varying: Collection[str], known: Collection[str]) -> None:
         families, all_of = _by_family(varying), _by_family(known)

@@ -1,4 +1,4 @@
-"""Removes from texts whatever differs between instances and between times."""
+"""Removes from texts what differs between instances or between times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 Clean = Callable[[str], str]
-"""A function that removes such differences: it returns the same text for two trainings that differ in nothing else."""
+"""Removes such differences, so that two trainings without other differences give the same text."""
 
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T _]\d\d[:-]\d\d[:-]\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
@@ -21,7 +21,7 @@ _DURATION = re.compile(
     r"(?:_?(?:s|ms|secs?|seconds|min|minutes))?$"
     r"|_per_s(?:ec(?:ond)?)?$|(?:^|[^a-z0-9])(?:s|ms|secs?|seconds)_per_[a-z]+$"
 )
-"""Ends of names whose number is a time, or follows from a time."""
+"""Endings of the names of fields that hold a duration or a rate."""
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WITH_UNIT = re.compile(
     r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)? ?"
@@ -32,7 +32,7 @@ _TOOK = re.compile(rf'("?\w*(?:{"|".join(TIMES)})[\'"]?: )[\'"]?[0-9.e+-]+')
 
 
 def without_instances(folder: str) -> Clean:
-    """Return a function that replaces the path of each instance's folder below `folder` with `<instance>`."""
+    """Return a function that replaces the folder of any instance, directly below `folder`, with `<instance>`."""
     roots = {folder, os.path.realpath(folder)} - {""}
     if not roots:
         return lambda text: text
@@ -42,10 +42,10 @@ def without_instances(folder: str) -> Clean:
 
 
 def without_times(text: str) -> str:
-    """Replace times and durations in a line of a log."""
+    """Replace times of day and durations in a line of a log."""
     return _WITH_UNIT.sub("<time>", _TOOK.sub(r"\1<time>", _TIME.sub("<time>", text)))
 
 
 def is_duration(name: str) -> bool:
-    """Return True for the name of a field that holds a time, such as `epoch_time`, `elapsed_s` or `fps`."""
+    """Return whether a field of this name holds a duration or a rate, such as `epoch_time`, `elapsed_s` or `fps`."""
     return _DURATION.search(_CAPITAL.sub("_", name).lower()) is not None

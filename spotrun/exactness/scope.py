@@ -1,4 +1,4 @@
-"""Lists what was compared in two trainings and found to be the same, and what could not be compared."""
+"""Counts what was compared in two trainings, and lists what could not be compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from spotrun.exactness.comparison import varying_names, varying_places
 from spotrun.exactness.difference import DifferenceKind
-from spotrun.exactness.trace import Ended, Evaluated, Left, Trace, Validated
+from spotrun.exactness.trace import Ended, Evaluated, ProcessEnded, Trace, Validated
 
 
 class ComparedCount(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class ComparedCount(msgspec.Struct, frozen=True):
 
 
 class NotCompared(msgspec.Struct, frozen=True):
-    """An object whose differences would go unnoticed: its place, and the reason why it was not compared."""
+    """The path of an object whose differences would go unnoticed, and the reason why it was not compared."""
 
     name: str
     why: str
@@ -34,9 +34,9 @@ OLDER = "the trace is of an earlier spotrun"
 
 
 def compared(traces: Mapping[int, Trace]) -> list[ComparedCount]:
-    """Count the objects in all processes of the straight training together. Files are not counted here."""
+    """Count the compared objects in all ranks of the straight training together. Files are not counted here."""
     ends = [end for trace in traces.values() for end in trace.ended]
-    lefts = [left for trace in traces.values() for left in trace.all_of(Left)[-1:]]
+    lefts = [left for trace in traces.values() for left in trace.all_of(ProcessEnded)[-1:]]
     counts = {
         "ranks": len(traces),
         "steps": max((trace.steps for trace in traces.values()), default=0),
@@ -52,24 +52,21 @@ def compared(traces: Mapping[int, Trace]) -> list[ComparedCount]:
 
 
 def _validations(trace: Trace) -> int:
-    """
-    Count validations. The end of an epoch is recorded as a second validation of the same batch, and is not counted
-    twice.
-    """
+    """Count each batch once, because the end of an epoch is recorded as a second validation after the same batch."""
     return len({one.position for one in trace.all_of(Validated)})
 
 
 def not_compared(
     straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
 ) -> list[NotCompared]:
-    """Return the objects and metrics that were not compared, by name. `again` is a second straight training."""
+    """Return the objects and metrics that were not compared. `again` is a second straight training."""
     varying = sorted(varying_names(straight, again).items())
     found = {_in_words(kind, name): VARIES_AGAIN for kind, places in varying for name in places.names()}
     for rank in straight.keys() & interrupted.keys():
         one, other = straight[rank], interrupted[rank]
         found |= dict.fromkeys(varying_places(one, other).names(), VARIES)
         for trace in (one, other):
-            ends: list[Ended | Left] = [*trace.ended, *trace.all_of(Left)[-1:]]
+            ends: list[Ended | ProcessEnded] = [*trace.ended, *trace.all_of(ProcessEnded)[-1:]]
             for record in ends:
                 if record.unread is None:
                     found["objects of the script"] = OLDER
@@ -82,8 +79,6 @@ def _in_words(kind: DifferenceKind, name: str) -> str:
 
 
 def written_outside(*trainings: Mapping[int, Trace]) -> tuple[str, ...]:
-    """
-    Return the paths of files outside of the work folder that a process of any of the trainings wrote and left there.
-    """
-    lefts = [left for traces in trainings for trace in traces.values() for left in trace.all_of(Left)]
+    """Return the paths of files outside of the work folder that any process of the trainings wrote and left there."""
+    lefts = [left for traces in trainings for trace in traces.values() for left in trace.all_of(ProcessEnded)]
     return tuple(sorted({path for left in lefts for path in left.outside}))

@@ -1,11 +1,11 @@
 """
 A *trace* records the work of one process of a training, exactly enough to compare it with another training.
 
-A trace is a list of records, one a line. Each trainer process begins a *pass*. After an interruption the next pass does
-some steps again, so a step may be in the trace several times. Numbers are exact: floats in hexadecimal, everything
-larger as a digest.
+A trace is a list of records, one per line. Each trainer process begins a *pass*. After an interruption the next pass
+repeats some steps, so a step may be in the trace several times. All values are exact: floats are in hexadecimal, and
+larger objects are digests.
 
-A *place* is the path of an object, such as `callbacks[0].meters[3].total`; its text describes the content.
+A *place* is the path of an object, such as `callbacks[0].meters[3].total`; its text describes the object's content.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from spotrun.wire import plain
 BatchPosition = tuple[int, int]
 """An epoch, and a batch in it, both from 0."""
 MEMBERS = ", its members"
-"""The end of the place that holds the members of a set. The set's own place holds their number."""
+"""Suffix of the place with the digest of a set's members. The place without it has their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A record that a trainer process begins, after `step` optimizer steps."""
+    """A trainer process begins, after `step` optimizer steps."""
 
     pid: int
     step: int
@@ -35,12 +35,12 @@ class Begun:
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """
-    A record that the training has done one batch.
+    The training has done one batch.
 
-    `samples` are the indices that the sampler gave; None if the loader does not use our sampler. `data` is the digest
-    of the batch. `lr` holds the learning rates of the batch, per optimizer and parameter group. `loss` is None if
-    `training_step` returned none. `rng` is the digest of the generators after the batch. `step` counts optimizer steps,
-    including this batch's.
+    `samples` are the indices from the sampler; None if the loader does not use spotrun's sampler. `data` is the digest
+    of the batch. `lr` has its learning rates, per optimizer and parameter group. `loss` is None if `training_step`
+    returned none. `rng` is the digest of the generators after the batch. `step` is the number of optimizer steps after
+    the batch.
     """
 
     epoch: int
@@ -59,9 +59,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Validated:
-    """
-    A record that a validation within the training is over, after that batch. `metrics` are all metrics logged so far.
-    """
+    """A validation within the training has ended, after this batch. `metrics` are all metrics logged so far."""
 
     epoch: int
     batch: int
@@ -75,16 +73,14 @@ class Validated:
 
 @dataclass(frozen=True, kw_only=True)
 class Improved:
-    """A record that a callback has seen the best value of its metric so far, after `step` optimizer steps."""
+    """A callback has seen the best value of its metric so far, after `step` optimizer steps."""
 
     step: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noted:
-    """
-    The contents of objects at an early `moment`. If two trainings differ there already, no interruption is the cause.
-    """
+class ObjectsRecorded:
+    """The contents of objects at an early `moment`. If two trainings differ here, no interruption is the cause."""
 
     moment: str
     places: dict[str, str]
@@ -93,8 +89,8 @@ class Noted:
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
     """
-    Results of `test`, `validate` or `predict` in process `pid`, outside of the training. `predictions` is a digest;
-    None if the call returned no predictions.
+    Results of `test`, `validate` or `predict`, called outside of the training in process `pid`. `predictions` is a
+    digest; None if the call returned no predictions.
     """
 
     pid: int
@@ -104,8 +100,8 @@ class Evaluated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """A record that the trainer stops after `step`, and waits there to be killed."""
+class StoppedForKill:
+    """The trainer stops after `step`, and waits to be killed."""
 
     step: int
 
@@ -113,11 +109,10 @@ class Held:
 @dataclass(frozen=True, kw_only=True)
 class Ended:
     """
-    A record that the `fit`-th fit() is over. It has the digests of weights, parts of optimizers and generators, by
-    name.
+    The `fit`-th fit() is over: digests of weights, parts of optimizers and generators, by name.
 
     `unread` maps the place of each object that could not be inspected to its class. `metrics`, `places` and `unread`
-    are None in the trace of an earlier spotrun.
+    are None in a trace of an earlier spotrun.
     """
 
     step: int
@@ -131,10 +126,10 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class ProcessEnded:
     """
-    A record that process `pid` ends, after everything that the script does. `places` are the contents of the variables
-    of its modules, and `outside` the files that it has written outside of the work folder.
+    Process `pid` ends, after all code of the script. `places` are the contents of the variables of its modules, and
+    `outside` the files that it has written outside of the work folder.
     """
 
     pid: int
@@ -143,23 +138,24 @@ class Left:
     outside: tuple[str, ...] = ()
 
 
-TraceRecord = Begun | Trained | Validated | Improved | Noted | Evaluated | Held | Ended | Left
-Kind = TypeVar("Kind", Begun, Trained, Validated, Improved, Noted, Evaluated, Held, Ended, Left)
+TraceRecord = (
+    Begun | Trained | Validated | Improved | ObjectsRecorded | Evaluated | StoppedForKill | Ended | ProcessEnded
+)
+Kind = TypeVar(
+    "Kind", Begun, Trained, Validated, Improved, ObjectsRecorded, Evaluated, StoppedForKill, Ended, ProcessEnded
+)
 
 _KINDS: dict[object, Any] = {kind.__name__.lower(): kind for kind in get_args(TraceRecord)}
 
 
 def encode_record(record: TraceRecord) -> bytes:
-    """Encode a record. If the name of a file is not UTF-8, its odd bytes become references like `&#56575;`."""
+    """Encode a record. Bytes of a file name that are not UTF-8 become references like `&#56575;`."""
     text = json.dumps({"type": type(record).__name__.lower(), **vars(record)}, ensure_ascii=False)
     return text.encode("utf-8", "xmlcharrefreplace") + b"\n"
 
 
 def decode_record(line: bytes) -> TraceRecord | None:
-    """
-    Decode a line; None if a killed process left it torn. Its step is done again, or the comparison reports that it is
-    missing.
-    """
+    """Decode a line; None if a killed process left it torn. Its step is repeated, or is found to be missing."""
     try:
         fields = json.loads(line)
         record: TraceRecord = plain.typed(_KINDS[fields["type"]], fields)
@@ -169,7 +165,7 @@ def decode_record(line: bytes) -> TraceRecord | None:
 
 
 class Trace:
-    """The records of one training, in the order of writing."""
+    """The records of one rank of a training, in the order of writing."""
 
     def __init__(self, records: list[TraceRecord]) -> None:
         self.records = records
@@ -183,7 +179,7 @@ class Trace:
 
     @property
     def held_at(self) -> list[int]:
-        return [record.step for record in self.all_of(Held)]
+        return [record.step for record in self.all_of(StoppedForKill)]
 
     @property
     def ended(self) -> list[Ended]:
@@ -191,7 +187,7 @@ class Trace:
 
     @property
     def steps(self) -> int:
-        """The newest optimizer step in the trace."""
+        """The highest optimizer step in the trace."""
         return max((record.step for record in self.all_of(Trained)), default=0)
 
     def passes(self) -> Iterator[tuple[int, TraceRecord]]:
@@ -202,29 +198,29 @@ class Trace:
             yield max(number, 0), record
 
     def trained(self) -> Iterator[tuple[int, Trained]]:
-        """Yield each trained batch with the number of its pass, from 0."""
+        """Yield each batch with the number of its pass."""
         return ((number, record) for number, record in self.passes() if isinstance(record, Trained))
 
-    def noted(self) -> dict[str, Noted]:
-        """Return the records made before anything was interrupted, by their moment."""
+    def noted(self) -> dict[str, ObjectsRecorded]:
+        """Return the `ObjectsRecorded` records of the first pass, by their moment."""
         first = (record for number, record in takewhile(lambda item: item[0] == 0, self.passes()))
-        return {record.moment: record for record in first if isinstance(record, Noted)}
+        return {record.moment: record for record in first if isinstance(record, ObjectsRecorded)}
 
-    def of_each_process(self) -> list[tuple[Evaluated | Left, ...]]:
-        """Return the results of each process outside of the training, in the order of the processes' first results."""
-        found: dict[int, list[Evaluated | Left]] = {}
+    def of_each_process(self) -> list[tuple[Evaluated | ProcessEnded, ...]]:
+        """Return the results of each process outside of the training, in the order of first results."""
+        found: dict[int, list[Evaluated | ProcessEnded]] = {}
         for record in self.records:
-            if isinstance(record, Evaluated | Left):
+            if isinstance(record, Evaluated | ProcessEnded):
                 found.setdefault(record.pid, []).append(record)
         return [tuple(records) for records in found.values()]
 
     def resumed_after_holds(self) -> list[int]:
-        """Return, for each hold, the step from which the next pass continued."""
+        """Return, for each `StoppedForKill`, the step from which the next pass continued."""
         follows = [next((later for later in self.records[n:] if isinstance(later, Begun)), None) for n in self._holds()]
         return [begun.step for begun in follows if begun is not None]
 
     def _holds(self) -> list[int]:
-        return [number for number, record in enumerate(self.records) if isinstance(record, Held)]
+        return [number for number, record in enumerate(self.records) if isinstance(record, StoppedForKill)]
 
     def batches_redone(self) -> int:
         positions = [record.position for _, record in self.trained()]

@@ -1,8 +1,8 @@
 """
 Stores a trace on disk: one file for each rank, to which successive trainers append.
 
-Each record is one line and one write, so a SIGKILL can only tear the last line. The reader drops a torn line. Its step
-is done again, or the comparison finds that it is missing.
+Each record is one line and one write, so a SIGKILL can only tear the last line. The reader drops a torn line
+(`decode_record`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pathlib import Path
 from spotrun.exactness.trace import Trace, TraceRecord, decode_record, encode_record
 
 FILE_VARIABLE = "SPOTRUN_TRACE"
-"""The variable with the file to which a trainer writes its trace."""
+"""Variable with the file to which a trainer writes its trace."""
 HOLD_VARIABLE = "SPOTRUN_TRACE_HOLD"
-"""The variable with the steps, separated by commas, at which a trainer waits until it is killed."""
+"""Variable with the steps, separated by commas, at which a trainer waits until it is killed."""
 INSTANCES_VARIABLE = "SPOTRUN_TRACE_INSTANCES"
-"""The variable with the folder that contains the folders of all instances, whose names differ."""
+"""Variable with the folder that contains the folders of all instances. Their names differ between trainings."""
 
 
 def path_of_rank(path: Path, rank: int) -> Path:
-    """Return the trace file of a rank, if `path` is the file of rank 0."""
+    """Return the trace file of a rank. `path` is the file of rank 0."""
     return path if rank == 0 else path.with_name(f"{path.name}.rank{rank}")
 
 
 def read_ranks(path: Path) -> dict[int, Trace]:
-    """Return the whole trace of each rank. An earlier spotrun wrote the traces of all ranks into one file."""
+    """Return the trace of each rank. An earlier spotrun wrote the traces of all ranks into one file."""
     found = {0: TraceFile(path).read()}
     for other in sorted(path.parent.glob(f"{path.name}.rank*")):
         found[int(other.name.rpartition(".rank")[2])] = TraceFile(other).read()
@@ -34,7 +34,7 @@ def read_ranks(path: Path) -> dict[int, Trace]:
 
 
 class TraceFile:
-    """One process's view of a trace file. Only one process at a time may append."""
+    """A trace file, as one process reads or appends to it. Only one process at a time may append."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,7 +52,7 @@ class TraceFile:
             os.close(descriptor)
 
     def read(self) -> Trace:
-        """Return all complete records so far. A repeated call continues where the last one ended."""
+        """Return all complete records so far. A repeated call reads only the new ones."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read_bytes)

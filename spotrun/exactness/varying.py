@@ -1,4 +1,4 @@
-"""Finds the parts of a file that differ in two trainings without interruptions, and leaves them out of a comparison."""
+"""Finds the parts of a file in which two uninterrupted trainings differ, and leaves them out of a comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotrun.exactness.pickled import SHOWN_MAX, Parts
 from spotrun.exactness.places import Indices, Pattern, VaryingPlaces, family, indices, pattern_of
 
 LEFT_OUT = "…"
-"""The text that replaces a part which varies."""
+"""Replaces the varying parts of a text."""
 _LINE = re.compile(r"(?:^| )(?:line|statement) (?:\d+|#)$")
 _WORD = re.compile(r"[^\s,;:=(){}\[\]\"'|<>\\]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -18,26 +18,25 @@ _NUMBERED, _ESCAPE = re.compile(r"\w*\d\w*"), re.compile(r"\\.")
 
 
 def unnumbered(name: str) -> str:
-    """
-    Return the name of a file or a place without the words that have digits in them, such as a process number or a date.
-    """
+    """Return the name with `#` in place of each word that contains a digit, such as a process number or a date."""
     return _NUMBERED.sub("#", name)
 
 
 class Varying:
     """
-    The parts of one file that differ in two trainings that nothing interrupts.
+    The parts of one file in which two uninterrupted trainings differ.
 
-    A field of a record, such as a column of a table, varies in all records. A word of a line varies in all lines with
-    the same words and separators, whatever their numbers. A word that has a number in only one of the trainings varies
-    in its own line only. So does a whole line whose separators differ. Parts that exist in only one of the trainings
-    are left out, whatever number their names contain.
+    - A field of a record, such as a column of a table, is left out in all records.
+    - A word of a line is left out in all lines with the same words and separators, whatever their numbers.
+    - A word that contains a number in only one of the trainings is left out in its own line only. So is a whole line
+      whose separators differ.
+    - A part that exists in only one of the trainings is left out, whatever number its name contains.
     """
 
     def __init__(self, straight: Parts, again: Parts) -> None:
         one, other = dict(straight), dict(again)
         self._places: dict[str, set[int]] = {}
-        """Maps a place to the numbers of its words that vary; an empty set means the whole text."""
+        """The positions of the varying words in the text at each place; an empty set means the whole text."""
         self._absent = _absent(one, other)
         fields: set[str] = set()
         words: dict[tuple[str, str], dict[str, set[int]]] = {}
@@ -85,7 +84,7 @@ class Varying:
         return _replaced(text, numbers) if numbers else text
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
-        """Return whether a file has any content besides what varies. The number of its rows counts as content."""
+        """Return whether the file has any content besides what varies. The number of its rows counts as content."""
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)
 
@@ -102,7 +101,7 @@ class Varying:
 
 
 class _Words:
-    """Words that vary, given by their `numbers`, in texts of one shape at the places of a pattern."""
+    """Words at the positions `numbers` that vary in texts of one shape, at the places of a pattern."""
 
     def __init__(self, kind: str, shape: str, differing: dict[str, set[int]], known: set[Indices]) -> None:
         self.numbers = set[int]().union(*differing.values())
@@ -129,8 +128,8 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
-    Return the parts that only one of the two files has, by their family without numbers. The values are the numbers of
-    the lists that are longer in one file. If most lists of a family differ in this way, all of them count.
+    Return where only one of the two files has parts: for each family (without numbers), the indices of the lists that
+    are longer in one file. If most lists of a family are, the indices are (), which stands for all of them.
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

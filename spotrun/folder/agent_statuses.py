@@ -1,4 +1,4 @@
-"""Reads the status objects of a run's agents, as far as a runner needs them."""
+"""Reads the status objects of a run's agents for a runner."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class AgentStatuses:
         return self._read[name]
 
     def current(self, state: RunState) -> AgentStatus | None:
-        """Return the status of the agent whose attempt trains; in a gang, the status of its lead."""
+        """Return the status of the agent whose attempt is current; in a gang, the status of its lead."""
         return None if state.current is None else self.of(state.current.names[0])
 
     def all_current(self, state: RunState) -> list[AgentStatus | None]:
-        """Return the status of each agent in the attempt that trains."""
+        """Return the statuses of all agents of the current attempt."""
         return [] if state.current is None else [self.of(name) for name in state.current.names]
 
     def ready(self, state: RunState) -> frozenset[int]:
@@ -49,10 +49,7 @@ class AgentStatuses:
         return frozenset({status.launch}) if status is not None and status.phase == "standby" else frozenset()
 
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
-        """
-        Return the newest step of the training that is lost with the instance `lost`; None if its agent has not begun an
-        attempt.
-        """
+        """Return the newest step that is lost with instance `lost`; None if its agent has not begun an attempt."""
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
         found = [status for status in map(self.of, names) if status is not None and status.attempt is not None]
@@ -61,7 +58,7 @@ class AgentStatuses:
 
     def heard(self, names: Iterable[MemberName]) -> dict[MemberName, datetime]:
         """
-        Return the time at which the agent of each member last wrote its status. A member without a status is absent.
+        Return when the agent of each member last wrote its status. A member without a status is absent.
 
         Raises:
             StoreUnavailable: the times are unknown.
@@ -77,17 +74,14 @@ class AgentStatuses:
 
     def steps_total(self, state: RunState) -> float | None:
         """
-        Return the total steps of the training, according to the newest agent that reported them. They stay known if a
-        status object is missing later.
+        Return the total steps of the training, as reported by the newest agent that reported them. They remain known if
+        a status object is missing later.
         """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total
 
     def epochs_total(self, state: RunState) -> int | None:
-        """
-        Return the total epochs, according to the newest agent that reported them. They are read only if there is a
-        budget to forecast.
-        """
+        """Return the total epochs from the newest agent that reported them, if there is a budget to forecast."""
         if state.created.budget_usd is not None:
             self._epochs_total = self._newest(state, lambda status: status.epochs or None, self._epochs_total)
         return self._epochs_total
@@ -95,10 +89,7 @@ class AgentStatuses:
     def _newest(
         self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
     ) -> Figure | None:
-        """
-        Return the figure of the newest agent that reports one. If the figure is `known` already, only the newest
-        agent's status is read.
-        """
+        """Return the figure of the newest agent that reports it. If it is `known`, read only the newest status."""
         for attempt in reversed(list(state.attempts.values())):
             status = self.of(attempt.names[0])
             if status is not None and (found := figure(status)) is not None:

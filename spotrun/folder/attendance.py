@@ -1,6 +1,6 @@
 """
 Determines which runner attends to a run: the runner that writes the run's runner status object, as its heartbeat. While
-that runner lives, no other runner of the run writes the object. Once it has died, another runner may take its place.
+that runner is alive, no other runner writes the object. After its death, another runner may replace it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 from spotrun.store.port import Store
 
 UNATTENDED_AFTER = timedelta(minutes=1)
-"""System time without a heartbeat after which a run counts as unattended; most runners write one every 15 s."""
+"""System time without a heartbeat after which a run counts as unattended. Most runners write a heartbeat every 15 s."""
 UNATTENDED_AFTER_MAX = timedelta(minutes=6)
-"""Maximum of that time, for any interval that a runner reports."""
+"""Maximum of that time, whatever interval a runner reports."""
 HOST_VARIABLE = "SPOTRUN_HOST"
-"""The variable that overrides the machine's name, for runners whose processes each get a machine with another name."""
+"""Variable that overrides the machine's name, for runners whose processes run on machines with different names."""
 
 
 def own_host() -> str:
@@ -33,11 +33,10 @@ def lasts(status: RunnerStatus) -> timedelta:
 
 def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
     """
-    Return the live runner that attends to the run instead of this process; None if no other runner is alive. `clock` is
-    the run's clock.
+    Return the live runner that attends to the run instead of this process; None if there is none. `clock` is the run's
+    clock.
 
-    A process that has started this process in the background does not count, because it hands the run over to this
-    process.
+    The process that started this process in the background does not count, because it hands the run over.
     """
     status = read_status(store, RUNNER_KEY, RunnerStatus)
     if status is None or abs(clock.now() - status.at) >= lasts(status) * clock.scale:
@@ -48,7 +47,7 @@ def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
 
 
 def has_died(status: RunnerStatus) -> bool:
-    """Return True if the runner is known to be dead. A process on another machine cannot be checked."""
+    """Return True if the runner is certainly dead. A process on another machine cannot be checked."""
     import psutil
 
     return status.host == own_host() and not psutil.pid_exists(status.pid)

@@ -4,7 +4,7 @@ Measurements of `spotrun bench`, kept next to the runs of the store for later ru
     bench/NAME/DIGEST/KIND                  DIGEST: the digest of the program and all its arguments
 
 A later measurement of the same job and kind replaces the earlier one. The record only decides which type is requested
-first. Without a record, a run uses published figures until it has measured its own.
+first. Without a record, a run uses published figures until it has measured its own speed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 FOLDER = "bench"
-"""Folder of the measurements. No run's folder has this name: those names end in a uid."""
+"""Folder of the measurements. No run's folder has this name, because those names end in a uid."""
 OTHERS_MAX = 30
 """Maximum records, the newest first, that are searched for a measurement with other arguments."""
 
 
-class Benched(msgspec.Struct, frozen=True, kw_only=True):
+class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A measurement of a job on a `kind` of instances: seconds of a step, and of the whole training without validations
-    and starts. `samples` is the number of samples in a step. `doubt` is the share by which the time of a step may be
-    wrong, as far as the measurement itself shows. `start_s` is the time from the request for the instance to the first
-    step, and `usual_boot_s` the expected boot in it. None means unknown. `run` is the run that measured.
+    A measurement of a job on a `kind` of instances, by the run `run`. None means unknown.
+
+    `step_s` is the time of a step, `work_s` the time of the whole training without validations and starts, and
+    `samples` the number of samples in a step. `doubt` is the share by which `step_s` may be wrong, as far as the
+    measurement itself shows. `start_s` is the time from the request for the instance to the first step, and
+    `usual_boot_s` the expected boot in it.
 
     `otherwise` describes the values that the bench used instead of the job's own; `args` or `command` are the script's
     arguments or the command with these values. `job` is the digest of the job without the arguments that a bench
@@ -54,9 +56,9 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
 
 
-def keep(store: Store, spec: RunSpec, found: Benched) -> None:
+def keep(store: Store, spec: RunSpec, found: BenchResult) -> None:
     """
-    Store a measurement for later runs of `spec`, the job that was measured.
+    Store a measurement for later runs of `spec`.
 
     Raises:
         StoreError: the measurement was not stored.
@@ -64,7 +66,7 @@ def keep(store: Store, spec: RunSpec, found: Benched) -> None:
     store.put_status(_folder(spec) + _named(found.kind), msgspec.json.encode(found))
 
 
-def benched(store: Store, spec: RunSpec) -> dict[str, Benched]:
+def benched(store: Store, spec: RunSpec) -> dict[str, BenchResult]:
     """
     Return the measurements of a job, by kind. Unreadable records are skipped.
 
@@ -76,7 +78,7 @@ def benched(store: Store, spec: RunSpec) -> dict[str, Benched]:
     return {each.kind: each for each in found if each is not None}
 
 
-def benched_otherwise(store: Store, name: str, job: str, kind: str) -> Benched | None:
+def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResult | None:
     """
     Return the newest measurement on `kind` for the job with this name and digest, whatever values the bench used; None
     if no record matches.
@@ -106,30 +108,27 @@ def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]
     return {kind: seconds * scale for kind, seconds in known.items()}
 
 
-def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, Benched]) -> dict[str, float]:
+def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, BenchResult]) -> dict[str, float]:
     """
-    Return, for each measured kind of a choice, the seconds in which it processes as many samples as a step of the first
-    measured kind. With more devices, a step may have more samples.
+    Return, for each measured kind, the seconds for as many samples as a step of the first measured kind has. With more
+    devices, a step may have more samples.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
     base = found[0].samples if found else None
     return {one.kind: one.step_s * (base / one.samples if base and one.samples else 1.0) for one in found}
 
 
-def _read(store: Store, key: str) -> Benched | None:
+def _read(store: Store, key: str) -> BenchResult | None:
     try:
         data = store.get(key, 0, SMALL_BYTES + 1)
-        found = decode(data, Benched) if len(data) <= SMALL_BYTES else None
+        found = decode(data, BenchResult) if len(data) <= SMALL_BYTES else None
     except (ObjectMissing, OutOfBounds):
         return None
     return found if found is not None and found.step_s > 0 and key.endswith("/" + _named(found.kind)) else None
 
 
 def _folder(spec: RunSpec) -> str:
-    """
-    Return the folder of a job's measurements. It depends on the arguments, because a job of the same name with other
-    arguments may train something else.
-    """
+    """Return the folder of a job's measurements. It depends on the arguments, which may change what a job trains."""
     return f"{FOLDER}/{spec.name}/{digest_of(spec)}/"
 
 

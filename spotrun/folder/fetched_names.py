@@ -1,7 +1,6 @@
 """
-Names of files that `spotrun fetch` leaves in the store, because tools run or obey files with such names.
-
-The training code chooses the names, so they cannot be trusted.
+Names of files that `spotrun fetch` leaves in the store, because tools execute or obey files with such names. The
+training code chooses the names, so they cannot be trusted.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Unfetched(StrEnum):
 
     @property
     def tools(self) -> str:
-        """The tools that run or obey the files in such a folder of the user."""
+        """The tools that execute or obey the files in a user's folder of this name."""
         known = {
             Unfetched.GIT: "git or another version control",
             Unfetched.HIDDEN: "a shell, an editor or another tool",
@@ -49,10 +48,7 @@ class Unfetched(StrEnum):
 
 
 def _matcher(*patterns: str) -> re.Pattern[str]:
-    """
-    Return a matcher for names. In a pattern without a dot, `*` does not match a dot either: `*file` does not match
-    `a.file`.
-    """
+    """Return a matcher for names. In a pattern without a dot, `*` matches no dot: `*file` does not match `a.file`."""
     return re.compile("|".join(re.escape(each).replace(r"\*", ".*" if "." in each else "[^.]*") for each in patterns))
 
 
@@ -114,7 +110,7 @@ _OBEYED = {
 """Patterns for names of files that tools run or obey when they start in the folder or search through it."""
 _MATCHERS = {reason: _matcher(*patterns) for reason, patterns in _OBEYED.items()}
 _ORDINARY = frozenset({"datafile", "file", "hostfile", "infile", "logfile", "machinefile", "outfile", "profile"})
-"""Names that programs give to their output and that look like the names of build tools' files (Makefile, Justfile)."""
+"""Names that programs give to their output, although they look like names of build files (Makefile, Justfile)."""
 _DATA = frozenset({".metadata", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """Hidden files of checkpoints (torch.distributed.checkpoint) and arrays (Zarr), which cannot be read without them."""
 _SHORT_NAME = re.compile(r"([^.]{1,7})~[0-9]+(?:\.([^.]{0,3}))?")
@@ -124,10 +120,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BLANK_LETTERS = "\u115f\u1160"
 """Hangul fillers: letters that file systems ignore, like marks and format characters."""
 _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Me", "Mn"})
-"""
-Categories of Unicode characters that cannot be seen: controls, formats, unassigned characters, and marks on other
-letters.
-"""
+"""Categories of invisible Unicode characters: controls, formats, unassigned characters, and marks on other letters."""
 _NAMES_MAX = 1 << 14
 
 
@@ -144,9 +137,7 @@ def unfetched(path: str) -> Unfetched | None:
 
 
 def unfetched_below(name: str) -> Unfetched | None:
-    """
-    Return the reason why no file is written below a user's folder with this name; None if files are written there.
-    """
+    """Return why no file is written below a user's folder with this name; None if files are written there."""
     plain = _folded(name)
     if _VERSION_CONTROL.fullmatch(plain):
         return Unfetched.GIT

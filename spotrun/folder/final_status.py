@@ -1,11 +1,10 @@
 """
-Stores the line of `spotrun status` for a run that has ended, as one small object, so that no command has to fold its
-ledger.
+Stores the line that `spotrun status` prints for an ended run as one small object, so that no command has to fold the
+run's ledger.
 
-A runner writes the object once nothing of the run is left running. It is a status object: the ledger is the truth, and
-an object that does not match the ledger is ignored. It contains the digest of the last entry, and a digest of the
-ledger's listing: the names, sizes and times of all entries. So an entry that was replaced or cut is noticed without
-reading it.
+A runner writes the object when nothing of the run is running. It is a status object: the ledger is the truth, and an
+object that does not match the ledger is ignored. It contains the digest of the last entry, and a digest of the ledger's
+listing: the names, sizes and times of all entries. So a replaced or cut entry is noticed without reading it.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ from spotrun.store.port import Store, StoredObject
 
 KEY = f"{FOLDER}summary.json"
 SUMMARY_BYTES_MAX = 1 << 20
-"""Maximum bytes that are read. A longer object is cut off, so it does not match its checksum."""
+"""Maximum bytes that are read. A longer object is cut, so it does not match its checksum."""
 VERSION = 5
-"""
-Version of the figures below. It is increased when a figure is computed differently; objects of an earlier version are
-then ignored.
-"""
+"""Version of the figures below, increased when one is computed differently. Older objects are ignored."""
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    The one-line status of a run. `prices_usd_per_hour` are the prices at evenly spaced moments, None where no instance
-    was rented. `detail` describes the end. `files` is the number of the script's stored files. `gaps` are the parts of
-    the state that no checkpoint holds. `forged` counts the `voids` that lack the owner's signature. For a command,
-    `usd_per_kept_hour` is the cost of an hour of its time that was not lost; `keeps_nothing`: the command has kept
-    nothing so far, and would start over after an interruption. `unprotected`: the training in the command has not found
-    its agent.
+    The one-line status of a run.
+
+    `prices_usd_per_hour` are the prices at evenly spaced moments, None where no instance was rented. `detail` describes
+    the end. `files` is the number of the script's stored files. `gaps` are the parts of the state that no checkpoint
+    holds. `forged` counts the `voids` that lack the owner's signature.
+
+    For a command, `usd_per_kept_hour` is the cost of an hour of its time that was not lost. `keeps_nothing`: so far it
+    has kept nothing, and would start again from the beginning after an interruption. `unprotected`: the training in the
+    command has not found its agent.
     """
 
     state: str
@@ -69,10 +68,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """
-    A stored final status. `sha256` is the digest of the last entry's object, `listed_sha256` that of the ledger's
-    listing.
-    """
+    """A stored final status, with the digests of the last entry's object and of the ledger's listing."""
 
     version: Count
     run: str
@@ -115,10 +111,7 @@ def is_final(state: RunState) -> bool:
 
 
 def write_final_status(store: Store, ledger: Ledger) -> None:
-    """
-    Write the final status if the run has ended for good. A failure does no harm, because `spotrun status` reads the
-    ledger instead.
-    """
+    """Write the final status if it is final. A failure does no harm, because `spotrun status` then reads the ledger."""
     status, sha256 = final_status(ledger.state), ledger.newest_sha256
     if status is None or sha256 is None:
         return
@@ -133,8 +126,8 @@ def write_final_status(store: Store, ledger: Ledger) -> None:
 
 def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
     """
-    Return the final status; None if no stored one matches the ledger. It matches if the ledger's listing is the same as
-    when it was written, and the last entry has the same content. An unreadable status counts as missing.
+    Return the final status; None if no stored status matches the ledger. It matches if the ledger's listing and the
+    last entry's content have not changed since it was written. An unreadable status counts as missing.
 
     Raises:
         StoreUnavailable: the store does not answer now.
@@ -155,7 +148,7 @@ def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
 
 
 def _is_whole(listed: Sequence[StoredObject]) -> bool:
-    """Return True if `listed` are the entries from 0 on, without a gap."""
+    """Return True if `listed` are the entries from number 0, without a gap."""
     return bool(listed) and [found.key for found in listed] == [key_of(number) for number in range(len(listed))]
 
 

@@ -1,10 +1,10 @@
 """
-Files frozen at one moment: the work folder at a boundary of a training, which the trainer hands to its agent, or the
-state of a command, which the agent copies.
+Files frozen at one moment: the work folder at a step boundary of a training, which the trainer passes to its agent, or
+the state of a command, which the agent copies.
 
-A memory holds the bytes of the small files, and after them this index. Large files of a training come along as open
-descriptors: an open file stays readable when it is removed, or replaced by another file of its name. For a command, all
-files of the state are in the memory. The memory is a file without a name.
+A file without a name (the "memory") holds the bytes of the small files, followed by this index. For a command, it holds
+all files of the state. The large files of a training are passed as open descriptors: an open file stays readable when
+it is removed, or replaced by another file of its name.
 """
 
 from __future__ import annotations
@@ -27,26 +27,23 @@ class ContentSource(StrEnum):
     """The place of a file's bytes."""
 
     KNOWN = "known"
-    """
-    The agent already has the bytes: the file is unchanged since the last boundary that the agent has reported as
-    durable.
-    """
+    """The agent already has the bytes: the file is unchanged since the last boundary known to be durable."""
     MEMORY = "memory"
-    """In the memory, from `at` on."""
+    """In the memory, from byte `at`."""
     OPEN = "open"
     """
-    In the file itself, which is descriptor `at`. If the file has grown since, its sample shows whether the earlier
-    bytes are unchanged.
+    In the file, which is open as descriptor `at`. If the file has grown, its sample shows whether the earlier bytes are
+    unchanged.
     """
     COPY = "copy"
-    """In a copy, which is descriptor `at`."""
+    """In a copy, which is open as descriptor `at`."""
     PLACE = "place"
-    """In the file itself, which no process holds open: there are too many such files."""
+    """In the file at `place`, which is not kept open, because there are too many such files."""
 
 
 class FrozenFile(NamedTuple):
     """
-    A file at a boundary. Its bytes are at `place`, which differs from `path` for a link that cannot be kept as a link.
+    A file at a step boundary. Its bytes are at `place`, which differs from `path` for a link that cannot stay a link.
     `sample`: its first and last bytes.
     """
 
@@ -64,8 +61,8 @@ class FrozenFile(NamedTuple):
 
 class FrozenFolder(NamedTuple):
     """
-    The work folder at a boundary. `refused` has the reason why a path cannot be stored; `gone` are uploaded files that
-    no longer exist.
+    The work folder at a step boundary. `refused` has the reason for each path that cannot be stored. `gone` are
+    uploaded files that no longer exist.
     """
 
     files: tuple[FrozenFile, ...]
@@ -76,20 +73,20 @@ class FrozenFolder(NamedTuple):
 
 
 def sample_at(size_bytes: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (start, size) of the first bytes and of the last bytes that form a file's sample."""
+    """Return (start, size) of the first and of the last bytes that form a file's sample."""
     count = min(SAMPLE_BYTES, size_bytes)
     return (0, count), (size_bytes - count, count)
 
 
 def unnamed(folder: str | os.PathLike[str]) -> int:
-    """Return the descriptor of a new file without a name, in the file system of `folder`."""
+    """Return the descriptor of a new unnamed file in the file system of `folder`."""
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         return os.dup(file.fileno())
 
 
 def copy_bytes(fd: int, to: int, start: int, size_bytes: int) -> int:
     """
-    Copy the first bytes of a file into another one, from `start` on. The file system shares blocks if it can. Return
+    Copy the first bytes of a file into another one, to byte `start`. The file system shares blocks if it can. Return
     the number of copied bytes, which is less if the file is shorter.
     """
     done = 0

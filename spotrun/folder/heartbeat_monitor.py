@@ -1,4 +1,4 @@
-"""Checks whether an agent still writes its status object, for a program that reads the object at each pass."""
+"""Checks whether agents still write their status objects, for a program that reads the objects repeatedly."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from spotrun.clock import Clock
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus
 
 MISSED = 2
-"""Number of intervals without a new status after which an agent has missed at least one of its times to write."""
+"""Number of intervals without a new status, after which an agent has missed at least one."""
 
 
-class Pulses:
+class GangHeartbeatMonitor:
     """The pulses of all agents of an attempt, by their index."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._pulses: dict[int, Pulse] = {}
+        self._pulses: dict[int, HeartbeatMonitor] = {}
 
     def beat(self, statuses: Iterable[AgentStatus | None]) -> bool:
-        """
-        Return True if each agent still writes. Every status is checked on every call, to note when it was last new.
-        """
-        found = [self._pulses.setdefault(at, Pulse(self._clock)).beats(one) for at, one in enumerate(statuses)]
+        """Return True if each agent still writes. Check every status on every call, to record when it was last new."""
+        found = [
+            self._pulses.setdefault(at, HeartbeatMonitor(self._clock)).beats(one) for at, one in enumerate(statuses)
+        ]
         return all(found)
 
 
-class Pulse:
+class HeartbeatMonitor:
     """The pulse of one agent, measured on the reader's own clock."""
 
     def __init__(self, clock: Clock) -> None:
@@ -36,7 +36,7 @@ class Pulse:
         self._read_s = 0.0
 
     def beats(self, status: AgentStatus | None) -> bool:
-        """Return True if `status`, which was just read, is newer than the status that was read two intervals ago."""
+        """Return True if `status`, which was just read, is newer than the status of two intervals ago."""
         if status is None:
             return False
         now_s, newest = self._clock.monotonic(), (status.launch, status.sequence)

@@ -1,6 +1,6 @@
 """
-Measures how long each agent of a run has been silent, according to the store's clock. A runner learns that clock's time
-from its own heartbeat.
+Measures how long each agent of a run has been silent, on the store's clock. A runner reads that clock from the time of
+its own heartbeat.
 """
 
 from __future__ import annotations
@@ -11,30 +11,24 @@ from datetime import datetime, timedelta
 
 from spotrun.clock import Clock
 from spotrun.folder.attendance import other_runner, own_host
-from spotrun.folder.pace import ALL_THE_TIME, Pace
-from spotrun.folder.poll_throttle import Looks
+from spotrun.folder.pace import ALL_THE_TIME, PollIntervals
+from spotrun.folder.poll_throttle import PollThrottle
 from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, Blindness, RunnerStatus, name_in, write_status
 from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
 
 
 class Heartbeats:
-    """
-    The silences of the agents, as one runner knows them. The runner reads the heartbeats at intervals; between two
-    reads the silences do not change.
-    """
+    """The silences of the agents, as one runner has read them. They change only when it reads the heartbeats again."""
 
     def __init__(
-        self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: Pace = ALL_THE_TIME
+        self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
-        """
-        Set up the heartbeats. `erased` is called, before anything is written, if a heartbeat that this process wrote is
-        missing.
-        """
+        """`erased` is called, before anything is written, if a heartbeat that this process wrote is missing."""
         self._erased = erased
         self._store = store
         self._clock = clock
-        self._looks = Looks(clock, pace.look_every_s)
+        self._looks = PollThrottle(clock, pace.look_every_s)
         self._pace = pace
         self._sequence = 0
         self._silent: dict[MemberName, timedelta] = {}
@@ -42,16 +36,16 @@ class Heartbeats:
         self._wrote_at = self._got_through_at = clock.now()
         self._since: datetime | None = None
         self.refused = ""
-        """The reason why the store did not accept this runner's heartbeat, and what to do; "" if it did."""
+        """The reason why the store did not accept this runner's heartbeat, with a hint; "" if it did."""
 
     def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        Return, by member, how long the heartbeat of an agent has not changed while this runner's own heartbeats
+        Return, by member, for how long the heartbeat of its agent has not changed while this runner's own heartbeats
         arrived. A member without a heartbeat is absent. `message` and `blind` go into the runner's own heartbeat.
 
         The agents' heartbeats are read before the runner's own heartbeat is written, so that no agent seems silent
-        after a night in which this machine slept. While another runner attends to the run, its heartbeat is used in
-        place of our own.
+        after a night in which this machine slept. While another runner attends to the run, that runner's heartbeat
+        replaces ours.
 
         Raises:
             StoreUnavailable: nothing was read; the next call tries again.
@@ -67,10 +61,7 @@ class Heartbeats:
 
     @property
     def open_for(self) -> timedelta:
-        """
-        The time for which our own heartbeats have arrived without a gap that this process noticed; 0 if they do not
-        arrive now.
-        """
+        """The time for which our own heartbeats have arrived without a gap; 0 if they do not arrive now."""
         if self._newest is None or abs(self._clock.now() - self._got_through_at) > self._pace.gap * self._clock.scale:
             return timedelta()
         return timedelta.max if self._since is None else (self._newest - self._since) * self._clock.scale
@@ -87,7 +78,7 @@ class Heartbeats:
         return {name: (now - at) * self._clock.scale for name, at in since.items()}
 
     def _note(self, newest: datetime) -> None:
-        """Note the time of our own newest heartbeat, according to the store's clock."""
+        """Record the time of our newest heartbeat on the store's clock."""
         if newest == self._newest:
             return
         if self._newest is not None and newest - self._newest > self._pace.gap:

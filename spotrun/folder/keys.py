@@ -2,17 +2,16 @@
 Keeps the key of a run, with which its owner signs (protocol 31).
 
 The public half is in entry 0. The private half is an object next to the runs of the store, because a runner can reach
-that store from anywhere: from this machine, another one, or a scheduler. The role of an instance can reach only the
-folder of its run. Ed25519 is defined in RFC 8032.
+that store from any machine, but the role of an instance can reach only the folder of its run. Ed25519 is defined in
+RFC 8032.
 
-    keys/UID-PUBLIC     the private half, under the public one in hex
+    keys/UID-PUBLIC     the private half; its name contains the public half in hex
     keys/UID            the same, of a run that an earlier spotrun created
 
 Because the name contains the public half, each process that creates a run stores a key that it made itself, and never
-signs with a key that another process has put there.
+signs with a key that another process has stored.
 
-A `Signer` has a key that is in no store. The function of a night has such a key, and uses it to recognize its own
-records.
+A `Signer` has a key that is in no store. A night's function has such a key, and recognizes its own records with it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class KeyMissing(SpotrunError):
 
 
 def key_of(run_uid: str, public_key: str = "") -> str:
-    """Return the name of a run's key. Without `public_key`, return the name that earlier versions used."""
+    """Return the name of a run's key. Without `public_key`, return the name in earlier versions."""
     return f"{FOLDER}/{run_uid}" + (f"-{public_key}" if public_key else "")
 
 
@@ -63,7 +62,7 @@ def make(runs: Store, run_uid: str) -> str:
 
 
 def remove(runs: Store, run_uid: str) -> None:
-    """Delete the key of a run, and the keys of processes that failed to create the run."""
+    """Delete the key of a run, and the keys of processes that failed to create it."""
     old = key_of(run_uid)
     for stored in persist(lambda: runs.list(old)):
         if stored.key == old or stored.key.startswith(f"{old}-"):
@@ -71,9 +70,7 @@ def remove(runs: Store, run_uid: str) -> None:
 
 
 class Signer:
-    """
-    Signs the records that one creator of runs makes, and recognizes them later. `key` is an Ed25519 private key in hex.
-    """
+    """Signs the records of one creator of runs, and recognizes them later. `key` is an Ed25519 private key in hex."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -155,7 +152,7 @@ def _private(data: bytes) -> Ed25519PrivateKey | None:
 
 
 def is_signed(public_key: str, signature: str, body: bytes) -> bool:
-    """Return True if the owner of `public_key` has signed this JSON."""
+    """Return True if the owner of `public_key` has signed `body`."""
     from cryptography.exceptions import InvalidSignature
 
     try:

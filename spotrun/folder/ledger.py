@@ -1,8 +1,8 @@
 """
 The ledger of a run: numbered entries that are created once and never changed.
 
-An append is compare-and-swap on the whole history: entry n is proposed only after a fold of all entries before it, with
-put-if-absent. Every answer of the store except success means *unknown*. Then entry n is read back, and its content
+An append is a compare-and-swap on the whole history: entry n is proposed only after a fold of all entries before it,
+with put-if-absent. Every answer of the store except success means *unknown*. Then entry n is read back, and its content
 decides.
 """
 
@@ -52,16 +52,14 @@ from spotrun.store.retrying import persist, through_faults
 
 FOLDER = "ledger/"
 RETRY_FOR_S = 60.0
-"""System time for which a passing fault of the store is retried; after that the error is raised."""
+"""System time for which a passing fault of the store is retried, before its error is raised."""
 READERS = 8
 FIRST_ENTRIES = 2
-"""Number of first entries that no agent writes: the creation of the run, and its first launch."""
+"""Number of entries at the start that no agent writes: the creation of the run, and its first launch."""
 READS_MAX = 5
-"""Maximum reads of one entry whose bytes differ each time."""
+"""Maximum reads of an entry whose bytes differ each time."""
 READ_ON_MAX = 100
-"""
-Maximum entries that are read one by one. If more were added since the last read, they are listed and read in parallel.
-"""
+"""Maximum new entries that are read one by one. More of them are listed and read in parallel."""
 RACE_FOR_S = 30.0
 """System seconds for which an append is retried while other processes always write the next entry first."""
 ENTRIES_MAX = 1_000_000
@@ -71,7 +69,7 @@ FORGED = "the owner of the run has not signed it"
 
 
 def forged(state: RunState) -> int:
-    """Return the number of entries that only the owner of the run may write and that are not signed."""
+    """Return the number of unsigned entries that only the owner of the run may write."""
     return sum(void.reason == FORGED for void in state.voids)
 
 
@@ -93,8 +91,8 @@ def read_entry(store: Store, number: int) -> bytes | None:
     Return the object of entry `number`; None if it does not exist.
 
     If the bytes do not match their checksum, they are read again until two reads agree: a faulty connection corrupts
-    each read differently. At most as many bytes are read as an entry can have, because any process may have stored a
-    huge object there.
+    each read differently. At most ENTRY_SIZE_MAX bytes are read, because any process may have stored a huge object
+    there.
     """
     data = None
     for _ in range(READS_MAX):
@@ -109,10 +107,7 @@ def read_entry(store: Store, number: int) -> bytes | None:
 
 
 def first_entry(store: Store) -> Entry:
-    """
-    Return entry 0 of a run, which defines the clock, cloud and rules for all other entries. It raises what
-    `first_object` raises.
-    """
+    """Return entry 0 of a run, with the clock, cloud and rules for all other entries. Raise as `first_object`."""
     return first_object(store)[0]
 
 
@@ -135,7 +130,7 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
 
 
 def _creating(store: Store, data: bytes) -> Entry:
-    """Return entry 0 from its bytes. It raises what `first_object` raises."""
+    """Return entry 0 from its bytes. Raise as `first_object`."""
     if not is_whole(data):
         raise LedgerDamaged(f"{store.uri} is damaged: entry 0 does not match its own checksum", hint=RESTORE)
     entry = decode_entry(data)
@@ -161,7 +156,7 @@ def _creating(store: Store, data: bytes) -> Entry:
 
 def _without_first(store: Store, later: list[StoredObject]) -> SpotrunError:
     if later:
-        return LedgerDamaged(f"{store.uri} is damaged: entry 0 is missing although later ones are there", hint=RESTORE)
+        return LedgerDamaged(f"{store.uri} is damaged: entry 0 is missing although later entries exist", hint=RESTORE)
     return RunNotFound(f"{store.uri} holds no run", hint="see `spotrun status` for the runs there are")
 
 
@@ -169,9 +164,9 @@ class Ledger:
     """
     One writer's view of a run's ledger: the entries read so far, and their fold.
 
-    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule depends on it.
-    `first` is entry 0, if it was read already. A cold start reads `readers` entries at a time. `sign` signs the entries
-    that only the owner of the run may write; an agent passes None.
+    Several threads may share it. `writer` is for people ("agent:17", "runner:host:4711"); no rule depends on it.
+    `first` is entry 0, if already read. A cold start reads `readers` entries at a time. `sign` signs the entries that
+    only the owner of the run may write; an agent passes None.
     """
 
     def __init__(
@@ -205,7 +200,7 @@ class Ledger:
 
     @property
     def state(self) -> RunState:
-        """The fold of the entries read so far, at least of entry 0. `refresh` reads further ones."""
+        """The fold of the entries read so far, at least of entry 0. `refresh` reads the new ones."""
         assert self._state is not None, "nothing was read yet"
         return self._state
 
@@ -222,7 +217,7 @@ class Ledger:
     def refresh(self) -> RunState:
         """
         Read and fold all new entries. If the ledger is damaged, `state` is the fold of the entries before the damage.
-        Entries that arrive while many are read may be left for the next call, because a node may write faster than this
+        Entries that arrive while many are read may stay for the next call, because a node may write faster than this
         process reads.
 
         Raises:
@@ -244,7 +239,7 @@ class Ledger:
             return self.state
 
     def first(self, event: RunCreated) -> Entry:
-        """Return entry 0 as `create` writes it. All calls return the same entry."""
+        """Return entry 0 as `create` writes it; the same one on each call."""
         with self._lock:
             if self._first is None:
                 self._first = self._entry(event)
@@ -275,7 +270,7 @@ class Ledger:
         """
         Write the event that `decide` returns for the newest state; nothing if it returns None.
 
-        `decide` is called again whenever another writer's entry came first. It must not append anything itself.
+        `decide` is called again each time another writer's entry came first. It must not append anything itself.
 
         Raises:
             EntryRefused: the event would be void on the newest state.
@@ -303,9 +298,9 @@ class Ledger:
 
     def is_gone(self) -> bool:
         """
-        Return True if the run's folder was moved or deleted: the store is reachable, because it has the run's key, but
-        the first entries are missing. Later entries may exist, from agents that have not noticed. If the whole store is
-        away for a while, such as a disk that is not mounted, the key is missing too.
+        Return True if the run's folder was moved or deleted: its first entries are missing, but the store has the run's
+        key. Later entries may exist, from agents that have not noticed. If the whole store is absent for a while, such
+        as a disk that is not mounted, the key is missing too.
 
         Raises:
             StoreUnavailable: as in `refresh`.
@@ -328,8 +323,8 @@ class Ledger:
         Check before money is spent that each entry that was read still exists with the same size, and that the owner's
         key exists.
 
-        A ledger with a missing entry cannot tell a runner to stop: `spotrun down` would end an instance, and the runner
-        would rent another.
+        With a missing entry, the ledger could not make a runner stop: `spotrun down` would end an instance, and the
+        runner would rent another.
 
         Raises:
             LedgerDamaged: an entry is gone, or was replaced.
@@ -361,7 +356,7 @@ class Ledger:
         )
 
     def _propose(self, entry: Entry) -> bool:
-        """Return True if `entry` now has its number; False if another entry has it, which is then folded."""
+        """Write `entry`, and return True; False if its number already has another entry, which is then folded."""
         _require_possible(entry.number)
         data = encode_entry(entry, self._signer_of(entry))
         if len(data) > ENTRY_SIZE_MAX:
@@ -379,20 +374,17 @@ class Ledger:
         return settled is not None and settled.nonce == entry.nonce
 
     def _signer_of(self, entry: Entry) -> Sign | None:
-        """
-        Return the function that signs an entry; None if no signature is needed. Entry 0 is signed if this writer can
-        sign.
-        """
+        """Return the function that signs an entry, or None. Entry 0 is signed if this writer can sign."""
         if isinstance(entry.event, RunCreated):
             return self._sign
         if not is_of_owner(entry.event) or not self.state.created.public_key:
             return None
         if self._sign is None:
-            raise EntryRefused(f"{kind(entry.event)} was not written: only the owner of the run may say that")
+            raise EntryRefused(f"{kind(entry.event)} was not written: only the owner of the run may write it")
         return self._sign
 
     def _settle(self, number: int, data: bytes) -> bytes:
-        """Return the object of entry `number` after an attempt to put `data` there, even if the answer was lost."""
+        """Return the object of entry `number` after trying to put `data` there, even if the store's answer was lost."""
         refused: WritesRefused | None = None
         try:
             if self._store.put_if_absent(key_of(number), data):
@@ -442,7 +434,7 @@ class Ledger:
         self._state = fold.apply(self._state, entry)
 
     def _is_forged(self, entry: Entry, data: bytes) -> bool:
-        """Return True if only the owner may write this entry, and the owner did not sign it (protocol 31)."""
+        """Return True if only the owner may write this entry, and did not sign it (protocol 31)."""
         public_key = self.state.created.public_key
         return bool(public_key) and is_of_owner(entry.event) and not is_signed(public_key, *parted(data))
 
@@ -487,12 +479,7 @@ class Ledger:
 
 
 def _require_possible(number: int) -> None:
-    """
-    Require that a run can have an entry of this number.
-
-    Raises:
-        LedgerFlooded: `number` is too large.
-    """
+    """Raise LedgerFlooded if a run cannot have an entry of this number."""
     if number >= ENTRIES_MAX:
         raise _flooded(f"a ledger can have no more than {ENTRIES_MAX:,} entries")
 

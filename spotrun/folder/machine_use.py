@@ -1,6 +1,6 @@
 """
-Reports how busy the machines of a run were, according to the newest status of each agent. The status of a lost machine
-counts until its loss.
+Computes how busy the machines of a run were, from the newest status of each agent. A lost machine counts until its last
+status.
 """
 
 from __future__ import annotations
@@ -11,36 +11,33 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 from msgspec.structs import astuple
 
-from spotrun.folder.status_objects import AgentStatus, Used, agent_key, read_status
+from spotrun.folder.status_objects import AgentStatus, MachineUse, agent_key, read_status
 from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 from spotrun.store.port import Store
 
 READERS = 8
-"""Maximum status objects that are read at the same time; each read mostly waits for the store."""
+"""Maximum status objects that are read at the same time, because each read mostly waits for the store."""
 
 
 class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
     """Use of all machines of one type while they trained, in run time."""
 
     instance_type: str
-    used: Used
+    used: MachineUse
 
 
 def machine_use(store: Store, state: RunState) -> list[TypeUse]:
-    """
-    Return the use by instance type, in the order of the first attempts. A type is absent if its agents have reported
-    nothing.
-    """
+    """Return the use by instance type, in the order of the first attempts, without types that lack reports."""
     names = list(dict.fromkeys(name for attempt in state.attempts.values() for name in attempt.names))
-    found: dict[str, Used] = {}
+    found: dict[str, MachineUse] = {}
     for name, used in zip(names, _used(store, names), strict=True):
         instance_type = state.launches[name.launch].intent.offering.instance_type
-        found[instance_type] = found.get(instance_type, Used()) + used
-    return [TypeUse(instance_type=name, used=used) for name, used in found.items() if used != Used()]
+        found[instance_type] = found.get(instance_type, MachineUse()) + used
+    return [TypeUse(instance_type=name, used=used) for name, used in found.items() if used != MachineUse()]
 
 
-def _used(store: Store, names: Sequence[MemberName]) -> list[Used]:
+def _used(store: Store, names: Sequence[MemberName]) -> list[MachineUse]:
     with ThreadPoolExecutor(READERS) as pool:
         read = pool.map(lambda name: read_status(store, agent_key(*astuple(name)), AgentStatus), names)
-        return [Used() if status is None else status.used for status in read]
+        return [MachineUse() if status is None else status.used for status in read]

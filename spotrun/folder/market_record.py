@@ -1,14 +1,14 @@
 """
-Shares the observations that runs make of a market, in objects next to their folders in the store.
+Shares the observations that runs make of a market, as objects next to the runs' folders in the store.
 
     market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
 
-Each observation is one small object that is created once and never written again; its name holds all its facts. A
-member of a gang other than the first is named as 17.1. Two runners of one run create the same object, so nothing is
-overwritten, and one listing reads a whole region.
+Each observation is one small object that is created once and never written again; its name has all its facts. In a
+gang, 17.1 is the second member of launch 17. Two runners of one run create the same object, so nothing is overwritten,
+and one listing reads a whole region.
 
 The record is not a source of truth: if a part is lost or damaged, a run only requests offerings in a worse order. Runs
-on a faster clock use a separate record, because their markets move faster.
+on a faster clock use a separate record, because their markets change faster.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ from spotrun.run.state import RunState
 from spotrun.store.port import Store, StoredObject, is_key
 
 FOLDER = "market"
-"""Folder of the record. No run's folder has this name: those names end in a uid."""
+"""Folder of the record. No run's folder has this name, because those names end in a uid."""
 KEPT = timedelta(days=2)
-"""
-Maximum age of an observation, in run time. An older one would count with less than a fortieth of its first weight, and
-is deleted.
-"""
+"""Maximum age of an observation, in run time. An older one has less than 1/40 of its weight, and is deleted."""
 READ_EVERY = timedelta(minutes=1)
 READ_SYSTEM_MIN = timedelta(seconds=5)
-"""Minimum system time between two readings, however fast run time passes: each listing costs money."""
+"""Minimum system time between two readings, at any speed of run time, because each listing costs money."""
 DELETED_AT_ONCE = 100
 _AT = "%Y%m%dT%H%M%S.%fZ"
 _NAME = re.compile(  # a partition of a cluster is a zone, and may have "_" in its name; a type never has
@@ -46,9 +43,8 @@ _NAME = re.compile(  # a partition of a cluster is a zone, and may have "_" in i
 
 class MarketRecord:
     """
-    The record in the store, as one run uses it. `trouble` is the reason why the record cannot be used now.
-
-    `exchange` never raises an error of the store, because a run must not fail for lack of this advice.
+    The market record in the store, for one run. `trouble` is the reason why it cannot be used now. `exchange` never
+    raises an error of the store, because a run must not fail for lack of this advice.
     """
 
     def __init__(self, store: Store, read_every: timedelta = READ_EVERY) -> None:
@@ -61,8 +57,8 @@ class MarketRecord:
 
     def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Observation, ...]:
         """
-        Write the observations that this run has made since the last call. Return those of other runs, which are read at
-        intervals.
+        Write the observations that this run has made since the last call. Return the other runs' observations, which
+        are read at intervals.
         """
         news = [seen for seen in observations_of(state) if (seen.launch, seen.member, seen.kind) not in self._told]
         pause = max(self._read_every, READ_SYSTEM_MIN * state.created.time_scale)
@@ -103,7 +99,7 @@ class MarketRecord:
             self._forget(prefix, created, now)
 
     def _forget(self, prefix: str, created: RunCreated, now: datetime) -> None:
-        """Delete observations that are too old to count, whichever run wrote them. Deleting one twice does no harm."""
+        """Delete observations that are too old to count, from all runs. Deleting one twice does no harm."""
         oldest = f"{prefix}{_system_time(now - KEPT, created):{_AT}}"
         old = [stored.key for stored in self._store.list(prefix) if stored.key < oldest and _NAME.search(stored.key)]
         for key in old[:DELETED_AT_ONCE]:
@@ -152,7 +148,7 @@ def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
 
 
 def _system_time(at: datetime, created: RunCreated) -> datetime:
-    """Return the system time of a moment in run time. Runs on clocks of any speed share it."""
+    """Return the system time of a moment in run time, because runs on clocks of any speed share it."""
     return created.clock_epoch + (at - created.clock_epoch) / created.time_scale
 
 

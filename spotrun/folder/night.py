@@ -1,10 +1,10 @@
 """
 A night as it is installed: the job with its times, and its pin.
 
-The pin is a variable in the environment of the night's function, which a process that can only write to the store
-cannot change. The store holds the record of the night, its work folder and its numbers. The pin contains the digest of
-the record, and the record contains the digest of the work folder. Everything that the function itself stores is signed
-with the pin's key. The function trusts nothing else.
+The pin is a variable in the environment of the night's function. A process that can only write to the store cannot
+change it. The store has the night's record, its work folder and its numbers. The pin contains the digest of the record,
+and the record contains the digest of the work folder. Everything that the function itself stores is signed with the
+pin's key. The function trusts nothing else.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ Day = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(DAYS)})$")]
 Offset = Annotated[int, msgspec.Meta(gt=-86_400, lt=86_400)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", max_length=64)]
 _LATE = timedelta(hours=6)
-"""Maximum delay of a call. A call for a night comes up to two hours after its time, and summer time adds one hour."""
+"""Maximum delay of a call: for a night, it comes up to two hours late, and summer time adds one hour."""
 
 
 class Night(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A job that is trained `at` a time of day (HH:MM) in a time `zone`, on `days` (mon, tue, …). `spec` is the job as it
-    is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in seconds, without summer
-    time. The schedule and the function of the night are in `region` of `cloud`; the function may read the addresses at
-    `webhooks`.
+    A job that is trained at a time of day (`at`, HH:MM) in a time `zone`, on `days` (mon, tue, …).
+
+    `spec` is the job as it is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in
+    seconds, without summer time. The night's schedule and function are in `region` of `cloud`; the function may read
+    the addresses at `webhooks`.
     """
 
     name: str
@@ -62,8 +63,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, called_at: datetime) -> str:
         """
-        Return the night that a call belongs to, as the date of its evening. All calls for a night have the same date,
-        even if they come twice or late, or if the clock changes in that night.
+        Return the night that a call belongs to, as the date of its evening: the same for all its calls, even if they
+        come twice or late, or the clock changes in that night.
         """
         hours, minutes = (int(part) for part in self.at.split(":"))
         local = called_at + timedelta(seconds=self.winter_offset_s)
@@ -77,9 +78,9 @@ class NotPinned(SpotrunError):
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex, which stays
-    the same when the night is installed again: see Signer. `night` is the night with a job that trains nothing and only
-    names the webhooks. The function uses it to send news even if the stored record was replaced.
+    The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex (see
+    Signer), which stays the same when the night is installed again. `night` is the night with a job that has only its
+    webhooks, so that the function can send news even if the stored record was replaced.
     """
 
     sha256: str
@@ -97,7 +98,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pin_for(night: Night, before: Pin | None) -> Pin:
-    """Return the pin for an installation of a night, with the key of the pin `before`, if there was one."""
+    """Make the pin for a night, with the key of its previous pin `before`, if any."""
     return Pin(
         sha256=hashlib.sha256(night.encoded).hexdigest(),
         key=secrets.token_hex(32) if before is None else before.key,
@@ -107,7 +108,7 @@ def pin_for(night: Night, before: Pin | None) -> Pin:
 
 def pinned(environment: Mapping[str, str]) -> Pin | None:
     """
-    Read the pin in the environment of a function; None if an earlier spotrun installed it.
+    Read the pin in the environment of a function; None if an earlier spotrun installed the function.
 
     Raises:
         NotPinned: the pin cannot be read.
@@ -126,14 +127,14 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
     """
     found = pinned(environment)
     if found is None:
-        what = f"the function has no {VARIABLE} in its environment, so it cannot know its own record"
+        what = f"the function has no {VARIABLE} in its environment, so it cannot recognize its own record"
         raise NotPinned(what, hint=AGAIN)
     return found
 
 
 def _telling(night: Night) -> dict[str, Any]:
     """
-    Return a job that contains only a night's webhooks and the places of their addresses, because Lambda has 4 KB for an
+    Return a job with only a night's webhooks and the places of their addresses, because Lambda has 4 KB for an
     environment. On Google Cloud, the project is the project of the function's login.
     """
     job = night.spec

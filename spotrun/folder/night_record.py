@@ -1,18 +1,18 @@
 """
-Records the nights of a job, which run without a machine of the user: the job, its times, and the run of each night.
+Records the nights of a job, which begin without a machine of the user: the job, its times, and the run of each night.
 
     nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
     nights/NAME/notified/…               news that was sent about a night that did not begin, as in a run's folder
 
-A process begins a night by writing the next number with put-if-absent, after it has read all numbers before. So if two
-processes begin a night at once, one succeeds and the other finds the run in the record. A night that is due while the
-last night's run still goes on gets no second run.
+A process begins a night by writing the next number with put-if-absent, after it has read all earlier numbers. So if two
+processes begin a night at the same time, one succeeds, and the other finds that run in the record. A night that is due
+while the last night's run still continues gets no second run.
 
-The folder is next to the runs of the store, so no instance may read or write it. A stranger who can write there cannot
-change what runs: a reader with a pin (night.py) accepts only the installed night.json and work folder, and skips
-each number that the function of the night has not signed.
+The folder is next to the runs of the store, so no instance may read or write it. An attacker who can write there cannot
+change what runs: a reader with a pin (night.py) accepts only the installed night.json and work folder, and skips each
+number that the night's function has not signed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
 FOLDER = "nights"
-"""Folder of the nights. No run's folder has this name: those names end in a uid."""
+"""Folder of the nights. No run's folder has this name, because those names end in a uid."""
 BYTES_MAX = 1 << 20
 BY_HAND = "by-hand-"
-"""Prefix of the name of a night that a person started; the moment follows it."""
+"""Prefix of the name of a night that a person started; the time follows."""
 DUE_AGAIN = 8
 """Maximum records, the newest first, that are searched for a night whose call comes twice or late."""
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
@@ -51,10 +51,10 @@ class NightStrange(StoreError):
     """An object of a night differs from what was installed."""
 
 
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
+class BegunNight(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A night that began. `run` is the uid of its run. `carried`: the run was begun by an earlier night and continues. The
-    function of the night has signed this with the key of its pin.
+    A night that began. `run` is the uid of its run. `carried`: an earlier night began that run, which continues. The
+    night's function has signed this with the key of its pin.
     """
 
     due: str
@@ -64,15 +64,13 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     signature: str = ""
 
 
-class Numbered(msgspec.Struct, frozen=True):
-    """A record and its number."""
-
+class NumberedNight(msgspec.Struct, frozen=True):
     number: Count
-    begun: Begun
+    begun: BegunNight
 
     @property
     def signed_text(self) -> bytes:
-        """The bytes that are signed. No later version may change them: a run may outlast an installation."""
+        """The signed bytes. No later version may change them, because a run may outlast an installation."""
         begun = self.begun
         facts = (str(self.number), begun.due, begun.run, begun.at.isoformat(), str(begun.carried))
         return "\n".join(("begun", *facts)).encode()
@@ -81,7 +79,7 @@ class Numbered(msgspec.Struct, frozen=True):
 class NightRecord:
     """
     The nights of one name in a store of runs. With the `pin` of a night, the record accepts only that night, and only
-    the numbers that its function has signed.
+    the numbers that the night's function has signed.
     """
 
     def __init__(self, runs_uri: str, name: str, pin: Pin | None = None) -> None:
@@ -91,9 +89,9 @@ class NightRecord:
         self._sha256 = None if pin is None else pin.sha256
         self._signer = None if pin is None else pin.signer
         self.passed_over: tuple[int, ...] = ()
-        """The numbers after the newest record whose objects are not valid, as `newest` found them."""
+        """The numbers of invalid objects after the newest record, as `newest` found them."""
         self.next_number = 0
-        """The first number after the newest record that was free when `newest` read the folder."""
+        """The first free number after the newest record, when `newest` read the folder."""
 
     @property
     def is_installed(self) -> bool:
@@ -148,16 +146,13 @@ class NightRecord:
         try:
             return decode(data, Night)
         except OutOfBounds as error:
-            raise StoreError(f"{self.store.uri} holds what is no night: {error}", hint=AGAIN) from error
+            raise StoreError(f"{self.store.uri} does not hold a valid night: {error}", hint=AGAIN) from error
 
-    def newest(self) -> list[Numbered]:
-        """
-        Return the newest records, the newest last: at most DUE_AGAIN of them, enough to find a night whose call comes
-        twice.
-        """
+    def newest(self) -> list[NumberedNight]:
+        """Return the newest records, at most DUE_AGAIN, the newest last: enough to find a night called twice."""
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]
-        found = list[Numbered]()
+        found = list[NumberedNight]()
         for number in reversed(numbers):
             if len(found) < DUE_AGAIN and (numbered := self.numbered(number)) is not None:
                 found.insert(0, numbered)
@@ -167,15 +162,15 @@ class NightRecord:
         self.next_number = next(number for number in count(newest + 1) if number not in taken)
         return found
 
-    def later(self, than: Numbered) -> Numbered | None:
+    def later(self, than: NumberedNight) -> NumberedNight | None:
         """Return the newest record if it comes after `than`; None otherwise."""
         if not self._has(_key(than.number + 1)):
             return None
         found = self.newest()
         return found[-1] if found and found[-1].number > than.number else None
 
-    def add(self, numbered: Numbered) -> bool:
-        """Write a record. Return False if another process, or an earlier try of this one, has taken that number."""
+    def add(self, numbered: NumberedNight) -> bool:
+        """Write a record. Return False if another process, or an earlier try of this process, has used its number."""
         signature = "" if self._signer is None else self._signer.sign(numbered.signed_text)
         data = msgspec.json.encode(replace(numbered.begun, signature=signature))
         return persist(lambda: self.store.put_if_absent(_key(numbered.number), data))
@@ -187,17 +182,19 @@ class NightRecord:
             return False
         return True
 
-    def numbered(self, number: int) -> Numbered | None:
+    def numbered(self, number: int) -> NumberedNight | None:
         """Return the record of this number; None if it is missing or not valid."""
         try:
-            found = Numbered(number, decode(persist(lambda: self.store.get(_key(number), 0, BYTES_MAX)), Begun))
+            found = NumberedNight(
+                number, decode(persist(lambda: self.store.get(_key(number), 0, BYTES_MAX)), BegunNight)
+            )
         except (ObjectMissing, OutOfBounds):
             return None
         is_ours = self._signer is None or self._signer.has_signed(found.begun.signature, found.signed_text)
         return found if is_ours else None
 
     def remove(self) -> None:
-        """Delete the nights of this name. The record is deleted first, so that the rest no longer counts as a night."""
+        """Delete the nights of this name, the installed night first, so that a partial deletion is no night."""
         persist(lambda: self.store.delete(_NIGHT))
         for each in persist(lambda: self.store.list("")):
             persist(partial(self.store.delete, each.key))

@@ -1,4 +1,4 @@
-"""Intervals for those requests of a runner that each cost money."""
+"""Intervals of a runner's requests that each cost money."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from datetime import timedelta
 from typing import NamedTuple
 
 
-class Pace(NamedTuple):
+class PollIntervals(NamedTuple):
     """
-    The intervals of one kind of runner. `look_every_s`: run time between two readings of the heartbeats; each reading
-    makes a list and a write request. `market_every`: run time between two readings of the market's record.
+    The intervals of one kind of runner. `look_every_s` is the run time between two readings of the heartbeats; each
+    reading makes a list and a write request. `market_every` is the run time between two readings of the market's
+    record.
 
-    `gap`: maximum system time without a heartbeat of this runner that still counts as an agent's silence. In a longer
-    gap the store may have refused the agents' heartbeats too, or this machine slept. The shortest silence that has
-    consequences is longer than `gap` by more time than an agent's write may hang, so a running agent's heartbeat
-    arrives in time.
+    `gap` is the maximum system time without a heartbeat of this runner that still counts as an agent's silence. In a
+    longer gap, the store may have refused the agents' heartbeats too, or this machine slept. The shortest silence that
+    has consequences exceeds `gap` by more than an agent's write may hang, so a running agent's heartbeat arrives in
+    time.
     """
 
     look_every_s: float
@@ -22,11 +23,11 @@ class Pace(NamedTuple):
     market_every: timedelta
 
 
-ALL_THE_TIME = Pace(15.0, timedelta(minutes=2), timedelta(minutes=1))
+ALL_THE_TIME = PollIntervals(15.0, timedelta(minutes=2), timedelta(minutes=1))
 """The pace of a process that attends to its run all the time."""
-BY_THE_MINUTE = Pace(170.0, timedelta(seconds=200), timedelta(minutes=15))
+BY_THE_MINUTE = PollIntervals(170.0, timedelta(seconds=200), timedelta(minutes=15))
 """
 The pace of a runner that is called once a minute. It reads the heartbeats in every third call, so that a month of
-nights costs cents. No gap is as long as the shortest silence that has consequences, and between two readings an agent
-has time to write.
+nights costs cents. `gap` is shorter than the shortest silence that has consequences, and an agent has time to write
+between two readings.
 """

@@ -1,4 +1,4 @@
-"""Judges paths of files in a folder: which are inside the folder, and which never belong to results."""
+"""Checks paths of files in a folder: whether they are inside the folder, and whether they may belong to results."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ NEVER = frozenset(
         ".spotrun.schema.json",
     }
 )
-"""
-Names that are left out under any rules: caches, virtual environments, version control, and the schema that `spotrun
-init` writes for an editor.
-"""
+"""Names that no rule includes: caches, environments, version control, and `spotrun init`'s schema for editors."""
 
 
 def is_path_inside(path: str) -> bool:
@@ -24,7 +21,7 @@ def is_path_inside(path: str) -> bool:
 
 
 def leads_inside(path: str, target: str) -> bool:
-    """Return True if a link at `path` with the text `target` stays inside the folder, wherever that folder is."""
+    """Return True if a link at `path` to `target` stays inside the folder, at any place of the folder."""
     depth = path.count("/")
     parts = target.split("/")
     size_bytes = len(target.encode(errors="surrogatepass"))

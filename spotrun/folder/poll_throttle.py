@@ -1,6 +1,6 @@
 """
-Limits how often a runner polls data that change slowly. Each poll of a store makes a list and a write request, the most
-expensive kinds.
+Limits how often a runner polls data that change slowly. Each poll makes a list and a write request, the most expensive
+requests of a store.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ AT_LEAST_S = 1.0
 """Minimum system time between two polls."""
 
 
-class Looks:
+class PollThrottle:
     """
-    Schedules polls. The first poll is due at once. After a failed poll the caller does not call `taken`, so a poll
-    stays due.
-
-    Both clocks are checked, because the monotonic clock may stand still while a machine sleeps.
+    Schedules polls. The first is due immediately. A failed poll stays due, because the caller then does not call
+    `taken`. Both clocks are checked, because the monotonic clock may stand still while a machine sleeps.
     """
 
     def __init__(self, clock: Clock, every_s: float = EVERY_S) -> None:
@@ -37,6 +35,6 @@ class Looks:
         return self._clock.monotonic() - taken_s >= self._lasts_s or apart >= timedelta(seconds=self._lasts_s)
 
     def taken(self, lasts: int = 1) -> None:
-        """Note that the poll was done. The next one is due after `lasts` times the usual pause."""
+        """Record that the poll was done. The next one is due after `lasts` times the usual pause."""
         self._lasts_s = lasts * self._every_s
         self._taken = (self._clock.monotonic(), self._clock.now())

@@ -1,9 +1,9 @@
 """
 The secret that all ranks of a gang share, by which they recognise each other.
 
-It is an object in the run's folder. A process that can read that folder has the code and the data of the run anyway. A
-process that cannot read it cannot pose as a rank, even on the members' network. The private key of the run is not used
-for this, because instances must not have it.
+It is an object in the run's folder. A process that can read this folder has the run's code and data anyway. A process
+that cannot read the folder cannot pose as a rank, even on the members' network. The run's private key is not used for
+this, because instances must not have it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def new() -> str:
 
 def of_gang(run: Store) -> str:
     """
-    Return the secret of the run. The first member that calls this makes it.
+    Return the secret of the run; the first member makes it.
 
     Raises:
         StoreError: the secret can be neither made nor read, or the object is not a secret.
@@ -35,5 +35,5 @@ def of_gang(run: Store) -> str:
     persist(lambda: run.put_if_absent(NAME, made))
     found = persist(lambda: run.get(NAME, 0, len(made) + 1))
     if not _HEX.fullmatch(found):
-        raise StoreError(f"{NAME} of the run's folder is no secret of ranks", hint="delete it: members make a new one")
+        raise StoreError(f"{NAME} of the run's folder is not a valid secret", hint="delete it: members make a new one")
     return found.decode()

@@ -9,7 +9,7 @@ from spotrun.store.port import Store, StoredObject
 from spotrun.store.retrying import persist
 
 WORKERS = 8
-"""Maximum objects that are deleted at the same time; each deletion mostly waits for the store."""
+"""Maximum objects that are deleted at the same time, because each deletion mostly waits for the store."""
 
 
 def objects_of(store: Store, folder: str) -> Sequence[StoredObject]:
@@ -21,8 +21,8 @@ def remove(store: Store, folder: str) -> None:
     """
     Delete all objects of a run's folder.
 
-    The ledger is deleted last, and its first entry before the others. So if the deletion stops early, the run still
-    exists and can be removed again. Once a part of the ledger is gone, no command takes the rest for a run.
+    The ledger is deleted last, and its first entry before the others. So if the deletion stops early, the run can be
+    removed again. When a part of the ledger is gone, no command takes the remainder for a run.
 
     Raises:
         StoreError: an object could not be deleted.

@@ -10,7 +10,7 @@ from pathlib import Path
 from spotrun.run.events import Revision
 
 TIMEOUT_S = 5.0
-"""Maximum system seconds for each git command. Only the report shows the result, so a launch does not wait longer."""
+"""Maximum system seconds for each git command: a launch waits for it, and only the report shows the result."""
 _HARMLESS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 _TRUSTED = ("system", "global")
@@ -20,18 +20,14 @@ _TRUSTED = ("system", "global")
 def revision_of(folder: Path) -> Revision | None:
     """
     Return the commit that `folder` has checked out; None outside of git, before the first commit, or if git does not
-    work.
-
-    The repository's settings cannot be trusted, so git does not run any program that they name.
+    work. The repository's settings cannot be trusted, so git does not run programs that they name.
     """
     commit = (_asked(folder, "rev-parse", "HEAD") or "").strip()
     return Revision(commit=commit, changed=_changed(folder)) if re.fullmatch("[0-9a-f]{40,64}", commit) else None
 
 
 def _changed(folder: Path) -> bool | None:
-    """
-    Return True if files of the folder differ from the commit, or are not in it; None if git cannot check it safely.
-    """
+    """Return True if the folder's files differ from the commit; None if git cannot check that safely."""
     filters = _asked(folder, "config", "-z", "--show-scope", "--name-only", "--get-regexp", r"^filter\.", no_match=True)
     if filters is None or any(scope not in _TRUSTED for scope in filters.split("\0")[:-1:2]):
         return None  # to compare a file, git would run the repository's own filter

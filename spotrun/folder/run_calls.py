@@ -1,7 +1,6 @@
 """
-Counts the calls of a night's function for a run: their number, their duration, and their requests to the store. The
-cost of such a runner follows from these. Each environment of the function keeps its own counts, and overwrites its own
-object at intervals.
+Counts the calls of a night's function for a run (number, duration, and requests to the store), from which the cost of
+this runner follows. Each environment of the function keeps its own counts, and overwrites its own object at intervals.
 
     calls/ENVIRONMENT.json
 
@@ -32,9 +31,9 @@ ENVIRONMENTS_MAX = 200
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Counts between two moments. `seconds` is the duration of the calls on the function's own clock, `starting_s` the
+    Counts between two moments. `seconds` is the duration of the calls on the function's own clock, and `starting_s` its
     part until everything was imported. Of the `calls`, `ticks` came from the schedule, once a minute, and `events` from
-    EC2. `reads` and `writes` are requests to the store. `uncounted` is the number of calls without any other data.
+    EC2. `reads` and `writes` are requests to the store. `uncounted` calls have no other data.
     """
 
     began_at: Moment
@@ -62,7 +61,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunnerCalls(NamedTuple):
-    """The cost of a night's calls: `usd`, at the prices of the day `prices_read`."""
+    """The cost of a night's calls in `usd`, at the prices of the day `prices_read`."""
 
     calls: Calls
     usd: Decimal

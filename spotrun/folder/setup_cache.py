@@ -5,9 +5,8 @@ Keeps the environment that a run's `setup` made in the run's folder, so that the
     environments/KEY/LAUNCH/000000     a part: 32 MiB of the archive
 
 KEY identifies the inputs of the set-up (spotrun.agent.machine.environment). The description is written last, with
-put-if-absent. So a packed set-up is either complete or missing, and if two instances packed the same set-up, the first
-one counts. A packed set-up is kept as long as the run's folder, unless `spotrun checkpoints prune` removes it from a
-run that has ended.
+put-if-absent. So a packed set-up is complete or missing; if two instances packed the same set-up, the first counts. A
+packed set-up is kept as long as the run's folder, unless `spotrun checkpoints prune` removes it from an ended run.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ WITHIN_S = 300.0
 
 
 class SetupUnusable(SpotrunError):
-    """The stored archive is not the one that was packed. The set-up has to run again."""
+    """The stored archive differs from what was packed. The set-up has to run again."""
 
 
 class PackedPart(msgspec.Struct, frozen=True):
@@ -44,7 +43,7 @@ class PackedPart(msgspec.Struct, frozen=True):
 
 
 class PackedSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """One archive in the store; the instance of `launch` made it."""
+    """An archive in the store, made by the instance of `launch`."""
 
     launch: Count
     parts: Annotated[tuple[PackedPart, ...], msgspec.Meta(min_length=1)]
@@ -56,7 +55,7 @@ class PackedSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 def find(store: Store, key: str) -> PackedSetup | None:
     """
-    Return the packed set-up of `key`; None if nothing is stored under `key`.
+    Return the packed set-up of `key`; None if there is none.
 
     Raises:
         SetupUnusable: its description is damaged.

@@ -1,4 +1,4 @@
-"""Stores the Lightning checkpoint that a run begins from, as one object named by its content."""
+"""Stores the Lightning checkpoint that a run begins from, as one object with the checkpoint's digest in its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from spotrun.store.port import Store  # trainers import this module, so it needs only the standard library
 
 VARIABLE = "SPOTRUN_START"
-"""The variable with the path of the file, for a trainer. Our callback uses it on a fresh start only."""
+"""Variable with the path of the file, for a trainer. Our callback uses the file on a fresh start only."""
 NAME = "start.ckpt"
 PIECE_BYTES = 16 << 20
 
@@ -23,7 +23,7 @@ def key_of(sha256: str) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """Return the sha256 under which `upload` would store a file."""
+    """Return the sha256 that `upload` returns for a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -56,6 +56,6 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the variables that give a trainer the path of the start file in `folder`; {} if there is no such file."""
+    """Return the variables with the path of the start file in `folder`; {} if there is no such file."""
     path = folder / NAME
     return {VARIABLE: str(path)} if path.exists() else {}

@@ -1,8 +1,8 @@
 """
 Surveys the state of a command: the files at its paths in the work folder at one moment.
 
-A folder is surveyed with all of its content, whatever the names. A link stays a link if its target is state too.
-Anything that cannot be stored, such as a pipe, is listed with the reason.
+A folder is surveyed with all its content, under any names. A link stays a link if its target is state too. Things that
+cannot be stored, such as pipes, are listed with the reason.
 """
 
 from __future__ import annotations
@@ -22,27 +22,24 @@ NO_STATE = "it is a link to what is not state"
 
 
 def has_too_many(survey: Survey) -> bool:
-    """Return whether the survey has more files than a list may name."""
+    """Return True if the survey has more files than a list may name."""
     return len(survey.files) > STATE_FILES_MAX or len(survey.folders) + len(survey.links) > STATE_FILES_MAX
 
 
 class StateAt(NamedTuple):
-    """The paths of a command's state. `is_none` tests whether a path below them is excluded from the state."""
+    """The paths of a command's state. `is_none` returns True for a path below them that is not state."""
 
     paths: tuple[str, ...]
     is_none: Callable[[str], bool] = lambda _: False
 
     def covers(self, path: str) -> bool:
-        """Return whether a path of the work folder is state, judged by its name."""
+        """Return True if a path of the work folder is state, judged by its name."""
         inside = any(path == each or path.startswith(f"{each}/") for each in self.paths)
         return inside and not self.is_none(path)
 
 
 def survey(work: Path, state: StateAt) -> Survey:
-    """
-    Return what is at the state's paths now; an empty survey if none of them exists. The survey stops soon after it has
-    found too many files.
-    """
+    """Return the survey of the state's paths; empty if none exists. It stops soon after it has found too many files."""
     root = os.path.realpath(work)
 
     def link_at(path: str, found: Survey) -> LinkTo | None:
@@ -88,7 +85,7 @@ def _tree(root: str, path: str) -> Iterator[tuple[str, Facts]]:
 
 
 def _end_of(root: str, path: str) -> str | None:
-    """Return the path in the work folder that a link finally leads to; None if that is outside of the folder."""
+    """Return the path in the work folder that a link finally leads to; None if it is outside of the folder."""
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root or target == root:
         return None
@@ -96,10 +93,7 @@ def _end_of(root: str, path: str) -> str | None:
 
 
 def by_inode(work: Path, files: Mapping[str, FileVersion]) -> dict[tuple[int, int], str]:
-    """
-    Return the files' paths by device and inode. The device is needed because a folder of the state may be on another
-    file system.
-    """
+    """Return the files' paths by device and inode: a folder of the state may be on another file system."""
     devices: dict[str, int] = {}
     found = {}
     for path, seen in files.items():

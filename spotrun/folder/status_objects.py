@@ -1,7 +1,4 @@
-"""
-Stores facts that change often: each writer overwrites one small object. A status object is never the truth; the ledger
-is.
-"""
+"""Stores facts that change often: each writer overwrites a small object, which is a hint, never the truth."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ from spotrun.store.port import Store
 
 class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    State of the trainer of a gang's member that is not the lead: it runs, or it has ended with `exit_code` at `at`, and
-    `reason` is its last message. `damaged`: it never began, because the store lacks an object of its commit.
+    State of the trainer of a gang's member that is not the lead: running, or ended with `exit_code` at `at`, with its
+    last message in `reason`. `damaged`: it never began, because the store lacks an object of its commit.
     """
 
     attempt: Count
@@ -34,8 +31,8 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A question of a gang's lead to the other members: which state files, written by their own trainers of this
-    `incarnation`, are not in the list at `key`? Each question has its own `word`.
+    A question of a gang's lead to the other members: which state files that your trainer of this `incarnation` wrote
+    are not in the list at `key`? Each question has its own `word`.
     """
 
     attempt: Count
@@ -59,8 +56,8 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a GPU. `share` is the share of time in which it computed anything, with any number of its units; None if the
-    driver does not report it, as for a slice (MIG). The bytes are 0 if it has no memory of its own.
+    Use of a GPU. `share` is the share of time in which any of its units computed; None if the driver does not report
+    it, as for a slice (MIG). The bytes are 0 if it has no memory of its own.
     """
 
     share: Share | None = None
@@ -70,8 +67,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine: `cpu_share` is the busy share of its `cpus`, and `memory_used_bytes` the used part of its
-    `memory_bytes`. `gpus` are the GPUs that a training may use and whose driver reports their use.
+    Use of a machine: `cpu_share` is the busy share of its `cpus`. `gpus` are the GPUs that a training may use and whose
+    driver reports their use.
     """
 
     cpus: Count
@@ -82,7 +79,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_share(self) -> float | None:
-        """The mean share of the GPUs that report one; None if no GPU does."""
+        """The mean share of the GPUs that report it; None if no GPU does."""
         told = [gpu.share for gpu in self.gpus if gpu.share is not None]
         return sum(told) / len(told) if told else None
 
@@ -93,7 +90,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
-    """A count of busy seconds: `busy_s` of `of_s` observed seconds. The seconds of several machines add up."""
+    """Busy seconds: `busy_s` of `of_s` observed seconds. The seconds of several machines are added."""
 
     busy_s: Seconds = 0.0
     of_s: Seconds = 0.0
@@ -109,11 +106,11 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
         return min(1.0, self.busy_s / self.of_s) if self.of_s else None
 
 
-class Used(msgspec.Struct, frozen=True, kw_only=True):
+class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
     """
     Use of a machine while it trained. A second in which a quarter of the memory was used counts as a quarter of a
-    second of `memory`; the same holds for processors and GPUs. `waited` is the time in which the training waited for
-    its data, without validations.
+    second of `memory`; likewise for processors and GPUs. `waited` is the time in which the training waited for its
+    data, without validations.
     """
 
     cpu: Busy = Busy()
@@ -122,17 +119,17 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory: Busy = Busy()
     waited: Busy = Busy()
 
-    def __add__(self, other: Used) -> Used:
-        return Used(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+    def __add__(self, other: MachineUse) -> MachineUse:
+        return MachineUse(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
-    def times(self, scale: float) -> Used:
-        return Used(**{name: getattr(self, name).times(scale) for name in self.__struct_fields__})
+    def times(self, scale: float) -> MachineUse:
+        return MachineUse(**{name: getattr(self, name).times(scale) for name in self.__struct_fields__})
 
 
-class Trained(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The work of an agent's trainings in `seconds` of training, without validations: `steps`, and `samples` as far as
-    they are known. `waited_s` is the part of the time that was spent waiting for data.
+    The work of an agent's trainings in `seconds` of training, without validations: `steps`, and `samples` where known.
+    `waited_s` is the time spent waiting for data.
     """
 
     seconds: Seconds = 0.0
@@ -140,23 +137,23 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     steps: Count = 0
     samples: Count = 0
 
-    def __add__(self, other: Trained) -> Trained:
-        return Trained(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+    def __add__(self, other: TrainingStatus) -> TrainingStatus:
+        return TrainingStatus(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
-    def times(self, scale: float) -> Trained:
-        """Return the same work as a clock that is `scale` times as fast would measure it."""
+    def times(self, scale: float) -> TrainingStatus:
+        """Return the same work, measured by a clock that is `scale` times as fast."""
         return replace(self, seconds=self.seconds * scale, waited_s=self.waited_s * scale)
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Progress of an agent: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run
-    time. `trouble` is the reason why the agent cannot train, if there is one. `member` is its index in a gang's launch.
-    `unreached` are the members of its gang that it cannot reach on the network. `state_asked` is the lead's question to
-    the others, and `state_answer` the answer of another member. `data_wait` is the share of the last minute of training
-    that was spent waiting for data. `used` and `trained` cover all training since this agent began.
+    Progress of an agent. Times and durations are run time. `sequence` increases with each write.
 
-    `sequence` grows with each write. If it is unchanged, nothing was written since.
+    `epoch` counts from 0, and `batch` of its `batches` are done. `trouble` is the reason why the agent cannot train, if
+    any. `member` is its index in a gang's launch. `unreached` are the members of its gang that it cannot reach on the
+    network. `state_asked` is the lead's question to the other members, and `state_answer` is another member's answer.
+    `data_wait` is the share of the last minute of training that was spent waiting for data. `used` and `trained` cover
+    all training since this agent began.
     """
 
     launch: Count
@@ -182,13 +179,14 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     unreached: tuple[MemberName, ...] = ()
     usage: Usage | None = None
     data_wait: Share | None = None
-    used: Used = Used()
-    trained: Trained = Trained()
+    used: MachineUse = MachineUse()
+    trained: TrainingStatus = TrainingStatus()
 
     @property
     def steps_total(self) -> float | None:
         """
-        The steps of the whole training, estimated from those done; None if the training does not report its length.
+        The steps of the whole training, estimated from the steps so far; None if the training does not report its
+        length.
 
             steps / (epoch + batch / batches) * epochs      for any number of batches in a step
         """
@@ -199,9 +197,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blindness(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    The reason why the cloud does not list the run's instances to a runner. `since` is the moment at which this began.
-    """
+    """The reason why the cloud has not listed the run's instances to a runner, since the moment `since`."""
 
     since: Moment
     why: str
@@ -209,8 +205,8 @@ class Blindness(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The status of the runner that attends to the run. `message` is the reason why the run cannot go on, if there is one.
-    `blind` is None while the runner can list the run's instances. `every_s` is the time from this heartbeat to the
+    The status of the runner that attends to the run. `message` is the reason why the run cannot continue, if any.
+    `blind` is None while the runner can list the run's instances. `every_s` is the time between this heartbeat and the
     next.
     """
 
@@ -227,7 +223,7 @@ FOLDER = "hints/"
 BEAT_EVERY_S = 2.0
 """Run time between two writes of an agent (protocol 7)."""
 BEAT_EVERY_MIN_S = 0.2
-"""Minimum system time between two writes of an agent."""
+"""Minimum system time between two such writes."""
 RUNNER_KEY = f"{FOLDER}runner.json"
 _AGENT_KEY = re.compile(re.escape(FOLDER) + r"agent-(\d+)(?:\.([1-9]\d*))?\.json")
 
@@ -235,7 +231,6 @@ Status = TypeVar("Status", AgentStatus, RunnerStatus)
 
 
 def agent_key(launch: int, member: int = 0) -> str:
-    """Return the key of the status object of one agent of a launch."""
     return f"{FOLDER}agent-{MemberName(launch, member).place}.json"
 
 
@@ -246,10 +241,7 @@ def name_in(key: str) -> MemberName | None:
 
 
 def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> WritesRefused | None:
-    """
-    Write a status object. If the store cannot take it now, this write is skipped. If the user has to act on that, the
-    refusal is returned.
-    """
+    """Write a status object. If the store refuses it, return a refusal on which the user has to act."""
     try:
         store.put_status(key, msgspec.json.encode(status))
     except WritesRefused as refused:

@@ -1,37 +1,34 @@
-"""Checks whether a store that had no room for a run has room again."""
+"""Checks whether a store without room for a run has room again."""
 
 from __future__ import annotations
 
 from spotrun.address import BucketAddress, parse
 from spotrun.clock import Clock
 from spotrun.errors import StoreError, WritesRefused
-from spotrun.folder.poll_throttle import Looks
+from spotrun.folder.poll_throttle import PollThrottle
 from spotrun.run.events import Cause
 from spotrun.run.state import RunState
 from spotrun.store.port import Inspectable, Store
 
 TRIAL = "trial"
 TRIAL_MAX_BYTES = 16 << 20
-"""Maximum bytes of a trial, as many as a part of a checkpoint has: a full disk may still accept small objects."""
+"""Maximum bytes of a trial, the size of a checkpoint's part, because a full disk may still accept small objects."""
 SMALLEST_BYTES = 1 << 20
-"""Assumed bytes of a checkpoint before the first one."""
+"""Assumed size of a checkpoint, in bytes, before the first one."""
 
 
-class Room:
-    """
-    The room in the store, as one runner knows it. The runner tries at intervals; between two tries the answer does not
-    change.
-    """
+class StoreCapacity:
+    """The room in the store for a runner, which tries at intervals. Between two tries, the answer does not change."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
-        self._looks = Looks(clock)
+        self._looks = PollThrottle(clock)
         self._refused = ""
 
     def refused(self, state: RunState) -> str:
         """
-        Return the reason why an attempt could not save now, and what to do; "" if it could. The store is tried only if
-        the last attempt ended because there was no room.
+        Return the reason why an attempt could not save now, with a hint; "" if it could. The store is tried only if the
+        last attempt ended because of missing room.
         """
         last = next(reversed(state.attempts.values()), None)
         if last is None or last.end is None or last.end.cause is not Cause.STORE_FULL:
@@ -54,11 +51,11 @@ class Room:
 
 def shortage(store: Store, state: RunState) -> str:
     """
-    Return the reason why a running run cannot save its next checkpoint, and what to do; "" if it can, or if that is
+    Return the reason why a running run cannot save its next checkpoint, with a hint; "" if it can, or if that is
     unknown.
 
-    This is for commands that only read, so nothing is written. It recognizes a full disk, but not a quota. A bucket is
-    not checked, because its space is unlimited.
+    For commands that only read, so nothing is written. Recognizes a full disk, but not a quota. The space of a bucket
+    is unlimited, so it is not checked.
     """
     if state.terminal is not None or isinstance(parse(store.uri), BucketAddress):
         return ""
@@ -75,4 +72,4 @@ def _shortage(store: Store, size_bytes: int) -> str:
     if free_bytes is None or free_bytes >= size_bytes:
         return ""
     left, needed = f"{free_bytes / 1e6:,.0f} MB", f"{size_bytes / 1e6:,.0f} MB"
-    return f"the disk of {store.uri} has {left} left, and a checkpoint takes {needed}; try: make room on it"
+    return f"the disk of {store.uri} has {left} left, and a checkpoint takes {needed}; try: free some space on it"

@@ -4,9 +4,9 @@ The files that a script wrote, stored by content next to the checkpoints, and th
     outputs/ATTEMPT/list-BLAKE3.json    the files of one moment: the path of each, and its pieces in order
     outputs/ATTEMPT/BLAKE3              a piece, of at most 16 MiB, under the digest of its bytes
 
-Stored files count only once the ledger's `OutputsStored` names their list and its digest. A list may name pieces that
+Stored files count only when the ledger's `OutputsStored` names their list and its digest. A list may name pieces that
 an earlier attempt has sent. Each attempt writes below its own number, so a replaced agent that still sends or deletes
-pieces cannot touch those of another attempt.
+pieces cannot change the pieces of another attempt.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FORMAT = 1
 PIECE_MAX_BYTES = 16 << 20
 FILES_MAX = 10_000
 STATE_FILES_MAX = 100_000
-"""Maximum files of a command's state. If there are more, nothing is stored: no file of a state may be left out."""
+"""Maximum files of a command's state. With more, nothing is stored, because no file of a state may be left out."""
 LINKS_IN_A_PATH_MAX = 40
-"""Maximum links in a path, the same as in Linux: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
+"""Maximum links in a path, as in Linux: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
-"""Permissions, as chmod(2) takes them."""
+"""Permissions as in chmod(2)."""
 
 
 Content = tuple[str, int]
@@ -42,7 +42,7 @@ Content = tuple[str, int]
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Some bytes of a file. `of` is the attempt that has sent them."""
+    """Some bytes of a file, which attempt `of` has sent."""
 
     of: Count
     blake3: str
@@ -59,8 +59,8 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    A stored file. `path` is relative to the work folder, and `attempt` is the newest attempt that has seen the file
-    there. `mode` are the permissions of a file of a command's state.
+    A stored file. `path` is relative to the work folder. `attempt` is the newest attempt in whose work folder the file
+    was seen. `mode` are the permissions of a file of a command's state.
     """
 
     path: str
@@ -79,8 +79,8 @@ class Folder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
-    A link at `path` to `target`, which is relative to the link's own folder and lies in the work folder. `absolute`:
-    the link's text begins with the path of the work folder, wherever that is.
+    A link at `path` to `target`, which is relative to the link's own folder and inside the work folder. `absolute`: the
+    text of the link begins with the path of the work folder, which may differ between instances.
     """
 
     path: str
@@ -96,8 +96,8 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    A list of stored files. `left_out` has some of the files that were not stored, each with the reason. `removed` are
-    paths of the uploaded work folder that the script has removed. `folders` and `links` belong to a checkpoint, or to a
+    A list of stored files. `left_out` has some of the files that were not stored, with the reasons. `removed` are paths
+    of the uploaded work folder that the script has removed. `folders` and `links` belong to a checkpoint, or to a
     command's state.
     """
 
@@ -109,12 +109,12 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     format: int = FORMAT
 
     def keys(self) -> Mapping[str, int]:
-        """Return the keys of the pieces that the list needs, with their sizes."""
+        """Return the keys of the list's pieces, with their sizes."""
         return {piece.key: piece.size_bytes for file in self.files for piece in file.pieces}
 
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
-        """The files, and a copy of the target for each link to a file: a user who fetches files wants no links."""
+        """The files, and a copy of the target for each link to a file, because users who fetch want no links."""
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}
         copies = {path: files[place] for path in links if (place := _end_of(path, links)) in files}
@@ -122,8 +122,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def flaw(self) -> str | None:
         """
-        Return the reason why nothing may be fetched from this list; None if the list is well formed. Training code
-        could write a malicious list.
+        Return the reason why nothing may be fetched from this list; None if it is well formed. Training code could
+        write a malicious list.
         """
         if self.format != FORMAT:
             return f"its list has format {self.format}; this spotrun reads {FORMAT}"
@@ -146,7 +146,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _end_of(path: str, links: Mapping[str, str]) -> str:
-    """Return the path that results when each link in `path` is followed; "" if the links form a loop."""
+    """Return the path after all links in `path` are followed; "" if the links form a loop."""
     for _ in range(LINKS_IN_A_PATH_MAX):
         parts = path.split("/")
         heads = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
@@ -161,27 +161,24 @@ def list_key(attempt: int, digest: str) -> str:
 
 
 class Outcome(StrEnum):
-    """The result for a file that was to be fetched."""
+    """The result of fetching one file."""
 
     FETCHED = "fetched"
     SAME = "same"
-    """The same file was there already."""
+    """The same file already existed."""
     CHANGED_HERE = "changed_here"
-    """Another file is in its place, which differs from what fetch last wrote there. That file was kept."""
+    """Another file at its path differs from what fetch last wrote there. That file was kept."""
     LEFT = "left"
     """A tool may obey a file with this name. Scripts do write such files, so fetch leaves them in the store."""
     REFUSED = "refused"
-    """
-    No agent stores a script's file under such a name, for example `.git`; or the folder here belongs to a tool, such as
-    git.
-    """
+    """No agent stores a file under such a name, for example `.git`; or the folder here belongs to a tool."""
     FAILED = "failed"
 
 
 class Fetched(NamedTuple):
     """
-    A file with its result. `problem` is the reason why a file could not be fetched, was left or refused. `damaged`: the
-    store is to blame. `kept_as` is the new name of a longer file that was in its place.
+    A file with its result. `problem` is the reason why it was not fetched. `damaged`: the store is the cause. `kept_as`
+    is the new name of a longer file that was at its path.
     """
 
     file: OutputFile

@@ -1,4 +1,4 @@
-"""Recognizes folders of git, Python and conda by their content, whatever they are called."""
+"""Recognizes folders of git, Python and conda by their content, under any name."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import os
 import stat
 
 _MARKS = {"HEAD": "git", "pyvenv.cfg": "Python", "conda-meta/history": "conda"}
-"""
-Files that only git repositories and environments contain. A folder with `HEAD` may become a git folder with one more
-file.
-"""
+"""Files that only git repositories and environments contain. With one more file, a folder with `HEAD` may be git's."""
 
 
 def tool_of(folder: int | str) -> str:
-    """Return the tool that runs or obeys the files in a folder, or would with one more file; "" if no tool does."""
+    """Return the tool that obeys the files in a folder, or would with one more file; "" if none does."""
     return next((tool for mark, tool in _MARKS.items() if _has_file(folder, mark)), "")
 
 
@@ -26,9 +23,7 @@ def is_git_folder(folder: str) -> bool:
 
 
 def _has_file(folder: int | str, name: str) -> bool:
-    """
-    Return True for a file or a link, even a broken link. A folder does not count: `head` may be a part of a model.
-    """
+    """Return True for a file, or a link even if broken. A folder does not count: `head` may be a part of a model."""
     try:
         if isinstance(folder, str):
             facts = os.stat(os.path.join(folder, name), follow_symlinks=False)

@@ -1,9 +1,9 @@
 """
-Chooses the files of the user's work folder that are uploaded with a run.
+Chooses the files of the user's work folder that are uploaded with a run ("travel").
 
-Every reader of the run's folder in the store can read these files, and so can each instance. So files that look like
-secrets stay behind, and so do files that match the user's `.gitignore` files. The file `.spotrunignore` at the top of
-the work folder overrides both, in the same syntax: `data/` leaves that folder out, `!.env` includes that file.
+All readers of the run's folder in the store can read these files, and all instances too. So files that look like
+secrets stay behind, as do files that match the user's `.gitignore` files. The file `.spotrunignore` at the top of the
+work folder, with the same syntax, overrides both: `data/` leaves that folder out, `!.env` includes that file.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ SECRETS = GitIgnoreSpec.from_lines(
 """Files and folders in which programs keep keys, passwords and tokens."""
 KEY_FILE_MAX_BYTES = 1 << 16
 KEY_MARK = b"-----BEGIN PRIVATE KEY-----"
-"""Text in the JSON key file of a Google Cloud service account, whatever the file is called."""
+"""Text in the JSON key file of a Google Cloud service account."""
 _KEY_BEGINS = re.compile(rb"\s*-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----")
-"""The beginning of a private key's file in PEM (RFC 7468), OpenSSH or PGP format, whatever the file is called."""
+"""The beginning of a private key's file in PEM (RFC 7468), OpenSSH or PGP format."""
 _BEGINNING_BYTES = 128
 
 
-class Travelling(NamedTuple):
+class UploadSelection(NamedTuple):
     """
-    The files of a work folder. `files` travel with the run. The others are listed by their paths in the folder; the
-    path of a folder ends with a slash. `secrets` look like secrets, `ignored` match a rule.
+    The files of a work folder. `files` travel with the run. The others are listed by their paths in the folder, with a
+    slash after a folder: `secrets` look like secrets, `ignored` match a rule.
     """
 
     files: list[Path]
@@ -53,29 +53,30 @@ class Travelling(NamedTuple):
     ignored: list[str]
 
 
-def travelling(folder: Path, runs: str = "") -> Travelling:
+def travelling(folder: Path, runs: str = "") -> UploadSelection:
     """
-    Return which files travel with a run. Links and special files do not travel, and are not listed. Neither does the
-    store of runs at the address `runs`, if that is inside the folder: it contains keys, and changes all the time.
+    Return which files travel with a run. Links and special files do not travel, and are not listed. If the store of
+    runs, with the address `runs`, is inside the folder, it does not travel either: it contains keys, and changes all
+    the time.
 
     Raises:
         SpecInvalid: a file of rules cannot be read.
     """
     own = _rules(folder / OWN_RULES)
     above = [(parent, rules) for parent in _up_to_repository(folder) if (rules := _rules(parent / GIT_RULES))]
-    found = Travelling([], [], [])
+    found = UploadSelection([], [], [])
     _look(folder, folder, own, above, found, Path(runs.removeprefix("file://")))
     return found
 
 
-def require_script(found: Travelling, script: str) -> None:
+def require_script(found: UploadSelection, script: str) -> None:
     """
     Require that the job's script travels with the run. `script` is its path in the folder.
 
     Raises:
         SpecInvalid: the script is left out.
     """
-    reasons = {"it looks like a secret": found.secrets, f"{GIT_RULES} or {OWN_RULES} says so": found.ignored}
+    reasons = {"it looks like a secret": found.secrets, f"{GIT_RULES} or {OWN_RULES} excludes it": found.ignored}
     for why, names in reasons.items():
         if any(script == name or (name.endswith("/") and script.startswith(name)) for name in names):
             raise SpecInvalid(
@@ -85,11 +86,8 @@ def require_script(found: Travelling, script: str) -> None:
             )
 
 
-def told(found: Travelling, named: int = NAMED_MAX) -> str | None:
-    """
-    Return a note for the user about the files that stay behind, with up to `named` names of each kind; None if no file
-    stays behind.
-    """
+def told(found: UploadSelection, named: int = NAMED_MAX) -> str | None:
+    """Return a note about the files that stay behind, with up to `named` names of each kind; None if all travel."""
     if not found.secrets and not found.ignored:
         return None
     said = []
@@ -106,7 +104,7 @@ def _few(names: Sequence[str], named: int) -> str:
 
 
 def _up_to_repository(folder: Path) -> list[Path]:
-    """Return the folders above a work folder whose `.gitignore` rules git applies to it too, the topmost first."""
+    """Return the folders above a work folder whose `.gitignore` files also apply to it in git, the topmost first."""
     if (folder / ".git").exists():
         return []
     above: list[Path] = []
@@ -122,7 +120,7 @@ def _look(
     folder: Path,
     own: GitIgnoreSpec | None,
     above: Sequence[tuple[Path, GitIgnoreSpec]],
-    found: Travelling,
+    found: UploadSelection,
     runs: Path,
 ) -> None:
     rules = _rules(folder / GIT_RULES)
@@ -143,10 +141,7 @@ def _look(
 
 
 def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
-    """
-    Return the field of `Travelling` that a path belongs to; None if the path travels. Rules in the deepest folder are
-    checked first.
-    """
+    """Return the field of `UploadSelection` for a path; None if it travels. The deepest folder's rules come first."""
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None
     if SECRETS.check_file(name.lower()).include or (path.is_file() and _holds_key(path)):
@@ -161,7 +156,7 @@ def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple
 
 
 def _may_take_along(own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> bool:
-    """Return True if some rule may take along a file inside a folder that another rule leaves out."""
+    """Return True if a rule may include a file inside a folder that another rule leaves out."""
     return any(
         pattern.include is False for rules in (own, *(each for _, each in git)) if rules for pattern in rules.patterns
     )
@@ -185,7 +180,7 @@ def _rules(path: Path) -> GitIgnoreSpec | None:
             raise ValueError(f"it is larger than {RULES_MAX_BYTES} bytes")
         return GitIgnoreSpec.from_lines(list(_lines(path)))
     except (OSError, ValueError) as problem:
-        raise SpecInvalid(f"{path} cannot be read: {problem}", hint="mend it, or remove it") from None
+        raise SpecInvalid(f"{path} cannot be read: {problem}", hint="correct it, or remove it") from None
 
 
 def _lines(path: Path) -> Iterator[str]:

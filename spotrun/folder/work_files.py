@@ -1,7 +1,7 @@
 """
-Surveys the work folder: which files are there at one moment, and why some of them cannot be stored.
+Surveys the work folder: which files exist at one moment, and why some of them cannot be stored.
 
-The files of a script are the files that have appeared or changed since the script began. For the files of a command's
+The files of a script are the files that were made or changed after the script began. For the files of a command's
 state, see state_files.py.
 """
 
@@ -21,12 +21,9 @@ from spotrun.folder.paths import is_nameable, is_text, leads_inside
 MARK = ".spotrun"
 """Name of a file in a logger's folder that contains the uid of the run that began the folder."""
 NEVER = paths.NEVER | {".cache", ".ipynb_checkpoints", MARK}
-"""
-Names that are never stored: caches, environments and version control, which are large and of no use to a user; and
-spotrun's own marks.
-"""
+"""Names that are never stored: caches, environments and version control (large and useless), and spotrun's marks."""
 PATHS_MAX = 1 << 14
-"""Maximum paths whose judgement is cached. The cache helps because the folder is scanned again and again."""
+"""Maximum paths whose judgement is cached, because the folder is scanned repeatedly."""
 OUTSIDE = "it is a link that leads out of the work folder"
 NOWHERE = "it is a link that leads to nothing, or to itself"
 TO_FOLDER = "it is a link to a folder, and what is in a folder is stored at its own place only"
@@ -62,23 +59,19 @@ class FileVersion(NamedTuple):
 
 
 class LinkTo(NamedTuple):
-    """
-    The target of a link. `target` is relative to the link's own folder. `absolute`: the text of the link begins with
-    the work folder's path.
-    """
+    """The target of a link, relative to its folder. `absolute`: the text begins with the work folder's path."""
 
     target: str
     absolute: bool = False
 
     def text(self, root: str, path: str) -> str:
-        """Return the text of the link at `path` in the work folder `root`."""
         whole = os.path.join(root, os.path.dirname(path), self.target)
         return os.path.normpath(whole) if self.absolute else self.target
 
 
 class Survey(NamedTuple):
     """
-    One survey, by path: the files, the links that can be kept as links, the folders (also empty ones) with their
+    One survey, by path: the files, the links that can be kept as links, the folders (empty ones too) with their
     permissions, and the reason why anything else cannot be stored.
     """
 
@@ -90,11 +83,11 @@ class Survey(NamedTuple):
     """Files that existed before the script began, and no longer exist."""
 
     def at(self, path: str) -> FileVersion | LinkTo | None:
-        """Return the file or the link at `path`; None if neither is there."""
+        """Return the file or link at `path`; None if there is neither."""
         return self.files.get(path) or self.links.get(path)
 
     def first_change(self, other: Survey) -> str | None:
-        """Return a path whose file, link or folder differs from that in `other`; None if nothing differs."""
+        """Return a path whose file, link or folder is not the same in `other`; None if all are the same."""
         pairs: tuple[tuple[Mapping[str, object], Mapping[str, object]], ...] = (
             (self.files, other.files),
             (self.links, other.links),
@@ -108,8 +101,8 @@ class Survey(NamedTuple):
 
 def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[tuple[str, Facts]]:
     """
-    Yield all paths below a folder of `root`, a folder before its content. Links are not followed. A name in `never` is
-    left out, with everything below it.
+    Yield all paths below a folder of `root`, each folder before its content. Links are not followed. Names in `never`
+    are left out, with everything below them.
     """
     try:
         with os.scandir(os.path.join(root, folder)) as found:
@@ -133,7 +126,7 @@ def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[t
 
 
 def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
-    """Return the survey of these paths. After everything else, `link_at` judges each link; None leaves the link out."""
+    """Return the survey of these paths. `link_at` judges each link, after everything else; None leaves it out."""
     survey = Survey({}, {}, {}, {})
     for path, facts in found:
         if not _is_nameable(path):
@@ -153,10 +146,7 @@ def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey]
 
 
 def remember(work: Path, path: Path) -> None:
-    """
-    Record at `path` which files exist before the script begins, once in the life of an instance. The name of a folder
-    ends with a slash.
-    """
+    """Record at `path` which files exist before the script begins, once per instance. A folder's name ends with /."""
     if path.exists():
         return
     there = tree(str(work), never=NEVER)
@@ -193,9 +183,7 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
 def _new(
     root: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool], missing: set[str]
 ) -> Iterator[tuple[str, Facts]]:
-    """
-    Yield the paths that did not exist `before`, or have another file now. Remove every path that exists from `missing`.
-    """
+    """Yield the paths that did not exist `before`, or have another file now. Remove existing paths from `missing`."""
     for path, facts in tree(root, never=NEVER):
         name = _name(path, facts)
         missing.discard(name)
@@ -232,9 +220,7 @@ def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dic
 
 
 def _kept(root: str, path: str) -> LinkTo | None:
-    """
-    Return the link if it can be kept as a link; None if it could lead elsewhere on another instance, or is not text.
-    """
+    """Return the link if it can stay a link; None if it might lead elsewhere on another instance, or is not text."""
     try:
         text = os.readlink(os.path.join(root, path))
     except OSError:

@@ -1,4 +1,4 @@
-"""Stores the user's work folder as one object, named by its content: equal folders become one object."""
+"""Stores the user's work folder as one object with the digest of its content in its name, so equal folders share it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def key_of(sha256: str) -> str:
 
 def pack(folder: Path, runs: str = "") -> bytes:
     """
-    Return the folder's plain files as a tar.gz that depends on their names, modes and contents alone.
+    Return the folder's plain files as a tar.gz that depends only on their names, modes and contents.
 
-    travelling.py decides which files do not travel. Files of a store of runs at `runs` never do.
+    travelling.py decides which files do not travel. The files of a store of runs at `runs` never do.
 
     Raises:
         SpecInvalid: the files are too large to be sent to every instance, or a file of rules cannot be read.
@@ -52,7 +52,7 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def digest_of(folder: Path, runs: str) -> str:
-    """Return the sha256 under which `upload` would store a folder."""
+    """Return the sha256 that `upload` returns for a folder."""
     return hashlib.sha256(pack(folder, runs)).hexdigest()
 
 
@@ -81,10 +81,7 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """
-    Extract one plain file, only below `folder`. This is done by hand because Debian's Python 3.11.2 lacks extraction
-    filters.
-    """
+    """Extract one plain file, only below `folder`, by hand: Debian's Python 3.11.2 has no extraction filters."""
     source = archive.extractfile(member) if member.isfile() else None
     path = PurePosixPath(member.name)
     if source is None or path.is_absolute() or ".." in path.parts:

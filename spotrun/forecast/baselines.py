@@ -76,6 +76,4 @@ COMPARED: dict[str, Strategy] = STRATEGIES | {
     "uniform_progress": SafetyNet(UniformProgress()),
     "uniform_progress_no_hysteresis": SafetyNet(UniformProgress(ahead=0.0)),
 }
-"""
-All strategies that a study may compare and a simulated world may use. The strategies that a job may name come first.
-"""
+"""All strategies that a study may compare and a simulated world may use, first those that a job may name."""

@@ -26,17 +26,11 @@ TOGETHER = 0.28
 STRETCH_MAX_S = 96 * 3600.0
 """Maximum seconds of a stretch. A limit is needed because the tails are heavy; the record itself was 60 h long."""
 WARM_UP_S = 2 * 86_400.0
-"""
-Seconds for which the market exists before the job starts, so that the job's start is not a special moment of the
-market.
-"""
+"""Seconds of market before the job starts, so that the job's start is not a special moment of the market."""
 
 
 def generate(regions: Sequence[str], ticks: int, tick_s: float, seed: int) -> np.ndarray:
-    """
-    Return whether each zone has spot at each tick, as an array of shape (tick, zone). `regions` has the region of each
-    zone.
-    """
+    """Return whether each zone has spot at each tick, with the shape (tick, zone). `regions` has one entry per zone."""
     rng = np.random.default_rng(seed)
     start = int(WARM_UP_S // tick_s)
     up = np.zeros((start + ticks, len(regions)), dtype=bool)

@@ -2,8 +2,8 @@
 Forecasts a job with a choice of kinds: simulates lifetimes in which the real policy decides, with all kinds and with
 each kind alone.
 
-In each lifetime every kind has its own true speed. It is drawn around the estimate, which is the published figure and
-may be wrong by up to a factor of three either way (`spotrun.policy.throughput`). The run has to measure it.
+In each lifetime every kind has a true speed, drawn around its published speed. The published speed may be wrong by up
+to a factor of three either way (`spotrun.policy.throughput`), so the simulated run has to measure the true one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,18 @@ import msgspec
 import numpy as np
 
 from spotrun.forecast.lifetimes import Source, SpotPools, draw, standby_of
-from spotrun.forecast.lived import LifeOutcome, LivedRun, Truth
-from spotrun.forecast.lives_ahead import SPAN, TICKS, WORKERS, Forecast, Inputs, Question, seed_of, span_s, summary
+from spotrun.forecast.lived import LifeOutcome, SimulatedRun, Truth
+from spotrun.forecast.lives_ahead import (
+    SPAN,
+    TICKS,
+    WORKERS,
+    Forecast,
+    ForecastRequest,
+    Inputs,
+    seed_of,
+    span_s,
+    summary,
+)
 from spotrun.market.wishes import is_of, kind_among
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
@@ -38,11 +48,8 @@ CHUNK = 5
 ALL = "all types"
 
 
-class Way(msgspec.Struct, frozen=True):
-    """
-    A row of the forecast: the job with a set of offerings. A lifetime that trains for longer than `given_up_s` is given
-    up.
-    """
+class ForecastRow(msgspec.Struct, frozen=True):
+    """A row of the forecast: the job with a set of offerings. A lifetime is given up after `given_up_s` seconds."""
 
     strategy: str
     market: str
@@ -53,11 +60,11 @@ class Way(msgspec.Struct, frozen=True):
 
 class Choice(msgspec.Struct, frozen=True):
     """
-    The common input for the lifetimes of all rows. `times` is the estimated speed of each kind, relative to the first
-    kind.
+    The common input for the lifetimes of all rows. `times` has the estimated speed of each kind, relative to the first
+    kind; `types` has the kind of each instance type.
     """
 
-    ways: tuple[Way, ...]
+    ways: tuple[ForecastRow, ...]
     asked: Inputs
     created: RunCreated
     times: dict[str, float]
@@ -81,9 +88,7 @@ def forecast_of_kinds(
     source: Source,
     progressed: Callable[[int, int], None],
 ) -> tuple[list[Forecast], tuple[Share, ...]]:
-    """
-    Return a row for each way, and the kinds that will probably do the work. All ways meet the same markets and speeds.
-    """
+    """Return a row for each way, on the same markets and speeds; and the kinds that will probably do the work."""
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     lives = range(min(lifetimes, LIFETIMES_MAX))
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -96,7 +101,7 @@ def forecast_of_kinds(
             lived += more
     rows = [
         summary(
-            Question(way.strategy, SpotPools(way.market, (), (), ())),
+            ForecastRequest(way.strategy, SpotPools(way.market, (), (), ())),
             [each.outcome for each in lived],
             choice.asked.job,
             budget_usd,
@@ -125,7 +130,7 @@ def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source
                 given_up_s=way.given_up_s,
             )
             look_s = min(LOOK_MAX_S, job.tick_s)
-            life = LivedRun(way.spec, choice.created, way.offerings, pools.pools, drawn, job.tick_s, truth, look_s)
+            life = SimulatedRun(way.spec, choice.created, way.offerings, pools.pools, drawn, job.tick_s, truth, look_s)
             rows.append(life.live())
     return found
 
@@ -138,7 +143,7 @@ def _pools(offerings: Sequence[Offering]) -> SpotPools:
 
 def _work_s(choice: Choice, seed: int) -> dict[str, float]:
     """
-    Return the seconds of the whole work on each instance type in one lifetime. On the first kind this is the job's own
+    Return the seconds of the whole work on each instance type in one lifetime. On the first kind, this is the job's
     estimate, varied within its doubt.
     """
     rng = np.random.default_rng((seed, 4))
@@ -170,22 +175,22 @@ def choice_of(
     strategy: str,
     checkpoint_bytes: int,
 ) -> Choice:
-    """
-    Return the input for a forecast with these rows: the whole choice, each kind alone with the same strategy, and
-    on-demand alone.
-    """
+    """Return the input for these rows: the whole choice, each kind alone with the same strategy, on-demand alone."""
     kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]
     times = _believed(spec, offerings, created)
     slower = PUBLISHED_DOUBT**2
     longest = {kind: SPAN * slower * asked.job.work_s / times[kind] + span_s(asked.job) for kind in kinds}
     of = {kind: tuple(each for each in offerings if kind_among(each, kinds) == kind) for kind in kinds}
-    ways = [Way(strategy, ALL, spec, tuple(offerings), max(longest.values()))]
-    ways += [Way(strategy, f"{kind} alone", _alone(spec, kind, times[kind]), of[kind], longest[kind]) for kind in kinds]
+    ways = [ForecastRow(strategy, ALL, spec, tuple(offerings), max(longest.values()))]
+    ways += [
+        ForecastRow(strategy, f"{kind} alone", _alone(spec, kind, times[kind]), of[kind], longest[kind])
+        for kind in kinds
+    ]
     if spec.resources.spot_policy == "auto" and strategy != "on_demand_only":
         resources = spec.resources.model_copy(update={"spot_policy": "on-demand"})
         dear = tuple(each for each in offerings if each.capacity_type is CapacityType.ON_DEMAND)
         only = spec.model_copy(update={"resources": resources})
-        ways += [Way("on_demand_only", ALL, only, dear, max(longest.values()))] if dear else []
+        ways += [ForecastRow("on_demand_only", ALL, only, dear, max(longest.values()))] if dear else []
     types = {each.instance_type: str(kind_among(each, kinds)) for each in offerings}
     named = {str(kind): times[kind] for kind in kinds}
     return Choice(tuple(ways), asked, created, named, types, checkpoint_bytes)
@@ -198,7 +203,7 @@ def _believed(spec: RunSpec, offerings: Sequence[Offering], created: RunCreated)
 
 
 def _alone(spec: RunSpec, kind: Kind, times: float) -> RunSpec:
-    """Return the same job with only this kind. Its expected work is the estimate for this kind."""
+    """Return the job with only this kind, and with the expected work on this kind."""
     named = AnyOf((kind,)) if isinstance(kind, NamedType) else kind
     resources = spec.resources.model_copy(update={"accelerators": named})
     expected = spec.policy.expected_work

@@ -1,7 +1,4 @@
-"""
-Draws the markets of simulated lifetimes. Each lifetime has its own market: generated, recorded, or from the local
-cloud.
-"""
+"""Draws a market for each simulated lifetime: generated, recorded, or from the local cloud."""
 
 from __future__ import annotations
 
@@ -33,8 +30,8 @@ class SpotPools(msgspec.Struct, frozen=True):
     """
     A choice of spot pools: their names, regions and prices (USD per hour), in the order in which they are requested.
 
-    `sending` has, for each pool, an hourly cost on top of the price; it may be empty. `tolls` has the cost of a start,
-    by pool and for on-demand, if a start costs money besides its time.
+    `sending` is the cost of traffic in each pool, in USD per hour on top of the price; it may be empty. `tolls` is the
+    cost of traffic of one start in USD, by pool and for on-demand; places without such a cost are left out.
     """
 
     name: str
@@ -46,10 +43,7 @@ class SpotPools(msgspec.Struct, frozen=True):
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """
-    The drawn market: availability per tick and pool; and prices, per tick and pool if they move, else one price per
-    pool.
-    """
+    """The drawn market: availability of shape (tick, pool), and prices of shape (tick, pool), or (pool) if constant."""
 
     up: np.ndarray
     usd: np.ndarray
@@ -72,7 +66,7 @@ class Generated(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        return "as in a generator fitted to nine V100 zones of 2023, at the prices of now"
+        return "as in a generator fitted to nine V100 zones of 2023, at current prices"
 
     def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
         return Drawn(generate(market.regions, ticks, tick_s, seed), np.array(market.prices))
@@ -119,11 +113,11 @@ class Replayed(msgspec.Struct, frozen=True):
 
 class Recorded(msgspec.Struct, frozen=True):
     """
-    Recorded windows, each from a random moment on, one after another. Each pool uses a recorded zone, and all use the
-    same moments.
+    Recorded windows in random order, each replayed from a random moment to its end. Each pool replays one recorded
+    zone, and all pools replay the same moments.
 
-    If there are more pools than zones, the further pools use a zone at other moments. The price of a pool moves around
-    its current price as the zone's price moved around its mean.
+    If there are more pools than zones, the further pools replay a zone again, at other moments. The price of a pool
+    moves around its current price as the zone's price moved around its mean.
     """
 
     name: str
@@ -131,7 +125,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        return f"as recorded in {self.name}, and prices move from those of now as they did there"
+        return f"as recorded in {self.name}, and prices move around the current ones as in the record"
 
     def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
         zones = len(self.windows.zones)
@@ -157,7 +151,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Local(msgspec.Struct, frozen=True):
-    """The generated market of the local cloud, with other seeds than the run's own. Its prices move."""
+    """The generated market of the local cloud, with other seeds than in the run. Its prices move."""
 
     config: MarketConfig
 
@@ -187,10 +181,7 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 
 def standby_of(standby: Standby, seed: int) -> Standby:
-    """
-    Return `standby` with the notices of one lifetime. The share of losses with a notice is the same as on the local
-    cloud.
-    """
+    """Return `standby` with the notices of one lifetime, for the same share of losses as on the local cloud."""
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
     return msgspec.structs.replace(standby, warned=tuple(warned.tolist()))
@@ -198,9 +189,9 @@ def standby_of(standby: Standby, seed: int) -> Standby:
 
 class Lifetime(Sequence[Mapping[str, float]]):
     """
-    A market in the form that the simulator needs: each tick returns the same object until something changes.
+    A market in the form that the simulator needs: ticks return the same object until something changes.
 
-    A tick's object is made on first use, because most of the last ticks are never used.
+    An object is made on first use, because most of the last ticks are never used.
     """
 
     def __init__(self, market: SpotPools, drawn: Drawn) -> None:

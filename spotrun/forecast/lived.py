@@ -1,9 +1,9 @@
 """
 Simulates one lifetime of a run. The policy of real runs (`spotrun.policy.decide`) decides tick by tick.
 
-A choice of kinds is decided by measurements during the run, so the policy needs a ledger: each lifetime has a real one,
-in memory. This module plays the cloud and the agents: an instance is ready a changeover after its request, trains at
-the true speed of its kind, makes checkpoints at intervals, gets its notice, and is lost.
+The policy chooses between kinds by measurements during the run, so it needs a ledger: each lifetime has a real ledger
+in memory. This module simulates the cloud and the agents: an instance is ready a changeover after its request, trains
+at the true speed of its kind, makes checkpoints at intervals, gets a notice, and is lost.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ LOOKS_MAX = 30
 LAST_WORDS_S = 20.0
 """Seconds before a loss at which an instance with a notice makes its last checkpoint."""
 RESTORE_SHARE = 0.1
-"""The part of a changeover that passes between the takeover and the first new step, as a share."""
+"""Share of a changeover between the takeover and the first new step."""
 IDLE_LOOK_S = 60.0
 """Maximum seconds between two policy rounds while nothing trains."""
 OFTEN, SELDOM_S = 4, 900.0
 """
-The first `OFTEN` checkpoints of an attempt are written when they are made, because they measure its pace. Later ones
-are written at least `SELDOM_S` seconds apart.
+The first `OFTEN` checkpoints of an attempt come at the job's interval, because the policy measures the pace by them.
+Later ones are at least `SELDOM_S` seconds apart, which makes the simulation faster.
 """
 ROUNDING_S = 1e-6
 
 
 class Truth(msgspec.Struct, frozen=True):
     """
-    Facts that are hidden from the run: the seconds of the whole work on each instance type, the seconds of a
-    changeover, and the effects of losses. No lifetime trains for longer than `given_up_s`.
+    The true figures of a lifetime, which the policy does not see: the seconds of the whole work on each instance type,
+    of a changeover and of a checkpoint interval, and the notices of losses. The lifetime is given up at `given_up_s`.
     """
 
     work_s: Mapping[str, float]
@@ -103,10 +103,10 @@ class _Trainer(msgspec.Struct):
         return self.starts_s + (step - self.first) * self.step_s
 
 
-class LivedRun:
+class SimulatedRun:
     """
-    A simulated run of `spec` on these offerings. The market in `drawn` has one column for each spot pool in `pools`;
-    after its end the market starts again. The policy decides at least every `look_s` seconds.
+    A simulated run of `spec` on these offerings. The market in `drawn` has one column for each spot pool in `pools`,
+    and starts again after its end. The policy decides at least every `look_s` seconds.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class LivedRun:
         return True
 
     def _losses_by(self, at_s: float) -> int:
-        """Return a number that identifies this loss, and is the same for all runs that meet it."""
+        """Return a number for this loss that is the same in all simulated runs."""
         return round(at_s / self._tick_s)
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class LivedRun:
         return min((moment for moment in moments if moment > self._now_s), default=self._now_s + self._look_s)
 
     def _happens(self) -> bool:
-        """Apply all events that are due by now. Return whether one of them needs a decision of the policy at once."""
+        """Apply all events that are due. Return whether one of them needs an immediate decision of the policy."""
         changed = [self._pass(machine) for machine in list(self._machines.values()) if machine.ended_s == inf]
         trains = self._train()
         return self._hand_over() or trains or any(changed)
@@ -320,8 +320,8 @@ class LivedRun:
 
     def _stops_s(self, trainer: _Trainer) -> float:
         """
-        Return when the trainer hands over: just before the machine is taken if there is a notice, at once if the
-        attempt has to leave, else never.
+        Return when the trainer hands over: `LAST_WORDS_S` before the loss if there is a notice; now if the attempt has
+        to leave; else never.
         """
         attempt = self._state.attempts[trainer.attempt]
         if attempt.notice is not None:

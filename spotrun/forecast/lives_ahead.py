@@ -1,7 +1,7 @@
 """
-Forecasts the result of a job from many simulated lifetimes, decided by the strategies that real runs use.
+Forecasts the result of a job from many simulated lifetimes, with the strategies that real runs use.
 
-A *lifetime* is one run of the job in its own market.
+A *lifetime* is one simulated run of the job, in a market of its own.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import Job
 
 HORIZON = 2.0
-"""A lifetime is given up after this multiple of its span."""
+"""Multiple of `span_s` after which a lifetime is given up."""
 SPAN = 4.0
-"""The span of a job without a deadline, as a multiple of its work."""
+"""The `span_s` of a job without a deadline, as a multiple of its work and one changeover."""
 MOSTLY = 1.5
-"""Most lifetimes end within this multiple of their work. A seed draws the same market for any length."""
+"""
+Multiple of work and one changeover within which most lifetimes end. A seed draws the same market for any length, so a
+longer one is drawn only if it is needed.
+"""
 TICKS = 120
-"""Number of decisions in the planned time. A loss falls on a decision, so more of them add little information."""
+"""Number of decisions in the planned time. Losses fall on decisions, so more decisions add little information."""
 TICK_MAX_S = 600.0
 GENERATED = Generated()
 CHUNK = 25
@@ -41,24 +44,24 @@ def tick_for(time_s: float) -> float:
 
 
 def span_s(job: Job) -> float:
-    """Return the seconds until the deadline, or a substitute if there is no deadline."""
+    """Return the seconds until the deadline; without a deadline, `SPAN` times the work and one changeover."""
     return job.deadline_s if isfinite(job.deadline_s) else SPAN * (job.work_s + job.changeover_s)
 
 
-class Question(msgspec.Struct, frozen=True):
-    """A row of a forecast. `rule` decides; if it is None, the named strategy decides."""
+class ForecastRequest(msgspec.Struct, frozen=True):
+    """A row of a forecast. `rule` decides, or the named strategy if `rule` is None."""
 
     strategy: str
     market: SpotPools
     rule: Patient | None = None
 
 
-class Doubt(msgspec.Struct, frozen=True):
+class JobUncertainty(msgspec.Struct, frozen=True):
     """
-    The uncertainty of the job itself; each lifetime draws its own values.
+    The uncertainty of the job's figures; each lifetime draws its own values.
 
     The work is wrong by up to the share `work_share` either way. A changeover takes one of `changeovers_s`, or the
-    job's own figure if that is empty, multiplied or divided by up to `changeover_factor`.
+    job's figure if there are none, multiplied or divided by up to `changeover_factor`.
     """
 
     work_share: float = 0.0
@@ -73,10 +76,7 @@ class Doubt(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(job, work_s=job.work_s * share, changeover_s=changeover_s * factor)
 
     def believed(self, job: Job) -> Job:
-        """
-        Return the job that its strategy calculates with. As in real runs, its changeovers are assumed to be a little
-        longer than they are.
-        """
+        """Return the job that its strategy calculates with: as in real runs, with somewhat longer changeovers."""
         return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 
 
@@ -109,13 +109,13 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its questions, the job as it is known before it runs, and the conditions of its lifetimes.
-    Each lifetime draws its own notices, which replace the notices in `standby`.
+    The notices in `standby` are replaced in each lifetime.
     """
 
-    questions: tuple[Question, ...]
+    questions: tuple[ForecastRequest, ...]
     job: Job
     rework_s: float
-    doubt: Doubt = Doubt()
+    doubt: JobUncertainty = JobUncertainty()
     standby: Standby = STANDBY
 
 
@@ -188,8 +188,7 @@ def horizons(job: Job) -> tuple[int, int]:
     return ceil(min(whole_s, mostly_s) / job.tick_s), ceil(whole_s / job.tick_s)
 
 
-def summary(question: Question, outcomes: Sequence[Outcome], job: Job, budget_usd: float | None) -> Forecast:
-    """Summarise the outcomes of one question."""
+def summary(question: ForecastRequest, outcomes: Sequence[Outcome], job: Job, budget_usd: float | None) -> Forecast:
     costs = np.array([outcome.cost_usd for outcome in outcomes])
     ends = np.array([inf if outcome.finished_s is None else outcome.finished_s for outcome in outcomes])
     p5, p50, p95 = (float(cost) for cost in np.quantile(costs, [0.05, 0.5, 0.95]))

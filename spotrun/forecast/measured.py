@@ -17,12 +17,13 @@ from spotrun.run.state import RunState
 
 class RunMeasurements(msgspec.Struct, frozen=True):
     """
-    Measurements of earlier runs. `work` is the time of training alone, with its `epochs`, in the newest completed run;
-    None if no run has completed. `changeovers_s` are the seconds of each start of all runs; a start that unpacked its
-    set-up counts as if it had run the set-up. `boots_s` is the part of each start that was not billed yet. `setups_s`
-    are the seconds of set-ups that were packed, `unpacks_s` the seconds of unpacking one. `checkpoint_bytes` is the
-    size of the newest checkpoint, 0 before the first. `work_doubt` is the share by which the work may be wrong.
-    `by_bench`: the changeovers were measured by a bench.
+    Measurements of earlier runs.
+
+    `work` is the productive time of the newest completed run, and `epochs` its number of epochs; None if no run has
+    completed. `changeovers_s` are the seconds of each start of all runs; a start that unpacked its set-up counts as if
+    it had run the set-up. `boots_s` is the unbilled part of each start. `setups_s` are the seconds of set-ups that were
+    packed, `unpacks_s` the seconds of unpacking. `checkpoint_bytes` is the size of the newest checkpoint, 0 before the
+    first. `work_doubt` is the share by which the work may be wrong. `by_bench`: a bench measured the changeovers.
     """
 
     work: timedelta | None = None
@@ -80,20 +81,14 @@ def _size_bytes(event: CheckpointCommitted) -> int:
 
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
-    """
-    Yield the seconds of set-ups with a stored archive: of packing runs if `how` is "run", of unpacking ones if it is
-    "unpacked".
-    """
+    """Yield the seconds of set-ups with a stored archive that ran and were packed ("run"), or that were "unpacked"."""
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:
             yield attempt.setup.seconds
 
 
 def _whole_starts(state: RunState, setup_s: float | None) -> Iterator[float]:
-    """
-    Yield the seconds of starts. A start that unpacked its set-up counts with `setup_s` in place of the unpacking, if
-    that is known.
-    """
+    """Yield the seconds of starts. If `setup_s` is known, it replaces the seconds of unpacking a set-up."""
     for number, seconds in measured_starts(state).items():
         setup = state.attempts[number].setup
         if setup is not None and setup.how == "unpacked" and setup_s is not None:

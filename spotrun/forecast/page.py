@@ -23,7 +23,6 @@ CAUSES = (("restore", "starts", "changeover_s"), ("rework", "done twice", "rewor
 
 
 def forecast_page(plan: Plan, name: str) -> str:
-    """Return the page with the forecast of the job `name`."""
     title = f"{name}: {heading(plan)}"
     body = element(
         "main",
@@ -36,7 +35,7 @@ def forecast_page(plan: Plan, name: str) -> str:
             _table("Times", time_columns(plan), plan, time_cells),
         ),
         element("p", expects(plan) or ""),
-        section("Offerings, in the order of asking", _offerings(plan)),
+        section("Offerings, in the order of requests", _offerings(plan)),
         element("p", plan.assumed, class_="soft"),
     )
     return document(title, body)

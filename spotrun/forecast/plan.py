@@ -1,4 +1,4 @@
-"""Forecasts one specification: defines the questions, the markets, and the assumptions."""
+"""Forecasts one job: defines the questions, the markets and the assumptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from spotrun.clouds.local.market import UNANNOUNCED_SHARE
 from spotrun.errors import SpecInvalid
 from spotrun.forecast.kinds import Share, choice_of, forecast_of_kinds
 from spotrun.forecast.lifetimes import STANDBY, Source, SpotPools
-from spotrun.forecast.lives_ahead import GENERATED, Doubt, Forecast, Inputs, Question, forecast, tick_for
+from spotrun.forecast.lives_ahead import (
+    GENERATED,
+    Forecast,
+    ForecastRequest,
+    Inputs,
+    JobUncertainty,
+    forecast,
+    tick_for,
+)
 from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.ticks import Standby
 from spotrun.intervals import COMMIT_GAP, MEAN_TIME_BETWEEN_INTERRUPTIONS, auto_interval, expected_rework
@@ -37,8 +45,8 @@ ANYWHERE = SpotPools("any", (), (), ())
 
 class Repeats(msgspec.Struct, frozen=True):
     """
-    The mean rework of a command that keeps nothing, if a loss comes every `loss_every_s`. `expected_rework_s` is None
-    if the command hardly ever completes.
+    The mean rework of a command without checkpoints, with a loss every `loss_every_s` on average. `expected_rework_s`
+    is None if the command hardly ever completes.
     """
 
     loss_every_s: float
@@ -67,10 +75,10 @@ class Plan(msgspec.Struct, frozen=True):
         return self.epochs / row.cost_mean_usd if self.epochs and row.cost_mean_usd else None
 
 
-class Sent(msgspec.Struct, frozen=True):
+class CheckpointTraffic(msgspec.Struct, frozen=True):
     """
-    Traffic between an instance and the bucket: a checkpoint of `checkpoint_bytes` at each start, and one per
-    `interval_s`. Of `size` instances that train together, only one sends it.
+    Traffic between the instances and the bucket: a checkpoint of `checkpoint_bytes` at each start, and one every
+    `interval_s`. Each is transferred once, however many (`size`) instances train together.
     """
 
     created: RunCreated | None = None
@@ -91,7 +99,7 @@ class Sent(msgspec.Struct, frozen=True):
         return self.size * float(offering.price_usd_per_hour)
 
 
-NOTHING_SENT = Sent()
+NOTHING_SENT = CheckpointTraffic()
 
 
 def plan(
@@ -110,11 +118,10 @@ def plan(
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> Plan:
     """
-    Forecast `spec` on the `offerings` that suit it, given cheapest first. It must be done within `time_left`, unless
-    that is None.
+    Forecast `spec` on the `offerings` that suit it, given cheapest first. `time_left` is the time until its deadline.
 
-    `measured` has the changeovers of earlier runs, and `source` draws the markets. `considered` is passed on unchanged.
-    `created` has the region of the bucket; without it, no traffic counts as crossing regions.
+    `measured` has the changeovers of earlier runs, and `source` draws the markets. `considered` becomes the plan's
+    `offerings`. `created` has the region of the bucket; without it, no traffic counts as crossing regions.
 
     Raises:
         SpecInvalid: no on-demand offering suits the job, so a deadline cannot be promised.
@@ -139,18 +146,15 @@ def plan(
 
 
 def learns(spec: RunSpec) -> bool:
-    """
-    Return whether a forecast covers all kinds of a choice, as a run would try them. The forecast of a gang covers one
-    kind.
-    """
+    """Return whether the forecast covers all kinds of a choice, as a run would try them; for a gang it does not."""
     return spec.resources.is_choice and spec.num_nodes == 1
 
 
 def _of_kinds(spec: RunSpec, lifetimes: int) -> str:
     return (
         f" The policy of a real run decides each of these {lifetimes} lifetimes. In each, every type has its own "
-        f"speed, up to a factor of {PUBLISHED_DOUBT:g} from the published one either way, and the run finds it out; "
-        f"the work is that on {spec.resources.kinds[0]}."
+        f"speed, up to a factor of {PUBLISHED_DOUBT:g} from the published one either way, and the run measures it; "
+        f"the work is the work on {spec.resources.kinds[0]}."
     )
 
 
@@ -159,8 +163,8 @@ def _of_one_kind(spec: RunSpec, offerings: Sequence[Offering]) -> str:
         return ""
     told, first = offerings[0].accelerators or offerings[0].instance_type, spec.resources.kinds[0]
     return (
-        f" The forecast is of {told} alone, which costs least by published speeds; expected_work is taken for that on "
-        f"{first}. A run measures, and may change."
+        f" The forecast is for {told} alone, which costs least by published speeds; expected_work is taken as the work "
+        f"on {first}. A run measures the speeds, and may change its type."
     )
 
 
@@ -186,18 +190,17 @@ def asked(
     Raises:
         SpecInvalid: no on-demand offering suits the job, so a deadline cannot be promised.
     """
-    sent = Sent(created, measured.checkpoint_bytes, _rework(spec).total_seconds(), spec.num_nodes)
+    sent = CheckpointTraffic(created, measured.checkpoint_bytes, _rework(spec).total_seconds(), spec.num_nodes)
     return Inputs(
         questions=tuple(_questions(spec, affordable_of(spec, offerings), sent)),
         job=job_for(spec, offerings, work, time_left, measured, sent),
         rework_s=_rework(spec).total_seconds() / 2,
-        doubt=Doubt(measured.work_doubt, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
+        doubt=JobUncertainty(measured.work_doubt, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
         standby=_standby(spec, offerings, measured),
     )
 
 
 def affordable_of(spec: RunSpec, offerings: Sequence[Offering]) -> list[Offering]:
-    """Return the offerings within the run's max_price."""
     return [found for found in offerings if affordable(found, spec.resources.max_price)]
 
 
@@ -207,12 +210,12 @@ def job_for(
     work: timedelta,
     time_left: timedelta | None,
     measured: RunMeasurements = NOTHING_MEASURED,
-    sent: Sent = NOTHING_SENT,
+    sent: CheckpointTraffic = NOTHING_SENT,
 ) -> Job:
     """Return the job as its strategies see it, with production's assumptions for everything that was not measured."""
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
-        raise SpecInvalid("no on-demand offering suits resources", hint="a deadline is kept on demand if need be")
+        raise SpecInvalid("no on-demand offering suits resources", hint="a deadline may need on-demand capacity")
     work_s, rework_s = work.total_seconds(), (_rework(spec) + assumptions.COMMIT).total_seconds()
     changeover_s = measured.changeover_s or assumptions.CHANGEOVER.total_seconds()
     return Job(
@@ -227,8 +230,8 @@ def job_for(
 
 def _rework(spec: RunSpec) -> timedelta:
     """
-    Return the maximum training time that one loss without notice undoes. For "every N steps", the automatic interval is
-    assumed, because the time of N steps is unknown before it is measured.
+    Return the maximum training time that one loss without notice undoes. For "every N steps", this assumes the
+    automatic interval, because the time of N steps is unknown before it is measured.
     """
     every = spec.checkpoint.every
     interval = every if isinstance(every, timedelta) else auto_interval(assumptions.STALL)
@@ -247,16 +250,16 @@ def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
     return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
 
 
-def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list[Question]:
+def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTraffic) -> list[ForecastRequest]:
     """
-    Return the questions: the run's own rule in its first zone, in its first region and everywhere, and the two bills to
-    compare it with.
+    Return the questions: the job's strategy in the first zone, in the first region and everywhere; and, to compare it
+    with, on-demand alone and spot alone.
     """
     spot = [found for found in offerings if found.capacity_type is CapacityType.SPOT]
     dear = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     toll_usd = sent.to(min(dear, key=sent.usd_per_hour)).start_usd if dear else 0.0
     toll = {ON_DEMAND: toll_usd} if toll_usd else {}
-    on_demand = [Question("on_demand_only", msgspec.structs.replace(ANYWHERE, tolls=toll))] if dear else []
+    on_demand = [ForecastRequest("on_demand_only", msgspec.structs.replace(ANYWHERE, tolls=toll))] if dear else []
     if spec.resources.spot_policy == "on-demand" or not spot:
         return on_demand
     markets = [
@@ -267,22 +270,19 @@ def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list
     distinct = list({market.pools: market for market in markets}.values())
     rule = _rule(spec, falls_back=bool(on_demand))
     own, alone = spec.policy.strategy, "spot_only"
-    ours = [] if own == "on_demand_only" else [Question(own, market, rule) for market in distinct]
-    spot_alone = [] if own == alone else [Question(alone, market) for market in distinct]
+    ours = [] if own == "on_demand_only" else [ForecastRequest(own, market, rule) for market in distinct]
+    spot_alone = [] if own == alone else [ForecastRequest(alone, market) for market in distinct]
     return ours + on_demand + spot_alone
 
 
 def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
-    """
-    Return the rule that decides in a job without a deadline; None if the job has a deadline, because its strategy
-    decides then.
-    """
+    """Return the rule for a job without a deadline; None if there is a deadline, because the strategy decides then."""
     if spec.policy.deadline is not None:
         return None
     return patience(spec) if falls_back else Patient(inf, None)
 
 
-def _market(name: str, offerings: Sequence[Offering], sent: Sent, toll: dict[str, float]) -> SpotPools:
+def _market(name: str, offerings: Sequence[Offering], sent: CheckpointTraffic, toll: dict[str, float]) -> SpotPools:
     tolls = {name_of(found.pool): sent.to(found).start_usd for found in offerings} | toll
     return SpotPools(
         name,
@@ -311,12 +311,12 @@ def _assumed(spec: RunSpec, made_of: Inputs, measured: RunMeasurements, source: 
     unpacked = f", {later} once its set-up is packed" if made_of.standby.later_start < 1 else ""
     size = f"checkpoints of {measured.checkpoint_bytes / 1e9:.3g} GB" if measured.checkpoint_bytes else "data alone"
     crosses = any(question.market.tolls for question in made_of.questions)
-    far = f"; what crosses regions is counted, by {size}" if crosses else ""
-    always = "" if isinf(job.on_demand_usd_per_hour) else "; on-demand can always be had at the price of now"
+    far = f"; traffic between regions is counted, for {size}" if crosses else ""
+    always = "" if isinf(job.on_demand_usd_per_hour) else "; on-demand is always available, at its current price"
     return (
         f"Assumed: spot comes and goes {source.words}; a changeover (boot, set-up, restore) takes {changeover} "
         f"{doubt}, {known}{unpacked}, and is not billed for its first {unbilled}; "
         f"{1 - UNANNOUNCED_SHARE:.0%} of losses are announced {format_duration(NOTICE)} ahead, and the others "
-        f"undo {undone}; the work is known within {measured.work_doubt:.0%}; one decision in {tick}{always}; "
+        f"undo {undone}; the work is known within {measured.work_doubt:.0%}; one decision every {tick}{always}; "
         f"storage, requests and recommendations to rebalance are left out{far}."
     )

@@ -14,7 +14,7 @@ from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
 from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import SpecInvalid, StoreError
-from spotrun.folder.bench_record import Benched, benched, benched_otherwise, digest_of
+from spotrun.folder.bench_record import BenchResult, benched, benched_otherwise, digest_of
 from spotrun.forecast.lifetimes import Generated, Local, Recorded, Replayed, Source
 from spotrun.forecast.measured import RunMeasurements, measured
 from spotrun.forecast.plan import Plan, learns
@@ -40,8 +40,6 @@ RUNS_MAX = 10
 
 
 class PlannedJob(NamedTuple):
-    """A forecast, and its input."""
-
     plan: Plan
     spec: RunSpec
     offerings: Sequence[Offering]
@@ -49,7 +47,7 @@ class PlannedJob(NamedTuple):
     measured: RunMeasurements
     source: Source
     notes: Sequence[str] = ()
-    """Notes on figures that come from a bench, or that a bench has only for the job with other arguments."""
+    """Notes on figures that a bench measured for this job, or only for the job with other arguments."""
 
 
 def planned(
@@ -134,8 +132,8 @@ def _with_bench(
     known: RunMeasurements, spec: RunSpec, spec_path: Path, store: str | None
 ) -> tuple[RunMeasurements, list[str]]:
     """
-    Return the measurements of runs, completed by what `spotrun bench` has measured on the first kind of the job; and
-    notes on the figures of the bench.
+    Add to the measurements of runs the missing figures that `spotrun bench` has measured on the job's first kind.
+    Return notes on these figures too.
 
     Raises:
         StoreError: the store cannot be read, and the length of the work is not known from elsewhere.
@@ -167,23 +165,17 @@ def _with_bench(
     return known, [f"{' and '.join(told)} was {on}"] if told else []
 
 
-def _start_s(found: Benched, measured_s: float, spec: RunSpec) -> float:
-    """
-    Return the seconds of a start in the run time of the job. In a bench, no simulated boot is waited for, and a second
-    of run time is a real second.
-    """
+def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
+    """Return the seconds of a start in run time. A bench runs in real time, without the local cloud's boot."""
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
 
-def _said_of_another(found: Benched, spec_path: Path) -> str:
-    """
-    Return a note on a bench of the job with other arguments: its date, and the command that forecasts the job with
-    these arguments.
-    """
+def _said_of_another(found: BenchResult, spec_path: Path) -> str:
+    """Return a note on a bench of the job with other arguments: its date, and how to forecast the job with them."""
     said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise or 'other arguments'}"
     if found.command:
         return f"{said}: it counts for a job with train: {{run: {found.command!r}}}"
-    return f"{said}: `{shlex.join(['spotrun', 'plan', str(spec_path), '--', *found.args])}` goes by it"
+    return f"{said}: `{shlex.join(['spotrun', 'plan', str(spec_path), '--', *found.args])}` uses it"
 
 
 def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str, price_history: bool) -> Source:
@@ -194,7 +186,7 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
         SpecInvalid: the flags name two markets, or an unknown one.
     """
     if traces is not None and price_history:
-        raise SpecInvalid("--traces has prices of its own", hint="leave out --price-history")
+        raise SpecInvalid("--traces already has prices", hint="leave out --price-history")
     known_word("--published-as", published_as, AVAILABLE)
     if traces is not None:
         return Recorded(traces.name, read_any(traces, published_as, 1, 1.0))

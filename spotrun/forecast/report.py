@@ -1,6 +1,4 @@
-"""
-Shows a forecast as tables, as a picture of its costs, and as JSON. In JSON, figures are rounded and "never" is null.
-"""
+"""Shows a forecast as tables, as a picture of its costs, and as JSON (rounded, with null for "never")."""
 
 from __future__ import annotations
 
@@ -38,13 +36,11 @@ TIMES = ("P50", "P95", "late", "lost", "start", "redo", "wait")
 
 
 def heading(plan: Plan) -> str:
-    """Return a heading that describes the job."""
     due = "" if plan.time_left is None else f", to be done in {short_duration(plan.time_left)}"
     return f"{short_duration(plan.work)} of work{due}"
 
 
 def cost_cells(plan: Plan, row: Forecast) -> list[str]:
-    """Return a cell for each of `COSTS`."""
     per_usd = plan.epochs_per_usd(row)
     amounts = (row.cost_mean_usd, row.cost_p50_usd, row.cost_p95_usd)
     return [*map(usd, amounts), chance(row.budget_passed), NOTHING if per_usd is None else f"{per_usd:.1f}"]
@@ -56,7 +52,6 @@ def time_columns(plan: Plan) -> list[str]:
 
 
 def time_cells(plan: Plan, row: Forecast) -> list[str]:
-    """Return a cell for each of `time_columns`."""
     ends, stood = (row.finish_p50_s, row.finish_p95_s), (row.changeover_s, row.rework_s, row.waiting_s)
     late = [] if plan.time_left is None else [chance(row.missed)]
     return [*map(lasting, ends), *late, f"{row.interruptions:.1f}", *map(lasting, stood)]
@@ -93,8 +88,8 @@ def chance(share: float | None) -> str:
 
 def cost_picture(plan: Plan, width: int | None = None) -> str:
     """
-    Draw a line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero. No line is wider
-    than `width`. If the names leave too little room, each line is drawn below its name.
+    Draw a line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero, within `width`. If
+    the names leave too little room, each line is drawn below its name.
     """
     most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
     names = [plain(f"{row.strategy}, {row.market}") for row in plan.forecasts]
@@ -120,9 +115,7 @@ def _bar(row: Forecast, most: float, width: int) -> str:
 
 
 def expects(plan: Plan) -> str | None:
-    """
-    Return a sentence about the types of a choice on which the run will probably train; None for a job without a choice.
-    """
+    """Return a sentence about the types on which the run will probably train; None for a job without a choice."""
     if not plan.expects:
         return None
     first, *others = (f"{each.kind} in {chance(each.share)}" for each in plan.expects)
@@ -130,15 +123,15 @@ def expects(plan: Plan) -> str | None:
 
 
 def repeats(plan: Plan) -> str | None:
-    """Return the warning about a command that keeps nothing; None for any other job."""
+    """Return the warning about a command without checkpoints; None for any other job."""
     if plan.repeats is None:
         return None
     every, rework_s = lasting(plan.repeats.loss_every_s), plan.repeats.expected_rework_s
-    often = "hardly ever comes through" if rework_s is None else f"repeats {lasting(rework_s)} of work"
+    often = "hardly ever completes" if rework_s is None else f"repeats {lasting(rework_s)} of work"
     return (
-        f"This command names no state: each loss of its instance undoes all. With one every {every} on average it "
-        f"{often}, unless it writes into $SPOTRUN_STATE_DIR or starts a training that spotrun knows. The forecast "
-        "above is of a command that goes on where it was: name its files by train: {state: [out/]}."
+        f"This command names no state: each loss of its instance undoes all its work. With a loss every {every} on "
+        f"average it {often}, unless it writes into $SPOTRUN_STATE_DIR or starts a training that spotrun knows. The "
+        "forecast above assumes that it continues from its state: name its files by train: {state: [out/]}."
     )
 
 
@@ -181,4 +174,4 @@ def show(plan: Plan, *, known: bool) -> None:
         say(line)
     if not known and plan.time_left is not None:
         advice = f"policy.expected_work: {format_duration(timedelta(seconds=round(plan.work.total_seconds())))}"
-        say(f"A job that does not say how long it takes begins on demand; write {advice}")
+        say(f"A job that does not state how long it takes begins on demand; write {advice}")

@@ -1,6 +1,4 @@
-"""
-Studies strategies × recorded markets × job lengths × deadlines × changeovers: their costs, and how often a job is late.
-"""
+"""Studies costs and missed deadlines of strategies × recorded markets × job lengths × deadlines × changeovers."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ ENDINGS = (".npz", ".json", ".csv", ".txt")
 
 
 class Case(msgspec.Struct, frozen=True, order=True):
-    """One job with one set of zones: each zone of a record by itself, or all zones together."""
+    """One job with one set of zones: one zone of a record, or all its zones together."""
 
     zones: str
     work_s: float
@@ -53,8 +51,6 @@ class SimulatedJob(msgspec.Struct, frozen=True):
 
 
 class StrategyResult(msgspec.Struct, frozen=True):
-    """The summary of all trials of one strategy in one case."""
-
     strategy: str
     case: Case
     cost_share: float
@@ -65,8 +61,8 @@ class StrategyResult(msgspec.Struct, frozen=True):
 
 class Options(msgspec.Struct, frozen=True):
     """
-    The scope of a study. In records without prices, spot costs 1 / `price_ratio` of on-demand. Of every record each
-    `every`th window is used, and in each window jobs start at `starts` moments.
+    The scope of a study. In records without prices, spot costs 1 / `price_ratio` of on-demand. Each `every`th window of
+    a record is used, and jobs start at `starts` moments in each window.
     """
 
     strategies: tuple[str, ...]
@@ -154,7 +150,6 @@ def _facts(path: Path, record: Windows, trials: int) -> RecordFacts:
 
 
 def trials_of(path: Path, window: int, options: Options) -> list[SimulatedJob]:
-    """Return all trials of one window of one record."""
     record = read(path, options)
     zones = range(len(record.zones))
     choices = {"one zone": [(zone,) for zone in zones]} | ({"all zones": [tuple(zones)]} if len(zones) > 1 else {})
@@ -178,10 +173,7 @@ def _trial(case: Case, strategy: str, job: Job, market: Ticks, first: int) -> Si
 
 
 def jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int]]:
-    """
-    Yield the jobs that on-demand could finish in time, each with start moments that leave room for its deadline in the
-    record.
-    """
+    """Yield the jobs that on-demand could finish in time, at start ticks whose deadline falls within the record."""
     for work_s, deadline_s, changeover_s in product(options.works_s, options.deadlines_s, options.changeovers_s):
         room = ticks - ceil(deadline_s / tick_s)
         if deadline_s < work_s + changeover_s or room < 0:

@@ -18,9 +18,7 @@ SECONDS_PER_HOUR = 3600.0
 ROUNDING_S = 1e-6
 
 Ticks = Sequence[Mapping[str, float]]
-"""
-For each tick, the zones that have spot, with their price in USD per hour. While nothing changes, it is the same object.
-"""
+"""For each tick, the zones that have spot, with their prices (USD per hour); the same object until a change."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -47,11 +45,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Standby(msgspec.Struct, frozen=True):
     """
-    The rules for replacements that start before they are needed, as in the runner: next to an instance that still
-    trains.
+    The rules for replacements that start while the old instance still trains, as in real runs.
 
-    `warned` defines which losses have a notice; it is used in turn and repeats. When a loss has a notice, the
-    replacement has already spent `notice_s` of its changeover when the old instance goes, and these seconds are billed
+    The entries of `warned` define, loss by loss, which losses have a notice; after the last, the first comes again. At
+    a loss with a notice, the replacement has already spent `notice_s` of its changeover, and these seconds are billed
     at the replacement's price. No work is then done twice, and spot counts as missing since the notice.
 
     Until the changeover to a new place is over, both places are billed, and the new place may itself be lost. While an
@@ -171,7 +168,7 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
-        Return the spot offers that the strategy sees, and for how many seconds the job has been at its place, counted
+        Return the spot offers that the strategy sees, and the seconds for which the job has been at its place, counted
         at most from its last request for spot. While the job runs, the strategy requests spot only at intervals.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
@@ -206,9 +203,6 @@ class _Life:
             self._settle(place, start_s - ready_s)
 
     def _start_s(self) -> float:
-        """
-        Return the seconds that a start takes now: a changeover, or less if an earlier start has packed its set-up.
-        """
         if self.standby is None or not any(self.progress.values()):
             return self.job.changeover_s
         return self.standby.later_start * self.job.changeover_s
@@ -242,9 +236,7 @@ class _Life:
         return self.elapsed_s + busy_s if self.work_s <= ROUNDING_S and self.changeover_s <= 0 else None
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
-        """
-        Do the same as `pass_tick`, but faster, for a tick in which only training happens. Most ticks are like this.
-        """
+        """Do the same as `pass_tick`, but faster, for a tick in which only training happens, as in most ticks."""
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR
         self.work_s -= tick_s

@@ -1,8 +1,8 @@
 """
 Reads recorded spot markets. Publishers use different numbers for "available", so each format has its own polarity:
 
-    skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: how many instances are
-               there, or 1 = available; available while at least `nodes` are there
+    skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: the number of instances,
+               or 1 = available; available while at least `nodes` instances run
     adrs       copies of SkyPilot's records in the ADRS benchmark, 1 = UNavailable
     windows    an npz of aligned windows: up (bits, 1 = available), ticks, price, zone, gap_s
     bamboo     the csv of Bamboo, `ms,add|remove,node`: available while at least `nodes` nodes run
@@ -93,10 +93,7 @@ def _at_least(nodes: int) -> str:
 
 
 def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """
-    Read the events of instances that join and leave a group, as one zone that is up while at least `nodes` are in the
-    group.
-    """
+    """Read the instances that join and leave a group, as one zone that is up while at least `nodes` are in it."""
 
     def change(at_ms: str, what: str, node: str) -> tuple[float, int]:
         if what not in ("add", "remove"):
@@ -174,5 +171,5 @@ def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: floa
     except OSError as error:
         raise SpotrunError(f"{path} cannot be read: {error.strerror}", hint="name the file of a record") from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        hint = "known are skypilot and adrs JSON, windows as npz, Bamboo's csv, and counts as txt"
+        hint = "known formats: skypilot and adrs JSON, windows as npz, Bamboo's csv, and counts as txt"
         raise SpotrunError(f"{path} is no record of a market: {error}", hint=hint) from error

@@ -1,13 +1,13 @@
 """
-Exact resume for any Lightning script: Lightning behind the port of spotrun/training/framework.py.
+Exact resume for any Lightning script: implements the port of spotrun/training/framework.py for Lightning.
 
-Under a spotrun agent Lightning adds the callback by itself (an entry point, see factory.py). A script may also add it:
+Under a spotrun agent, Lightning finds the callback through an entry point (factory.py). A script may also add it:
 
     from spotrun.lightning import SpotrunCallback
     trainer = Trainer(callbacks=[SpotrunCallback()])
 
-Without an agent the callback does nothing. If the entry point adds a second one, only the first acts. Importing this
-package costs nothing.
+Without an agent the callback does nothing. If the entry point adds a second callback, only the first acts. Importing
+this package does not import Lightning.
 """
 
 from __future__ import annotations

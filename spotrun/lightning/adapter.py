@@ -1,4 +1,4 @@
-"""Lightning behind the port `Framework`: answers training's calls from one Trainer."""
+"""Implements the port `Framework` for one Lightning Trainer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _is_ours(cls: type) -> bool:
 
 
 class LightningFramework(Position, Loaders):
-    """One Trainer. `loss` is the loss of its newest batch; the callback sets it."""
+    """One Trainer. The callback sets `loss`, the loss of the newest batch."""
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
@@ -59,7 +59,7 @@ class LightningFramework(Position, Loaders):
 
     @cached_property
     def _loops(self) -> Loops:
-        """The loops, made at first use: by then `problems` has checked the private names that they need."""
+        """Made at first use, because `problems` must check the private names first."""
         return Loops(self._trainer)
 
     @property
@@ -84,7 +84,7 @@ class LightningFramework(Position, Loaders):
 
     @property
     def base(self) -> Mapping[str, str]:
-        """No weights: Lightning's checkpoints hold all of them."""
+        """Empty: Lightning's checkpoints hold all weights."""
         return {}
 
     @property
@@ -94,7 +94,7 @@ class LightningFramework(Position, Loaders):
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """The averages that callbacks keep in attributes."""
+        """The averages in attributes of callbacks."""
         return {
             f"callbacks[{number}].{name}": value
             for number, callback in enumerate(self._trainer.callbacks)
@@ -110,13 +110,13 @@ class LightningFramework(Position, Loaders):
 
     @property
     def own_objects(self) -> Sequence[object]:
-        """Empty: Lightning's own objects are not inspected. See HARMLESS in python_state/encoding.py."""
+        """Empty: Lightning's own objects are not inspected (HARMLESS in python_state/encoding.py)."""
         return ()
 
     def roots(self) -> Mapping[str, object]:
         """
-        Callbacks and the data module, without Lightning's own, which export their state themselves; loggers and a
-        profiler of the script's classes; and the hyper-parameters that Lightning keeps for the script.
+        The script's own callbacks and data module (Lightning's export their state themselves), its own loggers and
+        profiler, and the hyper-parameters that Lightning keeps for the script.
         """
         found = {f"callbacks[{number}]": callback for number, callback in enumerate(self._trainer.callbacks)}
         found["datamodule"] = self._trainer.datamodule
@@ -144,10 +144,7 @@ class LightningFramework(Position, Loaders):
         return trainer_state.last_metrics(self._trainer)
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """
-        Log through the loggers, never through `self.log`: schedulers and early stopping read `callback_metrics`, which
-        must not change.
-        """
+        """Log through the loggers: `self.log` would change the metrics that schedulers and early stopping read."""
         taken = self._trainer.logged_metrics
         metrics = {name: value for name, value in figures.items() if name not in taken}
         for logger in self._trainer.loggers:
@@ -182,7 +179,7 @@ class LightningFramework(Position, Loaders):
         """Resume, in `Callback.setup`."""
         self._rest, self._place = rest, place
         self._sanity_steps = self._trainer.num_sanity_val_steps
-        self._trainer.num_sanity_val_steps = 0  # the first attempt has run it, and nothing counts it
+        self._trainer.num_sanity_val_steps = 0  # the first attempt has run them, and no counter includes them
         others_load_it = trainer_state.others_load_it(self._trainer)
         counted = self._loops.counting_the_epoch_as_begun(state, epoch_ended=place.epoch_ended)
         self._state = counted | {OPTIMIZERS: optimizers.take() if others_load_it else []}
@@ -211,7 +208,7 @@ class LightningFramework(Position, Loaders):
             self._trainer.optimizers = list(optimizers)
 
     def load_metrics(self, metrics: State) -> None:
-        """Load in on_fit_start, once Lightning has restored weights and callbacks and has reset its metrics."""
+        """Load in on_fit_start: by then Lightning has restored weights and callbacks, and has reset its metrics."""
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)
         if "saving" in self._rest:  # not in a snapshot of an older spotrun
@@ -248,7 +245,7 @@ class LightningFramework(Position, Loaders):
         trainer_state.before_restoring(self._trainer, hooks.built)
 
     def close(self) -> None:
-        """Restore the Trainer for its next fit(), as a training that was not resumed would leave it."""
+        """Restore the Trainer's attributes for its next fit(), as a training without a resume would leave them."""
         self._loops.close()
         self._loops.forget_loading()
         self.exchange_loaders_no_more()

@@ -1,4 +1,4 @@
-"""The callback through which a training survives: it forwards Lightning's hooks to a `Fit`."""
+"""The callback that forwards Lightning's hooks to a `Fit`, which makes and restores snapshots."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from spotrun.training.fit import Fit
 
 class SpotrunCallback:
     """
-    Gives snapshots, exact resume and exact data position to each fit() of a process under a spotrun agent. Without an
-    agent it does nothing.
+    Adds snapshots, exact resume and exact data position to each fit() under a spotrun agent. Does nothing without one.
 
     factory.py mixes it with the Callback of the Lightning package in use. If a Trainer has several, only the first
     acts.

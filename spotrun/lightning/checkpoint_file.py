@@ -1,10 +1,10 @@
 """
-Writes spotrun's checkpoints as files that Lightning and torch can read. Checks Lightning's files before a run begins
-from them.
+Writes spotrun's checkpoints as files that Lightning and torch can read, and checks Lightning's files before a run
+begins from them.
 
 A file holds plain values and tensors only, so that `torch.load(weights_only=True)` can read it. It lacks the entries
-that Lightning itself never reads (the exact data position, running metrics). So a training that begins from such a file
-is Lightning's own resume, not spotrun's.
+that Lightning never reads (the exact data position, running metrics), so a training that begins from it resumes as
+Lightning does, not exactly.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from spotrun.checkpoint.snapshot import read_image
 from spotrun.errors import SpecInvalid, SpotrunError
 
 OURS = ("spotrun", "spotrun_optimizers", "spotrun_weights")
-"""The entries that only spotrun reads."""
+"""Entries of a state that only spotrun reads."""
 VERSION = "pytorch-lightning_version"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that a checkpoint file records about itself. `epoch` counts from 0."""
+    """Facts that a checkpoint file records about itself. `epoch` counts from 0. `lightning` is the version, or ""."""
 
     step: int
     epoch: int
@@ -46,12 +46,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     """
-    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. If the training did not use Lightning,
-    write a torch file with the same entries.
+    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. For a training without Lightning, write
+    a torch file with the same entries.
 
     Raises:
         CheckpointDamaged: `image` is not an image.
-        SpotrunError: the state holds a value that such a file cannot hold, or the file cannot be written.
+        SpotrunError: the file cannot be written.
     """
     state, meta = read_image(image)
     state = {name: value for name, value in state.items() if name not in OURS}
@@ -75,7 +75,7 @@ def _facts_of_another(state: dict[str, Any], meta: dict[str, Any]) -> Facts:
 
 def read_facts(path: Path) -> Facts:
     """
-    Return a Lightning checkpoint's facts. Nothing in the file is executed, and no tensor is read.
+    Return a Lightning checkpoint's facts. No code in the file is executed, and no tensor is read.
 
     Raises:
         SpecInvalid: the file is not a Lightning checkpoint, or holds more than plain values and tensors.
@@ -84,7 +84,7 @@ def read_facts(path: Path) -> Facts:
     if not isinstance(state, dict) or "state_dict" not in state or VERSION not in state:
         raise SpecInvalid(
             f"{path} is no Lightning checkpoint: it lacks state_dict or {VERSION}",
-            hint="save one by trainer.save_checkpoint(FILE), or take one from `spotrun checkpoints export`",
+            hint="save one with trainer.save_checkpoint(FILE), or get one from `spotrun checkpoints export`",
         )
     return Facts(
         step=int(state.get("global_step", 0)),
@@ -108,7 +108,7 @@ def _load(path: Path) -> Any:
         reason = str(error).split("\n", 1)[0][:300]
         raise SpecInvalid(
             f"{path} holds more than tensors and plain values: {reason}",
-            hint="save it again without these objects: a checkpoint that runs code is not taken",
+            hint="save it again without these objects: a checkpoint that runs code is not accepted",
         ) from error
     except (RuntimeError, ValueError, EOFError) as error:
         raise SpecInvalid(f"{path} is no file of torch.save: {error}", hint="name a Lightning checkpoint") from error
@@ -116,7 +116,7 @@ def _load(path: Path) -> Any:
 
 def _plain(value: Any) -> Any:
     """
-    Return a copy of the tree `value` made of types that `weights_only` accepts, with copies of all tensors.
+    Copy `value`, with its tensors, into types that `weights_only` accepts.
 
     Paths become texts, arrays become tensors, frozen sets become sets, enum members become their names, and other
     objects become their attributes.

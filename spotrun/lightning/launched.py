@@ -1,10 +1,10 @@
 """
-Refuses a fit() that hands its training to other processes: ddp_spawn, the strategies of notebooks and clusters.
+Rejects a fit() that trains in other processes: ddp_spawn, and the strategies for notebooks and clusters.
 
 The process that calls fit() has the agent's socket but takes no steps; the processes that train have no socket. No
 callback runs before they start, so the check is in fit() itself. If this process trains too, its ranks compare their
-secret as soon as they have met, because the first messages that Lightning exchanges, before any callback, are pickled
-objects.
+secret as soon as the process group exists, because the first messages that Lightning exchanges, before any callback,
+are pickled objects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRAINS_HERE_TOO = "_SubprocessScriptLauncher"
 
 
 def watch(package: str) -> None:
-    """Let fit() of every Trainer of `package` check first which process will train. Idempotent."""
+    """Check, in fit() of every Trainer of `package`, which process will train. Idempotent."""
     trainer_class = importlib.import_module(package).Trainer
     original = trainer_class.fit
     if hasattr(original, "asks_who_trains"):
@@ -66,10 +66,10 @@ def nodes_of_job() -> int:
 
 def refuse_others(trainer: Any) -> None:
     """
-    Refuse a fit() that trains in other processes, or on another number of nodes than the job's.
+    Check where `trainer` trains, and on how many nodes.
 
     Raises:
-        TrainingUnsupported: fit() trains in other processes, or would wait for nodes that do not exist.
+        TrainingUnsupported: fit() trains in other processes, or would wait for nodes that the job does not have.
     """
     if trainer.num_nodes != nodes_of_job():
         unsupported.reject(
@@ -83,5 +83,5 @@ def refuse_others(trainer: Any) -> None:
     unsupported.reject(
         claim() or Follower(),
         "the Trainer's strategy hands the training to processes that it starts, which no agent reaches",
-        'Trainer(strategy="ddp") where devices is more than 1; Trainer(devices=1) without a strategy else',
+        'use Trainer(strategy="ddp") if devices is more than 1, else Trainer(devices=1) without a strategy',
     )

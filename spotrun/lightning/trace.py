@@ -1,9 +1,9 @@
 """
 Traces a training batch by batch, for `spotrun verify-resume` (see spotrun/exactness/trace.py).
 
-A second callback next to SpotrunCallback, added only if the environment names a trace file (trace_file.py). The
-environment may also list steps to hold at: the trainer stops after each of them, once, until it is killed. So a kill
-hits the intended step on fast and slow machines alike.
+The callback is added next to SpotrunCallback if the environment names a trace file (trace_file.py). The environment may
+also list steps at which the trainer stops, once each, until it is killed. So a kill hits the intended step on fast and
+slow machines alike.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spotrun.training.trace.of_framework import FrameworkTrace, of_this_process
 from spotrun.training.trace.places import Places
 
 SCORES = ("best_model_score", "best_score")
-"""Attributes in which Lightning's callbacks keep the best value of their metric."""
+"""Attributes of Lightning's callbacks with the best value of their metric."""
 
 
 class TraceCallback:
@@ -37,7 +37,7 @@ class TraceCallback:
         self._process = of_this_process()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Set counters before anything is restored: they hold the start of this fit(), whatever it resumes from."""
+        """Start the trace before anything is restored, so that its counters hold the start of this fit()."""
         self._process.open(trainer.global_rank)
         if stage == "fit":
             self._framework = LightningFramework(trainer)
@@ -70,15 +70,12 @@ class TraceCallback:
         self._trace.epoch_ends()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """
-        Record the end after SpotrunCallback has ended, which leaves the generators as the rest of the script will find
-        them.
-        """
+        """Record the end after SpotrunCallback has ended, which leaves the generators as later code will find them."""
         if stage == "fit":
             self._look_for_improvement(trainer)
             self._trace.ended()
 
-    # -- what comes around and after it ------------------------------------------------------------------------------
+    # -- evaluations outside of the training -------------------------------------------------------------------------
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         self._process.evaluated("test", last_metrics(trainer))
@@ -99,7 +96,7 @@ class TraceCallback:
 
 
 class LightningTrace(FrameworkTrace):
-    """The trace of one fit(), including the Trainer's objects that are Lightning's own."""
+    """The trace of one fit(), including the Trainer's objects of Lightning's own classes."""
 
     def __init__(self, framework: LightningFramework, trainer: Any) -> None:
         super().__init__(framework, counted=(trainer.current_epoch, trainer.global_step))
@@ -107,7 +104,7 @@ class LightningTrace(FrameworkTrace):
 
     @property
     def _epoch(self) -> int:
-        """The epoch that runs, even in its last hooks, in which the framework already counts the next one."""
+        """The current epoch, even in its last hooks, in which the framework already counts the next epoch."""
         return int(self._trainer.current_epoch) + self._ahead[0]
 
     def _order(self) -> ExactOrder | None:

@@ -1,4 +1,4 @@
-"""Finds, before training starts, the Trainers that spotrun cannot resume exactly."""
+"""Finds, before training starts, why spotrun cannot resume a Trainer exactly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotrun.training.framework import Problem
 
 
 def _has_callback(*names: str) -> Callable[[Any], object]:
-    """Return a test whether a Trainer has a callback whose class, of either Lightning package, has one of `names`."""
+    """Return a test for a callback whose class, or a base of it, has one of `names`, in either Lightning package."""
     return lambda trainer: any(is_a(callback, *names) for callback in trainer.callbacks)
 
 

@@ -1,4 +1,4 @@
-"""`Loop` behind the port `Framework`: answers training's calls for one fit of a script that owns its loop."""
+"""Implements the port `Framework` for one fit of a script that owns its loop."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from spotrun.version import __version__
 
 class LoopFramework:
     """
-    One fit. The passes (passes.py) move it. `epoch`, `batch` and `step` count what was trained; `batch` counts within
-    the current or last pass over data. `passes_before` counts the passes of the epoch before that pass.
+    One fit, advanced by passes.py. `epoch`, `batch` and `step` count what was trained; `batch` counts within the
+    current or last pass over data. `passes_before` counts the earlier passes of the epoch.
 
     A step is a batch in which any optimizer has stepped, however often.
     """
 
     name, version = "loop", __version__
-    way_out = "give Loop the models, optimizers and data of before: a run's images fit the arguments that made them"
+    way_out = "give Loop the same models, optimizers and data as before: a run's checkpoints fit only those"
     steps_optimizers = True
     leaves_gradients = True
     averages: Mapping[str, nn.Module] = MappingProxyType({})
@@ -69,8 +69,8 @@ class LoopFramework:
 
     def _variables(self) -> dict[str, Any]:
         """
-        Return the local variables of the looping function, and the data sets of loaders among them, which may be named
-        nowhere else.
+        Return the local variables of the function with the loop, and the datasets of the loaders among them, because a
+        dataset may be in no variable.
         """
         found = dict(self.frames.variables())
         loaders = {name: prepared.loader_in(value) for name, value in found.items()}
@@ -94,7 +94,7 @@ class LoopFramework:
         return self.figures
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """Do nothing: a script that owns its loop writes its own logs, from the values that it has logged."""
+        """Do nothing: a script that owns its loop writes its own logs."""
 
     # --- its data
 
@@ -146,12 +146,10 @@ class LoopFramework:
         return self._misfit
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
-        """Do nothing: the script has no hooks of an epoch."""
+        """Do nothing: the script has no epoch hooks."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """
-        Note a misfit if `optimizers` are not the script's. They cannot be exchanged, because the script holds its own.
-        """
+        """Record a misfit if `optimizers` are not the script's, because the script's cannot be exchanged."""
         kinds = [type(one).__name__ for one in optimizers]
         if list(map(id, optimizers)) != list(map(id, self.optimizers)):
             self._misfit = self._misfit or f"the checkpoint's optimizers are {', '.join(kinds)}"
@@ -161,7 +159,7 @@ class LoopFramework:
         self.figures.update(metrics)
 
     def enter(self) -> None:
-        """Do nothing: the passes enter, at the point where the script begins them."""
+        """Do nothing: passes.py enters the loop when the script begins a pass."""
 
     def restore(self) -> None:
         """Restore the state given to `load`, once, before `Hooks.epoch_begins`."""
@@ -201,12 +199,12 @@ def _has_dataset(loader: Any) -> bool:
 
 
 def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any], what: str) -> str:
-    """Return the first difference in words; "" if there is no difference."""
+    """Return the first difference in words; "" if there is none."""
     for name in {**before, **now}:
         if name not in now:
             return f"the checkpoint has {name}, which Loop was not given now"
         if name not in before:
-            return f"Loop was given {name}, which the checkpoint has not"
+            return f"Loop was given {name}, which the checkpoint lacks"
         if (then := before[name]) != (here := now[name]):
             return f"{name} was {what} {then}, and is {what} {here}"
     return ""

@@ -1,8 +1,8 @@
 """
-Warns a script that trains with Fabric or accelerate but without a `Loop`. The warning comes at the first step and says
-which state an interruption loses.
+Warns a script that trains with Fabric or accelerate but without a `Loop`: at the first step, of the state that an
+interruption loses.
 
-Autoload calls these functions with the module, once that is imported, and only if there is an agent.
+Autoload calls these functions when a program under an agent imports the module.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _waits() -> list[Any]:
 
 
 def _at_first_step(act: Callable[[], None]) -> None:
-    """Call `act` once, at the first step of any optimizer: by then the script has begun its training."""
+    """Call `act` once, at the first step of any optimizer: by then a script with a Loop has begun it."""
     if _waits():
         return
 
@@ -66,16 +66,13 @@ def _at_first_step(act: Callable[[], None]) -> None:
 
 
 def say(name: str) -> None:
-    """
-    Warn in the log, and tell the agent, which shows the warning in `spotrun status`. Do neither if a fit has begun
-    under the agent.
-    """
+    """Warn in the log, and through the agent in `spotrun status`, unless a fit has begun under the agent."""
     if distributed.is_available() and distributed.is_initialized() and distributed.get_rank():
         return
     try:
         agent = session.claim()
     except LinkLost:
-        return  # the agent itself reports that it receives nothing
+        return  # the agent reports that its trainer has disconnected
     if agent is None or agent.has_begun:
         return
     print(

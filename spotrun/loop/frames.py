@@ -1,8 +1,8 @@
 """
 Inspects the script's functions that run a loop: their local variables, and how the loop was left.
 
-Locals are never written back. A local is reported if the script reads it later and a resumed process would have another
-value in it.
+Local variables are never written. A variable is reported if the script reads it later and a resumed process would have
+another value in it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POPS = ("POP_TOP", "POP_ITER")
 YIELDS = ("YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT")
 ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
 """Instructions after which the next instruction does not run."""
-WHAT = "a local variable that the loop goes on with; keep it in loop.state(…)"
+WHAT = "a local variable that the loop still reads; keep it in loop.state(…)"
 CONTAINERS = (list, dict, set, deque)
 
 Values = Mapping[str, Any]
@@ -36,9 +36,10 @@ Values = Mapping[str, Any]
 
 def left_well(frame: FrameType | None) -> bool:
     """
-    Return whether the loop was left with `break` or `return`, and not by an exception. For use in a generator that is
-    being closed; `frame` is the frame that was left. Generators of libraries around it, such as a progress bar's, are
-    closed first.
+    Return whether the loop was left with `break` or `return`, and not by an exception.
+
+    For use in a generator that is being closed; `frame` is the frame that left the loop. Generators of libraries around
+    it, such as a progress bar's, are closed first.
     """
     while frame is not None:
         name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -51,7 +52,7 @@ def left_well(frame: FrameType | None) -> bool:
 
 
 class Frames:
-    """The script's functions around a fit's loop, since the loop began. The outermost function runs the loop."""
+    """The script's functions around a fit's loop, from the loop's begin on. The outermost function runs the loop."""
 
     def __init__(self) -> None:
         self._script = Script.of_this_process()
@@ -66,7 +67,7 @@ class Frames:
         return f"{self._outer.f_code.co_name}()"
 
     def variables(self) -> Values:
-        """Return the variables as they were when the fit began. A value that is filled in place is carried."""
+        """Return the variables as they were when the fit began. Values that are filled in place are carried."""
         return self._at_begin
 
     def epoch_begins(self) -> None:
@@ -80,10 +81,7 @@ class Frames:
         }
 
     def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
-        """
-        Yield the variables that would differ in a process that resumes here; each call yields all of them. `ended`: the
-        loop, which waits for its next item, gets none.
-        """
+        """Yield all variables that would differ in a process that resumes here. `ended`: the loop gets no next item."""
         for frame in self._running():
             at_begin = self._known(frame)
             for name in sorted(live_at(frame.f_code, frame.f_lasti, ended)):
@@ -92,7 +90,7 @@ class Frames:
                     yield UntrackedChange(f"{frame.f_code.co_name}().{name}", WHAT)
 
     def _known(self, frame: FrameType) -> Values:
-        """Return the variables of `frame` in a resumed process, which has run everything that comes before the pass."""
+        """Return the variables that `frame` has in a resumed process, which has run all code before the pass."""
         _, at_pass = self._at_pass.get(id(frame), (frame, {}))
         if frame is not self._outer:
             return at_pass
@@ -100,7 +98,7 @@ class Frames:
         return self._seen | {name: value for name, value in at_pass.items() if name in again}
 
     def _is_carried(self, value: object) -> bool:
-        """Return whether `value` existed when the fit began, and is filled in place."""
+        """Return whether `value` existed when the fit began, so that a resume fills it in place."""
         return not is_scalar(value) and any(value is one for one in self._at_begin.values())
 
     def _first(self) -> FrameType:
@@ -129,12 +127,12 @@ class Frames:
 
 
 def _is_function(frame: FrameType) -> bool:
-    """Return whether `frame` is a function's. The variables of a module's own code are globals, which are carried."""
+    """Return whether `frame` belongs to a function. A module's own variables are globals, which are carried."""
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def _seen(value: Any) -> Any:
-    """Return facts that reveal a change of a variable: plain values, the object's identity, and its length."""
+    """Return what reveals a change of a variable: plain values, the object's identity, and its length."""
     if is_scalar(value):
         return type(value), repr(value)
     if isinstance(value, Tensor):
@@ -154,7 +152,7 @@ def _seen(value: Any) -> Any:
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
     Return the local variables that the code may read, from the instruction at `offset` on, before it writes to them. If
-    a loop waits at `offset`, it has `ended` or goes on.
+    the instruction is a loop that waits for its next item, `ended` is true if there is none.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}
@@ -169,7 +167,7 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
             before = read | (after - written)
             changed = changed or before != live[number]
             live[number] = before
-    # The instruction may be followed by its cache.
+    # `offset` may be in the inline cache after the instruction.
     number = max(number for number, one in enumerate(instructions) if one.offset <= offset)
     if instructions[number].opname == "FOR_ITER":
         return live[numbers[instructions[number].argval]] if ended else live[number + 1]

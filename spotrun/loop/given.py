@@ -1,4 +1,4 @@
-"""Sorts the things that a script gives to its Loop by kind, each under its name."""
+"""Sorts the objects that a script gives to its Loop by kind, each under its name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Models(nn.Module):
-    """All models of a script as one, each under the name that the script gave it."""
+    """All models of a script as one module, each under the name that the script gave it."""
 
     def __init__(self, models: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Models(nn.Module):
 class Given:
     """
     Everything that a Loop was given: `models`; `optimizers`; `asked`, which are schedulers, scalers and other library
-    objects with their own `state_dict`. All other things are `roots`, whose attributes are part of the state.
+    objects with their own `state_dict`; and `roots`, all other objects, whose attributes are part of the state.
     """
 
     def __init__(self, launcher: Any, things: Mapping[str, Any]) -> None:
@@ -68,7 +68,7 @@ class Given:
                 )
 
     def kinds(self) -> dict[str, str]:
-        """Return the class of each thing except the models, by name."""
+        """Return the class of each object except the models, by name."""
         return {name: type(one).__name__ for name, one in (self.optimizers | self.asked).items()}
 
     def shapes(self) -> Shapes:
@@ -81,7 +81,7 @@ def _is_of_library(script: Script, one: object) -> bool:
 
 
 def _flat(things: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each thing. For a list or mapping of models or optimizers, yield its items instead."""
+    """Yield each object. Of a list or mapping of models, optimizers or objects with state, yield the items instead."""
     for name, one in things.items():
         items = _items(one)
         if items and all(isinstance(part, nn.Module | Optimizer) or has_state(part) for _, part in items):

@@ -7,8 +7,8 @@
         for batch in loop.batches(train):
             …
 
-Without an agent it trains in the same way, with the same data order and the same random numbers. It then writes nothing
-unless `Loop(local="folder/")` names a folder.
+Without an agent it trains with the same data order and the same random numbers. It then writes nothing unless
+`Loop(local="folder/")` names a folder.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from spotrun.training.fit import claim
 from spotrun.training.session import alone
 
 _running: list[Passes] = []
-"""The passes of the loop that trains in this process; empty if no loop trains."""
+"""The passes of the loop that trains in this process; empty if none does."""
 
 
 class Loop:
     """
     All objects that a training needs to continue, by name: models, optimizers, schedulers, scalers, averages, and any
-    object of the script whose attributes count. `prepared` is a Fabric or an Accelerator.
+    object of the script whose attributes are part of the state. `prepared` is a Fabric or an Accelerator.
 
     Code before the loop runs in every process; code inside the loop runs once. Within an epoch the script resumes at
     its batches: the epoch's code before them runs again, and its effect is undone.
@@ -52,7 +52,7 @@ class Loop:
         self._figures: dict[str, Any] = {}
 
     def state(self, **values: Any) -> Any:
-        """Return a namespace for the script's own counts, which is saved. `values` are its initial values."""
+        """Return a namespace for the script's own counts, which is saved. `values` are the initial values."""
         for name, value in values.items():
             setattr(self._state, name, value)
         return self._state
@@ -66,25 +66,23 @@ class Loop:
         return Pass(self._open("batches"), loader, lambda _, batch: batch, counts=False)
 
     def enumerate(self, loader: Any, start: int = 0) -> Pass:
-        """Return the batches as `batches` does, each with its number in the pass."""
+        """Return the remaining batches of `loader` in this epoch, each with its number in the pass."""
         return Pass(self._open("enumerate"), loader, lambda number, batch: (start + number, batch), counts=True)
 
     def steps(self, count: int) -> Any:
-        """
-        Return the numbers of steps, for a script that draws its batches itself: in an epoch, or as one long epoch.
-        """
+        """Return step numbers for a script that draws its batches itself, within an epoch or as one long epoch."""
         if self._passes is not None:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)
         return Numbers(self, count, 1, lambda passes: _steps(passes, count))
 
     def validation(self, loader: Any) -> Iterator[Any]:
         """
-        Yield the batches of `loader`, in the same order whatever the history. A snapshot may be taken between batches.
+        Yield the batches of `loader`, in the same order despite interruptions. Snapshots may fall between batches.
         """
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 
     def log(self, **figures: Any) -> None:
-        """Log figures of the training (numbers by name) for `spotrun status`, the report and the ledger."""
+        """Log numbers of the training, by name, for `spotrun status`, the report and the ledger."""
         self._figures |= {name: float(value) for name, value in figures.items()}
 
     def _open(self, name: str) -> Passes:
@@ -97,7 +95,6 @@ class Loop:
         return self._passes
 
     def begin(self, frames: Frames, epochs: int) -> Passes:
-        """Begin a training."""
         if _running:
             _running[0].refuse(
                 "a loop begins while another one runs",
@@ -111,13 +108,12 @@ class Loop:
         return passes
 
     def end(self) -> None:
-        """End the loop, whether it has finished or was left."""
         self._passes = None
         _running.clear()
 
 
 class Numbers:
-    """The numbers of a training's epochs or steps. They can be iterated over once; the training runs meanwhile."""
+    """The numbers of a training's epochs or steps. The training runs during the iteration, which works only once."""
 
     def __init__(self, loop: Loop, count: int, epochs: int, numbers: Callable[[Passes], Iterator[int]]) -> None:
         self._loop = loop

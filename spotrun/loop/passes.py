@@ -1,8 +1,8 @@
 """
-Two iterators that hold the place of a fit: one over its epochs, one over the batches of a pass within an epoch.
+Two iterators that track the position of a fit: one over its epochs, one over the batches of a pass within an epoch.
 
-A batch ends when the script requests the next one, and an epoch likewise. Both iterators are generators, which are
-closed as soon as the script leaves a loop.
+A batch or an epoch ends when the script requests the next one. Both iterators are generators, which Python closes as
+soon as the script leaves a loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spotrun.training.session import alone
 from spotrun.training.trace import of_framework
 
 AROUND = 4
-"""Maximum number of objects, such as a bar and its generator, between `enumerate` and the pass that it counts."""
+"""Maximum number of objects, such as a progress bar and its generator, between `enumerate` and its pass."""
 
 
 class Passes:
@@ -89,7 +89,7 @@ class Passes:
         if here.entering is not None:
             self.refuse(
                 f"the checkpoint lies within epoch {here.entering.epoch}, and the script now reads none of its data",
-                "let what is before the batches of an epoch do the same each time, from what is in loop.state",
+                "let the code before an epoch's batches do the same each time, and depend only on loop.state",
             )
         self._count_step()
         if self._trace is not None:
@@ -150,12 +150,12 @@ class Passes:
         here.frames.pass_begins()
 
     def _enter(self, batch: int) -> None:
-        """Undo the effects of the script's code in this epoch before the pass."""
+        """Undo what the script's code before the pass has changed in this epoch."""
         here = self._here
         if here.batches != here.entering_batches:
             self.refuse(
                 f"the training data had {here.entering_batches} batches, and has {here.batches}",
-                "give the loader the data and the batch size of before",
+                "give the loader the same data and batch size as before",
             )
         here.entering, here.batch = None, batch
         here.restore()
@@ -180,7 +180,7 @@ class Passes:
     # --- loaders
 
     def exchanged(self, loader: Any, stage: Stage) -> Any:
-        """Return the loader to read in place of the script's `loader`; the same one each time."""
+        """Return the loader to read in place of the script's `loader`; the same each time."""
         return prepared.exchange(loader, lambda inside: self._proxy(inside, stage))
 
     def _inside(self, loader: Any, stage: Stage) -> Any:
@@ -191,7 +191,7 @@ class Passes:
         if known is None:
             proxy = self._fit.exact(inside, stage)
             known = self._exact[id(inside)] = (inside, proxy)
-            self._exact[id(proxy)] = (proxy, proxy)  # a wrapper that was exchanged holds it now
+            self._exact[id(proxy)] = (proxy, proxy)  # a wrapper whose loader was exchanged holds the proxy
             if stage == "validate":
                 self._here.validate = [*self._here.validate, proxy]
         return known[1]
@@ -211,12 +211,12 @@ class Passes:
         finally:
             self.give_back(loader)
 
-    # --- what cannot be
+    # --- refusals
 
     def look_around(self) -> None:
         """
-        Refuse `enumerate`, which counts from 0 in each process, wherever the process begins. Checks only once per fit,
-        because code that uses it for one pass uses it for all passes.
+        Refuse `enumerate`, which counts from 0 in each process. Checks only once per fit, because code that uses it for
+        one pass uses it for all passes.
         """
         if self._looked:
             return
@@ -224,8 +224,8 @@ class Passes:
         running = list(self._here.frames.between())
         if any(_reads(one, running) for one in gc.get_objects() if type(one) is enumerate):
             self.refuse(
-                "enumerate() counts the batches, and begins with 0 wherever a training resumes",
-                "for i, batch in loop.enumerate(loader), which takes start= too",
+                "enumerate() counts the batches from 0, wherever in the epoch a training resumes",
+                "for i, batch in loop.enumerate(loader), which accepts start= too",
             )
 
     def refuse(self, reason: str, hint: str) -> NoReturn:
@@ -234,7 +234,7 @@ class Passes:
 
 
 class Pass:
-    """A pass over training data, to iterate over once. `give` makes an item from a batch and its number."""
+    """A pass over training data, for one iteration. `give` makes an item from a batch's number and the batch."""
 
     def __init__(self, passes: Passes, source: Any, give: Callable[[int, Any], Any], *, counts: bool) -> None:
         self._passes = passes
@@ -267,7 +267,7 @@ def _has_length(source: Any) -> bool:
 
 
 def _reads(one: object, running: Sequence[FrameType]) -> bool:
-    """Return whether a running frame is one of the generators that `one` reads from."""
+    """Return whether `one` reads from a generator whose frame is in `running`."""
     level: Iterable[object] = [one]
     for _ in range(AROUND):
         level = [each for each in gc.get_referents(*level) if not isinstance(each, type | ModuleType | dict)][:100]

@@ -1,4 +1,4 @@
-"""The peak speeds of accelerators, to compare the prices of different ones."""
+"""The peak speeds of accelerators, to compare their prices."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ FOLLOWED_PRIOR_LOSSES = 2.0
 class Hazard(msgspec.Struct, frozen=True):
     """
     The hazard of spot in this run. `saved` is the share of losses that undo no step, because their notice left time for
-    one more commit. With each second that the current instance goes on, the mean grows by `growth` seconds.
+    one more commit. For each second that the current instance continues, the mean grows by `growth` seconds.
     """
 
     mean_time_between: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS

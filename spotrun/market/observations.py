@@ -1,8 +1,8 @@
 """
 The market observations of runs. An *observation* is one fact about one pool that other runs can use.
 
-Observations are a fold of a run's ledger, so two runners of one run report the same ones. They only guide which pool a
-run tries first: without them a run may try pools in a worse order, but is as correct as with them.
+Observations are a fold of a run's ledger, so two runners of one run report the same observations. They only guide which
+pool a run tries first: without them a run may try pools in a worse order, but is as correct as with them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ def _had_none(launch: Launch) -> bool:
 
 
 def _recorded(launch: Launch) -> list[MemberName]:
-    """Return the names of the launch's instances that were recorded."""
     return [MemberName(launch.number, at) for at, member in enumerate(launch.members) if member.recorded is not None]
 
 

@@ -12,7 +12,7 @@ from spotrun.instance import PriceSegment
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Spell(NamedTuple):
+class PricePeriod(NamedTuple):
     """The price from `start` to `end`."""
 
     start: datetime
@@ -22,8 +22,8 @@ class Spell(NamedTuple):
 
 class PriceRange(NamedTuple):
     """
-    USD per hour over a period. `mean` is weighted by time: a price that held for a day counts 24 times as much as one
-    that held for an hour, however often EC2 lists either.
+    USD per hour over a period. `mean` is weighted by time: a price that held for a day counts 24 times as much as a
+    price that held for an hour, however often EC2 lists either price.
     """
 
     mean: Decimal
@@ -32,10 +32,7 @@ class PriceRange(NamedTuple):
 
 
 def price_range(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> PriceRange | None:
-    """
-    Return the price range from `since` to `until`, as far as it is known (`segments`, oldest first); None if nothing is
-    known.
-    """
+    """Return the price range of `segments`, oldest first, from `since` to `until`; None if no price is known there."""
     known = list(spells(segments, since, until))
     if not known:
         return None
@@ -46,24 +43,22 @@ def price_range(segments: Sequence[PriceSegment], since: datetime, until: dateti
 def price_series(
     segments: Sequence[PriceSegment], since: datetime, until: datetime, points: int
 ) -> list[Decimal | None]:
-    """
-    Return the mean price in each of `points` equal parts of the time from `since` to `until`; None for an unknown part.
-    """
+    """Return the mean price in each of `points` equal parts from `since` to `until`; None for an unknown part."""
     step = (until - since) / points
     parts = [list(spells(segments, since + step * n, since + step * (n + 1))) for n in range(points)]
     return [_mean(part) if part else None for part in parts]
 
 
-def spells(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> Iterator[Spell]:
+def spells(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> Iterator[PricePeriod]:
     """Yield each price between the two moments, with its start and end."""
     ends = [*(segment.since for segment in segments[1:]), until]
     for segment, end in zip(segments, ends, strict=False):
-        spell = Spell(max(segment.since, since), min(end, until), segment.usd_per_hour)
+        spell = PricePeriod(max(segment.since, since), min(end, until), segment.usd_per_hour)
         if spell.start < spell.end:
             yield spell
 
 
-def _mean(known: Sequence[Spell]) -> Decimal:
+def _mean(known: Sequence[PricePeriod]) -> Decimal:
     weights = [(spell.end - spell.start) // _MICROSECOND for spell in known]
     total = sum((weight * spell.usd_per_hour for weight, spell in zip(weights, known, strict=True)), Decimal(0))
     return total / sum(weights)

@@ -1,11 +1,11 @@
 """
 Estimates the training speed of instances from published figures, before a run has measured it.
 
-A training is limited by arithmetic or by memory, and it is unknown beforehand by which of the two. So the estimate lies
-half way:
+A training is limited by arithmetic or by memory, and it is unknown beforehand by which of the two. So the estimate is
+the geometric mean of both:
 
-    speed = sqrt(TFLOPS * GB/s)                      relative to that of a V100
-    speed = published samples/s of a training        where there is such a figure, relative to the V100's
+    speed = sqrt(TFLOPS * GB/s)                      relative to a V100's
+    speed = published samples/s of a training        if there is such a figure, relative to a V100's
     several accelerators = count ** SCALING
 
 For ResNet-50 the first formula gives 2.1 V100s for an A100, and 1.9 was measured. Other trainings may be off by a

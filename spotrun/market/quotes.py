@@ -20,7 +20,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     """
     One offering with its prices, oldest first.
 
-    `on_demand_usd_per_hour` is the on-demand price of the same type there, None if unknown. `room` is how many more
+    `on_demand_usd_per_hour` is the on-demand price of the type in its region, None if unknown. `room` is how many more
     such instances the account's quota allows, None if it could not be read. `interruption_band` is the share of such
     spot instances that the cloud took in the month before, according to the cloud; None if it does not publish one.
     """
@@ -36,9 +36,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saved(self) -> float | None:
-        """
-        The share of the on-demand price that is saved, 0 or less if spot is not cheaper; None if that price is unknown.
-        """
+        """The share of the on-demand price that is saved, 0 or less if none is; None if that price is unknown."""
         if not self.on_demand_usd_per_hour:
             return None
         return float(1 - self.offering.price_usd_per_hour / self.on_demand_usd_per_hour)

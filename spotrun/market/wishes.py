@@ -1,4 +1,4 @@
-"""Matches offerings with the requirements of a job; finds the requirement that leaves none, and names alternatives."""
+"""Matches offerings with a job's requirements; finds a requirement that no offering meets; names alternatives."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ SEVERAL = 2
 
 
 class Requirement(NamedTuple):
-    """
-    One requirement: its key, its words, a test for an offering, and a function that returns the offering's own value.
-    """
+    """One requirement: its key, its words, a test for an offering, and a function for the offering's own value."""
 
     key: tuple[str | int, ...]
     words: str

@@ -1,4 +1,4 @@
-"""The outside world at one moment, as far as a decision can know it; and the offerings that suit a run."""
+"""One observation of the cloud, as the input of decisions; and the offerings that suit a run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _by_price(offering: Offering) -> tuple[Decimal, str, str]:
 
 
 def suits(offering: Offering, wanted: ResourcesSpec) -> bool:
-    """Return whether one offering meets the requirements of `resources`, apart from max_price."""
+    """Return whether one offering meets the requirements in `wanted`, apart from capacity type and price."""
     return offering.cloud == wanted.cloud and all(wish.fits(offering) for wish in wishes_of(wanted))
 
 

@@ -1,1 +1,1 @@
-"""Exports what runs cost and how they are doing: to Prometheus, and to OpenTelemetry."""
+"""Exports the cost and the progress of runs to Prometheus, and their times to OpenTelemetry."""

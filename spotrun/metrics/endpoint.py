@@ -23,10 +23,7 @@ from spotrun.metrics.watched_runs import WatchedRuns
 from spotrun.units import count_of, format_duration, shown_lines
 
 FRESH_FOR_S = 15.0
-"""
-Seconds of system time for which one reading answers all scrapes: two Prometheus servers cost the store no more than
-one.
-"""
+"""Seconds of system time for which one reading answers all scrapes, so that more scrapes cost no more requests."""
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})", re.ASCII)
 
 
@@ -51,7 +48,7 @@ def parse(text: str) -> Address:
 
 def write(watched: WatchedRuns, within: timedelta, textfile: Path | None) -> None:
     """
-    Print the metrics, or write them to a file, of which readers always see a whole version.
+    Print the metrics, or replace a file with them atomically.
 
     Raises:
         StoreError: the store cannot be read.
@@ -70,7 +67,7 @@ def write(watched: WatchedRuns, within: timedelta, textfile: Path | None) -> Non
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace the file atomically: the collector, usually another user, reads each *.prom of the folder."""
+    """Replace the file atomically, because node_exporter, usually another user, reads each *.prom of the folder."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -108,9 +105,7 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
 
 
 class ScrapeCollector(Collector):
-    """
-    Reads the store at a scrape, unless the last reading is fresh. If the store is unavailable, it repeats that reading.
-    """
+    """Reads the store at a scrape. Repeats the last reading while it is fresh, or if the store is unavailable."""
 
     def __init__(self, watched: WatchedRuns, within: timedelta) -> None:
         self._watched = watched
@@ -140,7 +135,7 @@ class ScrapeCollector(Collector):
 
 
 class _Log:
-    """Prints why a run cannot be read, once for each reason."""
+    """Prints why a run cannot be read, once until the reason changes."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}

@@ -1,9 +1,9 @@
 """
 The cost and the progress of a store's runs, as metrics: https://prometheus.io/docs/specs/om/open_metrics_spec.
 
-The figures are the same as in `spotrun report --json`. Names and labels do not change: dashboards read them. A figure
-that may be corrected later is a gauge (dollars are corrected when an instance's end becomes known); a counter only
-grows.
+The figures are the same as in `spotrun report --json`. Names and labels do not change, because dashboards use them. A
+counter only grows, so a figure that may be corrected later is a gauge (such as dollars, which are corrected when an
+instance's end becomes known).
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ from spotrun.version import __version__
 
 class Figures(NamedTuple):
     """
-    The figures of a run for its metrics.
-
-    `report` is the output of `spotrun report --json`; `state` and `step` come from `spotrun status --json`.
+    The figures of a run for its metrics: `report` as in `spotrun report --json`, `state` and `step` as in `spotrun
+    status --json`.
     """
 
     run: str
@@ -75,9 +74,9 @@ class Reading(NamedTuple):
     """
     One reading of a store at `at`, which took `took_s` of system time.
 
-    `unreadable` maps the name of a folder to why its run is not among `runs`. `late` is the number of runs that were
-    not read in time: their figures are older, or missing. `left_out` is the number of runs older than the newest that
-    the user wants. `reachable` means that the store has answered.
+    `unreadable` maps the name of a folder to the reason why its run is not among `runs`. `late` is the number of runs
+    that were not read in time: their figures are older, or missing. `left_out` is the number of runs that are too old
+    to be read. `reachable` means that the store has answered.
     """
 
     runs: Sequence[Figures]
@@ -90,7 +89,6 @@ class Reading(NamedTuple):
 
 
 def open_metrics(reading: Reading) -> str:
-    """Return the metrics as OpenMetrics."""
     written: bytes = generate_open_metrics(_ReadingCollector(reading))  # type: ignore[no-untyped-call]
     return written.decode()
 
@@ -110,8 +108,8 @@ class _ReadingCollector(Collector):
 
 def families(reading: Reading) -> Iterator[Metric]:
     """Yield each metric with a sample for each run that has this figure."""
-    info = InfoMetricFamily("spotrun_run", "What a run is.", labels=OF_RUN)
-    states = StateSetMetricFamily("spotrun_run_state", "What a run is doing now.", labels=OF_RUN)
+    info = InfoMetricFamily("spotrun_run", "Facts about a run.", labels=OF_RUN)
+    states = StateSetMetricFamily("spotrun_run_state", "The current state of a run.", labels=OF_RUN)
     for run in reading.runs:
         scale = f"{run.report['time_scale']:g}"
         told = {"name": run.name, "simulated": str(run.simulated).lower(), "time_scale": scale}
@@ -125,7 +123,7 @@ def families(reading: Reading) -> Iterator[Metric]:
 
 OF_RUN = ("run", "cloud")
 Values = Iterable[tuple[tuple[str, ...], object]]
-"""Each value with the values of its further labels; None for a value that this run lacks (so far)."""
+"""Each value with the values of its further labels; None for a value that the run lacks (so far)."""
 
 
 class Figure(NamedTuple):
@@ -153,7 +151,7 @@ def _total(key: str) -> Callable[[Figures], Values]:
 
 
 def _parts(**keys: str) -> Callable[[Figures], Values]:
-    """Return a function that returns amounts that add up to a total, each under its label."""
+    """Return a function that returns the parts of a total, each under its label."""
     return lambda run: [((label,), run.report["total"][key]) for label, key in keys.items()]
 
 
@@ -179,34 +177,34 @@ OF_TYPE = ("instance_type",)
 OF_INSTANCES = ("instance_type", "capacity_type")
 FIGURES = (
     Figure(
-        G, "started_timestamp", "seconds", "When a run was created.", lambda run: [((), run.started_at.timestamp())]
+        G, "started_timestamp", "seconds", "Time of a run's creation.", lambda run: [((), run.started_at.timestamp())]
     ),
-    Figure(G, "cost", "usd", "What a run has cost so far, by kind.", _parts(**KINDS_OF_COST), ("kind",)),
-    Figure(G, "all_on_demand", "usd", "What the training would have cost on demand.", _total("counterfactual_usd")),
-    Figure(G, "budget", "usd", "The most that a run may cost.", lambda run: [((), run.budget_usd)]),
-    Figure(G, "price", "usd_per_hour", "What an hour of them costs now.", _rented("usd_per_hour"), OF_INSTANCES),
+    Figure(G, "cost", "usd", "Cost of a run so far, by kind.", _parts(**KINDS_OF_COST), ("kind",)),
+    Figure(G, "all_on_demand", "usd", "Cost of the same training on demand.", _total("counterfactual_usd")),
+    Figure(G, "budget", "usd", "Maximum cost of a run.", lambda run: [((), run.budget_usd)]),
+    Figure(G, "price", "usd_per_hour", "Current price of all these instances.", _rented("usd_per_hour"), OF_INSTANCES),
     Figure(G, "instances", "", "Instances that are billed now.", _rented("instances"), OF_INSTANCES),
-    Figure(C, "interruptions", "", "How often the cloud took instances of a run.", _total("interruptions")),
+    Figure(C, "interruptions", "", "Losses of a run's instances to the cloud.", _total("interruptions")),
     Figure(C, "steps_redone", "", "Steps that were trained again after a loss.", _total("steps_redone")),
     Figure(G, "steps", "", "The step of the newest checkpoint.", lambda run: [((), run.step)]),
     Figure(G, "epochs", "", "Completed epochs.", lambda run: [((), len(run.report["epochs"]))]),
     Figure(G, "productive", "seconds", "Time of training whose result is kept.", _total("productive_s")),
-    Figure(G, "downtime", "seconds", "Time without such training, by kind.", _downtime, ("kind",)),
+    Figure(G, "downtime", "seconds", "Time without productive training, by kind.", _downtime, ("kind",)),
     Figure(G, "paid", "seconds", "Billed time of all instances.", _total("paid_s")),
     Figure(G, "goodput", "ratio", "Productive over paid time.", _total("goodput")),
-    Figure(G, "savings", "ratio", "The part of the on-demand bill that was not paid.", _total("savings")),
-    Figure(G, "cpu_busy", "ratio", "How busy processors were while they trained.", _used("cpu_busy"), OF_TYPE),
-    Figure(G, "memory_used", "ratio", "How much of the memory was used.", _used("memory_used"), OF_TYPE),
-    Figure(G, "gpu_busy", "ratio", "How busy GPUs were.", _used("gpu_busy"), OF_TYPE),
-    Figure(G, "gpu_memory_used", "ratio", "How much of their memory was used.", _used("gpu_memory_used"), OF_TYPE),
-    Figure(G, "data_wait", "ratio", "The part of training that waited for its data.", _used("data_wait"), OF_TYPE),
+    Figure(G, "savings", "ratio", "Share of the on-demand bill that was not paid.", _total("savings")),
+    Figure(G, "cpu_busy", "ratio", "Busy share of processors during training.", _used("cpu_busy"), OF_TYPE),
+    Figure(G, "memory_used", "ratio", "Share of the memory that was used.", _used("memory_used"), OF_TYPE),
+    Figure(G, "gpu_busy", "ratio", "Busy share of GPUs during training.", _used("gpu_busy"), OF_TYPE),
+    Figure(G, "gpu_memory_used", "ratio", "Share of the GPU memory that was used.", _used("gpu_memory_used"), OF_TYPE),
+    Figure(G, "data_wait", "ratio", "Share of training that waited for its data.", _used("data_wait"), OF_TYPE),
 )
 
 
 def _of_reading(reading: Reading) -> Iterator[Metric]:
-    build = InfoMetricFamily("spotrun_build", "Which spotrun has read the store.")
+    build = InfoMetricFamily("spotrun_build", "The version of spotrun that read the store.")
     build.add_metric([], {"version": __version__})
-    runs = GaugeMetricFamily("spotrun_runs", "How many runs are doing this.", labels=["state"])
+    runs = GaugeMetricFamily("spotrun_runs", "Number of runs in this state.", labels=["state"])
     count = Counter(run.state for run in reading.runs)
     for state in STATES:
         runs.add_metric([state], count[state])
@@ -215,10 +213,10 @@ def _of_reading(reading: Reading) -> Iterator[Metric]:
         unreadable.add_metric([plain(name)], 1)
     yield from (build, runs, unreadable)
     for name, what, unit, value in (
-        ("store_reachable", "Whether the store has answered.", "", int(reading.reachable)),
-        ("runs_late", "Runs whose figures are old, or unknown, as they were not read in time.", "", reading.late),
-        ("runs_left_out", "Runs that are older than the newest that are read.", "", reading.left_out),
-        ("read", "When the store was read.", "timestamp_seconds", reading.at.timestamp()),
-        ("read_duration", "How long that took.", "seconds", reading.took_s),
+        ("store_reachable", "1 if the store has answered.", "", int(reading.reachable)),
+        ("runs_late", "Runs that were not read in time, so that figures are old or missing.", "", reading.late),
+        ("runs_left_out", "Runs that are too old to be read.", "", reading.left_out),
+        ("read", "Time of the reading of the store.", "timestamp_seconds", reading.at.timestamp()),
+        ("read_duration", "Duration of the reading of the store.", "seconds", reading.took_s),
     ):
         yield GaugeMetricFamily(f"spotrun_{name}", what, value=value, unit=unit)

@@ -1,17 +1,17 @@
 """
-A run's life as nested stretches of time, with the times of its ledger, for tools that draw traces.
+Divides a run's time into nested stretches, with the times of its ledger, for tools that draw traces.
 
     run
-    ├── launch             from the request for instances to the end of the last of them
-    │   ├── boot, setup    the way to an attempt
-    │   └── attempt        from its takeover until the run knew of its end
+    ├── launch             from the request for instances to the end of the last instance
+    │   ├── boot, setup    before an attempt
+    │   └── attempt        from its takeover until the ledger records its end
     │       ├── training, and each kind of downtime
-    │       └── checkpoint from the moment that it holds until it is durable
+    │       └── checkpoint from its snapshot until it is durable
     ├── wait, detect, paused
-    └── epoch              it may take several attempts
+    └── epoch              may need several attempts
 
-While a run goes on, only launches, attempts and checkpoints that are over are reported: later entries may still change
-how an instant is classified.
+Before the end of a run, only launches, attempts and checkpoints that are over are reported, because later entries may
+change the kind of a moment (training, rework).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ RUN = "run"
 _OF_LAUNCH = (Activity.BOOT, Activity.SETUP)
 
 
-class Stretch(NamedTuple):
+class TraceSpan(NamedTuple):
     """
     A stretch of a run's time, in run time.
 
-    `key` identifies it within its run, forever; `within` is the key of the stretch that contains it. `failed` is why it
-    is a failure, "" if it is not.
+    `key` identifies it within its run, and never changes; `within` is the key of the stretch that contains it. `told`
+    are its attributes. `failed` is the reason of a failure; "" if there was none.
     """
 
     key: str
@@ -50,8 +50,8 @@ class Stretch(NamedTuple):
     failed: str = ""
 
 
-def stretches(state: RunState) -> Iterator[Stretch]:
-    """Yield all stretches that are over, none before the stretch that contains it."""
+def stretches(state: RunState) -> Iterator[TraceSpan]:
+    """Yield all stretches that are over, each after the stretch that contains it."""
     if state.terminal is not None:
         yield _run(state)
     for launch in state.launches.values():
@@ -66,7 +66,7 @@ def stretches(state: RunState) -> Iterator[Stretch]:
         yield from _times(state, state.terminal.at)
 
 
-def _run(state: RunState) -> Stretch:
+def _run(state: RunState) -> TraceSpan:
     assert state.terminal is not None
     summary = summarise(state, state.terminal.at)
     told: dict[str, Value] = {
@@ -78,10 +78,10 @@ def _run(state: RunState) -> Stretch:
         "spotrun.time_scale": summary.time_scale,
     }
     failed = plain(state.terminal.detail) or "failed" if summary.state == "failed" else ""
-    return Stretch(RUN, None, plain(summary.name), state.created_at, state.terminal.at, told, failed)
+    return TraceSpan(RUN, None, plain(summary.name), state.created_at, state.terminal.at, told, failed)
 
 
-def _launch(launch: Launch, end: datetime) -> Stretch:
+def _launch(launch: Launch, end: datetime) -> TraceSpan:
     offering = launch.intent.offering
     told: dict[str, Value] = {
         "spotrun.launch": launch.number,
@@ -94,17 +94,17 @@ def _launch(launch: Launch, end: datetime) -> Stretch:
     }
     refused = launch.closed is not None and launch.recorded is None
     failed = str(launch.closed.cause) if refused and launch.closed is not None else ""
-    return Stretch(_key_of(launch), RUN, "launch", launch.intended_at, end, told, failed)
+    return TraceSpan(_key_of(launch), RUN, "launch", launch.intended_at, end, told, failed)
 
 
 def _end_of(launch: Launch) -> datetime | None:
-    """Return the end of a launch; None while an instance of it may run, or may still start."""
+    """Return the end of a launch; None while one of its instances may run or start."""
     if launch.gone is not None:
         return launch.gone.ended_at
     return launch.closed_at if launch.recorded is None else None
 
 
-def _attempt(state: RunState, attempt: Attempt, end: datetime) -> Stretch:
+def _attempt(state: RunState, attempt: Attempt, end: datetime) -> TraceSpan:
     assert attempt.end is not None
     told: dict[str, Value] = {
         "spotrun.attempt": state.ordinals()[attempt.number],
@@ -115,27 +115,27 @@ def _attempt(state: RunState, attempt: Attempt, end: datetime) -> Stretch:
     }
     failed = plain(attempt.end.detail) or "error" if attempt.end.cause is Cause.USER_ERROR else ""
     around = _key_of(state.launch_of(attempt))
-    return Stretch(f"attempt/{attempt.number}", around, "attempt", attempt.started_at, end, told, failed)
+    return TraceSpan(f"attempt/{attempt.number}", around, "attempt", attempt.started_at, end, told, failed)
 
 
-def _checkpoints(state: RunState) -> Iterator[Stretch]:
+def _checkpoints(state: RunState) -> Iterator[TraceSpan]:
     for commit in state.commits:
         event = commit.event
         told = {"spotrun.step": event.step, "spotrun.final": event.final, "spotrun.cut_off": commit.cut_off}
         start = event.taken_at - bounded(event.stall_s)
-        yield Stretch(
+        yield TraceSpan(
             f"checkpoint/{commit.number}", f"attempt/{event.attempt}", "checkpoint", start, commit.at, dict(told)
         )
 
 
-def _epochs(state: RunState) -> Iterator[Stretch]:
+def _epochs(state: RunState) -> Iterator[TraceSpan]:
     start = state.created_at
     for epoch, end in completed_epochs(state):
-        yield Stretch(f"epoch/{epoch}", RUN, f"epoch {epoch + 1}", start, end, {"spotrun.epoch": epoch + 1})
+        yield TraceSpan(f"epoch/{epoch}", RUN, f"epoch {epoch + 1}", start, end, {"spotrun.epoch": epoch + 1})
         start = end
 
 
-def _times(state: RunState, end: datetime) -> Iterator[Stretch]:
+def _times(state: RunState, end: datetime) -> Iterator[TraceSpan]:
     for number, span in enumerate(timeline(state, end)):
         attempt = None if span.attempt is None else state.attempts[span.attempt]
         if attempt is None:
@@ -146,16 +146,13 @@ def _times(state: RunState, end: datetime) -> Iterator[Stretch]:
             around = f"attempt/{attempt.number}"
         name = "training" if span.kind is Activity.PRODUCTIVE else str(span.kind)
         downtime = span.kind not in (Activity.PRODUCTIVE, Activity.PAUSED)
-        yield Stretch(f"time/{number}", around, name, span.start, span.end, {"spotrun.downtime": downtime})
+        yield TraceSpan(f"time/{number}", around, name, span.start, span.end, {"spotrun.downtime": downtime})
 
 
 def _key_of(launch: Launch) -> str:
     return f"launch/{launch.number}"
 
 
-def in_order(stretch: Stretch) -> tuple[datetime, datetime]:
-    """
-    Return the stretch's start and end in order: writers' clocks differ, so an end may have been recorded before its
-    start.
-    """
+def in_order(stretch: TraceSpan) -> tuple[datetime, datetime]:
+    """Return the stretch's start and end, corrected if differing clocks put the end before the start."""
     return stretch.start, max(stretch.start, stretch.end)

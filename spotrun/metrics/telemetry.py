@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
 from spotrun.errors import SpotrunError
-from spotrun.metrics.spans import Stretch, in_order
+from spotrun.metrics.spans import TraceSpan, in_order
 from spotrun.version import __version__
 
 TOGETHER = 500
@@ -23,10 +23,10 @@ TOGETHER = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def send(uid: str, stretches: Iterable[Stretch], exporter: SpanExporter) -> int:
+def send(uid: str, stretches: Iterable[TraceSpan], exporter: SpanExporter) -> int:
     """
-    Send the stretches, and return how many there were. Ids follow from the run, so a stretch that is sent twice is one
-    span.
+    Send the stretches, and return their number. A stretch that is sent twice is one span, because ids follow from the
+    run.
 
     Raises:
         SpotrunError: the collector did not accept the spans.
@@ -35,12 +35,13 @@ def send(uid: str, stretches: Iterable[Stretch], exporter: SpanExporter) -> int:
     for begin in range(0, len(spans), TOGETHER):
         if exporter.export(spans[begin : begin + TOGETHER]) is not SpanExportResult.SUCCESS:
             raise SpotrunError(
-                "the collector of OpenTelemetry did not take the spans", hint="check --endpoint, and that it takes HTTP"
+                "the OpenTelemetry collector did not accept the spans",
+                hint="check --endpoint, and that it accepts HTTP",
             )
     return len(spans)
 
 
-def spans_of(uid: str, stretches: Iterable[Stretch]) -> list[ReadableSpan]:
+def spans_of(uid: str, stretches: Iterable[TraceSpan]) -> list[ReadableSpan]:
     ids, made = _Ids(uid), InMemorySpanExporter()
     provider = TracerProvider(
         resource=Resource.create({"service.name": "spotrun"}), id_generator=ids, sampler=ALWAYS_ON
@@ -63,7 +64,7 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 class _Ids(IdGenerator):
-    """Generates ids from the uid of a run and from `key`, the key of the stretch that comes next."""
+    """Generates ids from the uid of a run and from `key`, the key of the next stretch."""
 
     def __init__(self, uid: str) -> None:
         self._uid = uid

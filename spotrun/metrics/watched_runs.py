@@ -1,8 +1,8 @@
 """
-Reads the runs of a store again and again: each from where the last reading ended. Writes nothing.
+Reads the runs of a store repeatedly, each time only the new entries. Writes nothing.
 
-A reading takes no longer than its limit. Threads do the reading. A thread that does not finish in time goes on, and its
-result counts in the next reading.
+Threads read, and a reading takes no longer than its limit: the result of a thread that is late counts in the next
+reading.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class WatchedRun:
-    """A folder of a store, and the last reading of its run: the figures, or why it cannot be read."""
+    """A folder of a store, and the last reading of its run: the figures, or the error."""
 
     def __init__(self, name: str, uri: str, run: OpenRun | None = None) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class WatchedRun:
             self._settle(self._open)
 
     def read(self) -> None:
-        """Read new entries, and compute the figures again. A run that has ended for good is not computed twice."""
+        """Read new entries, and compute the figures again if they may have changed."""
         self._settle(self._read)
 
     def _open(self) -> None:
@@ -63,7 +63,7 @@ class WatchedRun:
         self.error, self.settled_s = None, time.monotonic()
 
     def _settle(self, act: Callable[[], None]) -> None:
-        """Run `act` and keep its error. A temporary fault leaves the figures as they were."""
+        """Run `act` and keep its error. If the store is unavailable, keep the figures."""
         try:
             act()
             return
@@ -79,11 +79,7 @@ class WatchedRun:
 
 
 class WatchedRuns:
-    """
-    The newest `newest` runs of a store, or exactly these `runs`.
-
-    Threads may share an instance if only one reads at a time.
-    """
+    """The `newest` newest runs of a store, or exactly these `runs`. Only one thread may read at a time."""
 
     def __init__(self, store: str, newest: int, runs: Sequence[OpenRun] = ()) -> None:
         self._runs_store = None if runs else open_store(store)
@@ -131,10 +127,7 @@ class WatchedRuns:
         self._watched = {uri: self._watched.get(uri) or WatchedRun(name, uri) for uri, name in uris.items()}
 
     def _all(self, act: Callable[[WatchedRun], None], watched: Sequence[WatchedRun], until_s: float) -> None:
-        """
-        Call `act` on each run until `until_s`, in system time. A run on which an earlier call is still busy is left to
-        that call.
-        """
+        """Call `act` on each run until `until_s`, in system time, except on runs with an unfinished earlier call."""
         for each in watched:
             before = self._under_way.get(each.uri)
             if before is None or before.done():
@@ -145,9 +138,7 @@ class WatchedRuns:
 
 
 class _Crew:
-    """
-    Threads that end with the process, even if they still wait for a store. An executor's threads would block its end.
-    """
+    """Threads that end with the process, even while they wait for a store. An executor's threads would delay that."""
 
     def __init__(self, size: int) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()

@@ -36,7 +36,7 @@ from spotrun.errors import CloudError, LedgerDamaged, NightUnderWay, RunNotFound
 from spotrun.folder.keys import KeyMissing
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.night import Pin, require_pin
-from spotrun.folder.night_record import BY_HAND, Begun, NightRecord, Numbered
+from spotrun.folder.night_record import BY_HAND, BegunNight, NightRecord, NumberedNight
 from spotrun.folder.pace import BY_THE_MINUTE
 from spotrun.night.counts import CallCounter, since_start_s
 from spotrun.night.news import Addresses, NightNews
@@ -126,7 +126,7 @@ class Attendant:
         self._pin, self._signer = pin, pin.signer
         self._record = NightRecord(store, name, pin)
         self._own_alarm = alarm
-        self._newest: Numbered | None = None
+        self._newest: NumberedNight | None = None
         self._attended: _Attended | None = None
 
     def answer(self, event: Mapping[str, Any]) -> Answer:
@@ -195,14 +195,14 @@ class Attendant:
                 # The record shows strangers where the run will be. So check the job first: nothing may prevent the run.
                 with self._job():
                     pass
-            begun = Begun(due=due, run=unfinished or new_uid(), at=now, carried=unfinished is not None)
-            numbered = Numbered(self._record.next_number, begun)
+            begun = BegunNight(due=due, run=unfinished or new_uid(), at=now, carried=unfinished is not None)
+            numbered = NumberedNight(self._record.next_number, begun)
             if self._record.add(numbered):
                 self._newest = numbered
                 return due
         raise NightUnderWay(f"others begin nights of {self._name} faster", hint="call it again")
 
-    def _unfinished(self, newest: Numbered | None) -> str | None:
+    def _unfinished(self, newest: NumberedNight | None) -> str | None:
         """
         Return the uid of the run to carry on; None if a new one may begin.
 
@@ -406,7 +406,7 @@ class Attendant:
             answer["trouble"] = "; ".join(troubles)
         return answer
 
-    def _is_recent(self, numbered: Numbered) -> bool:
+    def _is_recent(self, numbered: NumberedNight) -> bool:
         return self._clock.now() - numbered.begun.at < CREATED_WITHIN
 
     @property

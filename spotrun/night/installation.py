@@ -11,7 +11,7 @@ from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import CloudUnavailable, SpecInvalid, SpotrunError
 from spotrun.folder.night import Night, pin_for
-from spotrun.folder.night_record import NightRecord, Numbered
+from spotrun.folder.night_record import NightRecord, NumberedNight
 from spotrun.night.rows import HOURS, NIGHTS_A_MONTH
 from spotrun.night.times import next_due, read_at, read_days, shortest_gap, winter_offset_s
 from spotrun.notify.sinks import require_https
@@ -112,7 +112,7 @@ class Installation:
         )
 
 
-def left_alone(begun: Sequence[Numbered], runs: Sequence[OpenRun]) -> list[str]:
+def left_alone(begun: Sequence[NumberedNight], runs: Sequence[OpenRun]) -> list[str]:
     """
     Return a note if the run of the newest night in `begun`, one of `runs`, has not ended, because a function with a new
     pin does not attend to that run.

@@ -14,7 +14,7 @@ from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.notify.delivery import Delivery, status_of
 from spotrun.notify.news import News, may_be_news, news_of
 from spotrun.notify.notifier import redactor_for
-from spotrun.notify.sinks import InTime, Sink, Undelivered, Webhook
+from spotrun.notify.sinks import Sink, TimeLimitedSink, Undelivered, Webhook
 from spotrun.run.events import Entry
 from spotrun.secrets.redaction import Redactor
 from spotrun.secrets.reference import Reference
@@ -68,7 +68,7 @@ class NightNews:
         share_s = WITHIN_S / len(sinks)  # so that a slow webhook takes no time from the others
         for number, sink in sinks.items():
             began_s = time.monotonic()
-            delivery = Delivery(InTime(sink, share_s / 2), number, self._store, redactor, tries=1)
+            delivery = Delivery(TimeLimitedSink(sink, share_s / 2), number, self._store, redactor, tries=1)
             for news in [each for index, each in self._waiting if index == number]:
                 if time.monotonic() - began_s > share_s / 2:
                     break

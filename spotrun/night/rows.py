@@ -14,7 +14,7 @@ from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import nights_of
 from spotrun.errors import CloudError, RunNotFound, StoreError
 from spotrun.folder.night import AGAIN, DAYS, Night, NotPinned
-from spotrun.folder.night_record import BY_HAND, Begun, NightRecord, NightStrange
+from spotrun.folder.night_record import BY_HAND, BegunNight, NightRecord, NightStrange
 from spotrun.folder.run_calls import read_calls
 from spotrun.night.times import next_due
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, plain, print_table
@@ -112,7 +112,7 @@ def newest_run(record: NightRecord) -> OpenRun | None:
     return _opened(record, newest[-1].begun) if newest else None
 
 
-def _opened(record: NightRecord, begun: Begun) -> OpenRun | None:
+def _opened(record: NightRecord, begun: BegunNight) -> OpenRun | None:
     try:
         return OpenRun(record.run_uri(begun.run), "cli")
     except (RunNotFound, StoreError):

@@ -1,1 +1,1 @@
-"""Tells people and programs what happened to a run."""
+"""Sends the news of a run to people and programs."""

@@ -1,8 +1,8 @@
 """
-One sink's thread: it follows the ledger and delivers the news that the sink wants.
+Delivers news to one sink, in a thread that receives the ledger's entries.
 
 Each piece of news is delivered at least once. The worker writes to the run's folder only after a delivery. So if it is
-killed in between, the next runner delivers the news again, under the same id, and a receiver can drop the second one.
+killed in between, the next runner delivers the news again, under the same id, and a receiver can drop the repetition.
 If the worker wrote first, news could be lost unnoticed. Everything is bounded: the time of a try, the number of tries,
 and how long the end of a run waits.
 """
@@ -126,12 +126,12 @@ class Delivery:
             self._store.put_status(_key(self._number, news), msgspec.json.encode(status))
         except StoreError as error:
             self.failures.append(
-                f"the store did not keep that {news.kind!r} was delivered ({error.message}): it may come twice"
+                f"the store did not record that {news.kind!r} was delivered ({error.message}): it may come twice"
             )
 
 
 class DeliveryWorker(threading.Thread):
-    """Delivers news of the given kinds to one sink. `number` is the sink's index in the job's `notify`."""
+    """Delivers news of the given kinds to one sink: see `Delivery`."""
 
     def __init__(
         self, sink: Sink, number: int, kinds: Sequence[str], store: Store, redactor: Redactor, pause_s: float = PAUSE_S
@@ -144,11 +144,10 @@ class DeliveryWorker(threading.Thread):
 
     @property
     def failures(self) -> list[str]:
-        """The failed deliveries, in sentences without secrets."""
         return self._delivery.failures
 
     def tell(self, item: Entry | News) -> None:
-        """Take the next entry of the ledger, or news that is not in the ledger. Never blocks."""
+        """Queue the next entry of the ledger, or news that is not in the ledger. Never blocks."""
         self._inbox.put(item)
 
     def finish(self) -> None:

@@ -36,10 +36,8 @@ _MAY_BE_NEWS = (
 
 class News(msgspec.Struct, frozen=True):
     """
-    One piece of news.
-
-    `entry` is the ledger entry that caused it. Entry and `kind` identify the news, so another reading of the ledger
-    gives the same news. `at` is the wall-clock time of the entry.
+    `entry` is the ledger entry that caused the news. Entry and `kind` identify the news, so another reading of the
+    ledger gives the same news. `at` is the wall-clock time of the entry.
     """
 
     entry: int
@@ -66,7 +64,7 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 
 
 def may_be_news(entry: Entry) -> bool:
-    """Return whether the entry may be news. Most entries cannot be, wherever they stand."""
+    """Return whether an entry of this kind may be news. Most entries cannot be."""
     return isinstance(entry.event, _MAY_BE_NEWS)
 
 
@@ -84,7 +82,7 @@ def late_night(name: str, due: str, at: datetime, why: str) -> News:
     """
     Return the news that a night should have begun on the date `due` but is not under way.
 
-    No run's ledger has it. It is sent once for each date, and the date replaces the number of the entry.
+    No ledger has it. It is sent once for each date, and the date replaces the number of the entry.
     """
     sentence = f"the night of {due} is not under way, and is tried again each quarter of this hour: {why}"
     return News(int(due.replace("-", "")), "night", at, name, sentence)
@@ -142,9 +140,7 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
 
 
 def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
-    """
-    Return news if this is the run's first attempt that trains, or if the previous one had another capacity type.
-    """
+    """Return news if the run trains for the first time, or on another capacity type than before."""
     intent = state.launch_of(attempt).intent
     where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
     what = "the command" if is_plain(state) else "training"
@@ -154,7 +150,7 @@ def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
     if state.launch_of(trained[-1]).intent.offering.capacity_type is intent.offering.capacity_type:
         return None
     if intent.offering.capacity_type is CapacityType.ON_DEMAND:
-        return "fallback", f"{what} goes on on demand, {where}: {intent.reason}"
+        return "fallback", f"{what} continues on demand, on {where}: {intent.reason}"
     return "returned", f"{what} is back on {where}: {intent.reason}"
 
 
@@ -168,10 +164,7 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
-    """
-    Return news when enough standbys have failed in a row that the next one has to wait; None for each failure after
-    that.
-    """
+    """Return news once enough standbys in a row have failed that the next one waits; None for later failures."""
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)
 

@@ -40,12 +40,7 @@ class Sink(Protocol):
     """The sink's name in messages; contains no secret."""
 
     def deliver(self, body: bytes, id: str) -> None:
-        """
-        Deliver one JSON object.
-
-        Raises:
-            Undelivered, Refused: see the module's docstring.
-        """
+        """Deliver one JSON object, or raise Undelivered or Refused: see the module's docstring."""
 
     def abandon(self) -> None:
         """Stop a try that is in progress, and leave none of its processes running."""
@@ -98,7 +93,7 @@ def _cut(connection: http.client.HTTPConnection) -> None:
 
 
 class _Unusable(Exception):
-    """Describes what an address is instead of a usable one, without showing it."""
+    """Describes an unusable address without showing it."""
 
 
 _NO_HTTPS = "no https:// address"
@@ -122,12 +117,12 @@ def _parts_of(address: str) -> SplitResult:
     if not host or not safe or any(not 32 < ord(character) < 127 for character in address.strip()):
         raise _Unusable(_NO_HTTPS)
     if parts.username is not None:
-        raise _Unusable("an address with a user before its host, whom spotrun would not send")
+        raise _Unusable("an address with a user before its host, which spotrun would not send")
     return parts
 
 
-class InTime:
-    """A sink whose tries end in time for the caller, even if the system hangs on a name or a connection."""
+class TimeLimitedSink:
+    """Limits each try of a sink to `within_s`, even if the system hangs in a name lookup or a connection."""
 
     def __init__(self, inner: Sink, within_s: float) -> None:
         self.name = inner.name
@@ -209,12 +204,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = os.environ) -> Sink:
-    """
-    Return the sink that `wanted` names.
-
-    Raises:
-        SpecInvalid: the variable for the address is not set here, or does not hold an address.
-    """
+    """Return the sink that `wanted` names; raise SpecInvalid if its variable is not set here, or holds no address."""
     if wanted.command is not None:
         return Command(wanted.command, number)
     variable = wanted.variable
@@ -226,7 +216,7 @@ def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = 
 
 def require_https(variable: str, address: str, place: str, hint: str) -> None:
     """
-    Check an address for a runner that does not run on a machine of the user's.
+    Check an address for a runner that does not run on the user's machine.
 
     Raises:
         SpecInvalid: the address is not a usable https:// address. The message does not contain it.
@@ -239,11 +229,6 @@ def require_https(variable: str, address: str, place: str, hint: str) -> None:
 
 
 def require_sinks(spec: RunSpec) -> None:
-    """
-    Before a run is created, check that each receiver under `notify` can be used from here.
-
-    Raises:
-        SpecInvalid: a receiver cannot be used.
-    """
+    """Raise SpecInvalid if a receiver under `notify` cannot be used from here. Called before a run is created."""
     for number, wanted in enumerate(spec.notify):
         open_sink(wanted, number)

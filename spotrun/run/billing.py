@@ -49,11 +49,12 @@ def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     Return EC2's rule for any of `regions`, including the volume and the address of an instance.
 
     The bill of a spot instance depends on who ended it: "no charge" if EC2 ended it in the first hour, "charged for the
-    seconds used" if you did. The volume is charged either way:
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html. Only `running` is
-    billed (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html). EC2 does not report when
-    `running` began, so seconds of `pending` that no runner observed are counted too. The spot price is the one in
-    effect (https://aws.amazon.com/ec2/spot/pricing). SUSE, which is billed by the hour, is not covered.
+    seconds used" if you did. The volume is charged in both cases:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html.
+
+    Only `running` is billed (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html). EC2 does
+    not report when `running` began, so seconds of `pending` that no runner observed are counted too. The spot price is
+    the price in effect (https://aws.amazon.com/ec2/spot/pricing). SUSE, which is billed by the hour, is not covered.
     """
     gp3, address = listed.list_prices("gp3"), listed.list_prices("address of EC2")
     volume = listed.volume_price(gp3.prices, regions)
@@ -73,7 +74,7 @@ def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     Return Compute Engine's rule for any of `regions`, including the disk and the address of an instance.
 
     A machine is billed from RUNNING until it is switched off or deleted: per second, for at least a minute
-    (https://cloud.google.com/compute/vm-instance-pricing), spot at its list price of the moment. Spot that Google
+    (https://cloud.google.com/compute/vm-instance-pricing), on spot at the list price of the moment. Spot that Google
     preempts in its first minute is free (https://cloud.google.com/compute/docs/instances/spot). The disk is billed
     until it is deleted, and the ephemeral address while the machine runs. Families without Persistent Disk have a
     Hyperdisk with the included speed only, which costs less than the table says.
@@ -103,7 +104,7 @@ def without_address(rule: BillingRule) -> BillingRule:
 
 
 def exact_seconds(duration: timedelta) -> Decimal:
-    """Convert a duration to seconds, exactly: without passing through a float."""
+    """Convert a duration to seconds, exactly, without a float."""
     return Decimal(duration // timedelta(microseconds=1)) / 1_000_000
 
 
@@ -112,15 +113,12 @@ def to_nano(amount_usd: Decimal) -> Decimal:
 
 
 def hourly(price_usd_per_hour: Decimal, duration: timedelta) -> Decimal:
-    """Return the cost of `duration` at one hourly price, in whole nano-dollars."""
+    """Return the cost of `duration` at an hourly price, in whole nano-dollars."""
     return to_nano(price_usd_per_hour * exact_seconds(duration) / SECONDS_PER_HOUR)
 
 
 def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> Decimal:
-    """
-    Return the cost from `start` to `end`, with the price in effect at each moment. The first price also applies to the
-    time before its segment.
-    """
+    """Return the cost between two moments, at the prices in effect; before the first price, at the first price."""
     total = ZERO
     for index, segment in enumerate(prices):
         since = start if index == 0 else max(start, segment.since)
@@ -132,16 +130,16 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
     """
-    Return the moment since which the machine itself has cost nothing, because it ended before its disk did; None if the
-    prices do not end with 0.
+    Return the moment since which the machine has cost nothing, because it ended before its disk; None if the prices do
+    not end with 0.
     """
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 
 
 class Meter:
     """
-    The growing bill of one instance, with its disk and address; it never falls. `ended_at` is the end of its disk; the
-    machine may have ended before (`switched_off_at`).
+    The bill of one instance, with its disk and address, as a function of time; it never falls. `ended_at` is the end of
+    the disk; the machine may have ended before (`switched_off_at`).
     """
 
     def __init__(
@@ -166,9 +164,7 @@ class Meter:
         return (self._machine_ended_at - billed_from).total_seconds() < self._rule.free_if_interrupted_within_s
 
     def cost_until(self, moment: datetime) -> Decimal:
-        """
-        Return the dollars accrued by `moment`. A life shorter than the billed minimum pays the difference at its end.
-        """
+        """Return the dollars accrued by `moment`. A life below the billed minimum costs the difference at its end."""
         if self.billed_from is None or moment <= self.billed_from:
             return ZERO
         until = self._until(moment, self._machine_ended_at)
@@ -176,21 +172,18 @@ class Meter:
         return attached if self._free else attached + metered(self._prices, self.billed_from, until)
 
     def time_until(self, moment: datetime) -> timedelta:
-        """Return the billed time of the machine itself by `moment`: zero if the cloud does not charge for it."""
+        """Return the billed time of the machine by `moment`; zero if the cloud does not charge for it."""
         if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
         return self._until(moment, self._machine_ended_at) - self.billed_from
 
     def _left_behind(self, machine_until: datetime, moment: datetime) -> Decimal:
-        """Return the cost of the disk from the machine's end to `moment`. The address ended with the machine."""
+        """Return the cost of the disk between the machine's end and `moment`. The address ended with the machine."""
         alone = self._until(moment, self.ended_at) - machine_until
         return hourly(self._rule.volume_usd_per_hour, alone) if alone > timedelta(0) else ZERO
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
-        """
-        Return the end of the billed time by `moment`: `moment` itself or, once `end` has passed, `end`. The billed
-        minimum may lie later than `end`.
-        """
+        """Return the end of the billed time by `moment`: `moment`, or `end` if passed, but at least the minimum."""
         assert self.billed_from is not None
         if end is None or moment < end:
             return moment

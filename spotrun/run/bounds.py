@@ -1,9 +1,9 @@
 """
-Bounds for everything that is read from a store, and the decoder that applies them. Any program with write access can
+Bounds for everything that is read from a store, and the decoder that applies them: any program with write access can
 store any figure there.
 
 Within these bounds, every sum, product and moment of an account can be computed. The type of a field states its bound
-(`Count`, `Seconds`); moments, dollar amounts and whole numbers are bounded in every field.
+(`Count`, `Seconds`). In addition, all moments, dollar amounts and whole numbers are bounded.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ NUMBER_MAX = 2**53
 SECONDS_MAX = 10 * 366 * 86_400
 """Maximum seconds of a duration: ten years. No job lasts longer (`LONGEST` in spotrun/units.py)."""
 EARLIEST, TOO_LATE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2201, 1, 1, tzinfo=UTC)
-"""Accepted moments are in the years 2020 to 2200: from EARLIEST on, before TOO_LATE."""
+"""Accepted moments are in the years 2020 to 2200: at or after EARLIEST, and before TOO_LATE."""
 NESTED_MAX = 64
 """
-Maximum levels of nesting. The decoder itself fails only at about a thousand levels, but code that walks the value later
-fails earlier.
+Maximum levels of nesting. The decoder itself fails only at about a thousand levels, but the code that reads the value
+later fails earlier.
 """
 SMALL_BYTES = 64 * 1024
-"""Maximum bytes of a status object or an entry. No spotrun writes a larger one, so a larger one is not read."""
+"""Maximum bytes of a status object or an entry. No spotrun writes a larger one, so larger ones are not read."""
 LOG_CHUNK_BYTES = 1 << 20
-"""Maximum bytes of one part of a log. No agent writes a longer part, so the rest of a longer one is not read."""
+"""Maximum bytes of one part of a log. No agent writes more, so only this many bytes of a part are read."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""Nanoseconds since 1970, as file systems keep them."""
+"""Nanoseconds since 1970, as in file systems."""
 Scale = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
-"""Seconds of run time per second of real time."""
+"""Seconds of run time per second of system time."""
 Pid = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32)]
 """The exit code of a process; negative if a signal ended it."""
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A moment with its time zone: a moment with a zone and one without cannot be compared."""
+"""A moment with its time zone, because a moment with a zone and one without cannot be compared."""
 
 T = TypeVar("T")
 _BUILDING = Lock()
 
 
 class OutOfBounds(ValueError):
-    """The stored value is not one that spotrun would have written."""
+    """The stored value is not a value that spotrun would have written."""
 
 
 def decode(data: bytes | bytearray, kind: type[T]) -> T:
@@ -73,12 +73,12 @@ def decode(data: bytes | bytearray, kind: type[T]) -> T:
 
 
 def prepare(kind: Any) -> None:
-    """Build the decoder of a module's own types during its import, which never runs in two threads at once."""
+    """Build a module's decoders while it is imported, because an import never runs in two threads at once."""
     _decoder(kind)
 
 
 def amount_of(value: object) -> Decimal | None:
-    """Return the amount that a text or a number states; None if it is not an amount of dollars."""
+    """Return the amount of dollars in a text or a number; None if it is not an amount."""
     try:
         amount = Decimal(str(value))
         require_amount(amount)
@@ -90,7 +90,7 @@ def amount_of(value: object) -> Decimal | None:
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """
     Return the decoder of a type. Decoders are built one at a time: while msgspec 0.22 builds its data for a Struct,
-    another thread can see them half built, and the process dies of a null pointer.
+    another thread could use the incomplete data, and the process would crash.
     """
     with _BUILDING:
         return _built(kind)
@@ -122,7 +122,7 @@ def _require(value: Any, depth: int) -> None:
 
 @cache
 def _bounded_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Return the fields that `_require` has to check. The others are texts, or the decoder has checked their type."""
+    """Return the fields that `_require` has to check: all except texts, and fields that the decoder bounds."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple(field.name for field in msgspec.structs.fields(kind) if _may_hold_more(hints[field.name]))
 

@@ -39,10 +39,7 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
-    """
-    Return the state with `changes` to one instance. When the launch no longer waits for any of its members, it stops
-    pending.
-    """
+    """Return the state with `changes` to one instance. A launch that awaits no member is not pending."""
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))
     return state if launch.pending else _no_longer_pending(state, launch.number)
@@ -53,7 +50,7 @@ def _with_attempt(state: RunState, number: int, **changes: Any) -> RunState:
 
 
 def _end_attempt(state: RunState, number: int, end: AttemptEnd) -> RunState:
-    """Return the state with the attempt ended by the entry that is folded now."""
+    """Return the state with the attempt ended by the current entry."""
     return replace(_with_attempt(state, number, end=end), current_attempt=None, last_end=state.next_number - 1)
 
 
@@ -150,7 +147,7 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
-    """Correct the cost of the launch. The moment at which its attempt stopped stays: the agent reported that."""
+    """Correct the cost of the launch. The end of its attempt stays the same, because the agent reported it."""
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
     state = replace(state, launches=state.launches.changed(after))
@@ -160,10 +157,7 @@ def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> Run
 
 
 def _cause_of_loss(member: Member, event: ev.InstanceGone) -> Cause:
-    """
-    Return the cause for which an instance was lost. The cloud's record of who ended the instance decides (failures.md
-    P27, R15).
-    """
+    """Return the cause of an instance's loss, from the cloud's record of who ended it (failures.md P27, R15)."""
     if member.condemned is not None:
         return member.condemned.cause
     return Cause.INTERRUPTED if event.ended_by is EndedBy.CLOUD else Cause.EXTERNAL
@@ -205,7 +199,7 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
 
 
 def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
-    """Return when the attempt's machine began to run our code; for a gang, the time of its last machine."""
+    """Return when the attempt's machine began to run our code; in a gang, when the last machine did."""
     members = [] if event.gang is UNSET else map(state.member, event.gang.names)
     return max((member.ready.booted_at for member in members if member.ready is not None), default=event.booted_at)
 
@@ -241,7 +235,7 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
 
 
 def _cut_off(commits: PVector[Commit], chosen: int) -> PVector[Commit]:
-    """Return the commits with each one after `chosen` marked as cut off."""
+    """Return the commits, all after `chosen` marked as cut off."""
     for at in range(len(commits) - 1, -1, -1):
         commit = commits[at]
         if commit.number <= chosen:
@@ -253,8 +247,8 @@ def _cut_off(commits: PVector[Commit], chosen: int) -> PVector[Commit]:
 
 def _epochs_until(epochs: PVector[Epoch], step: int) -> PVector[Epoch]:
     """
-    Return the epochs that end at or before `step`. The search goes backwards and ends at an epoch whose `step_reached`
-    is at most `step`: no epoch before it ends later.
+    Return the epochs that end at or before `step`. The search goes backwards, and stops at an epoch whose
+    `step_reached` is at most `step`, because no earlier epoch ends later.
     """
     undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
     kept = epochs[: len(epochs) - len(undecided)]
@@ -307,7 +301,7 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
 
 
 def _comes_later(event: ev.NoticeSeen, known: ev.NoticeSeen | None) -> bool:
-    """Return whether the known notice stays: it is for another member of the gang, and its deadline is not later."""
+    """Return True if the known notice stays: it is for another member, with an earlier or equal deadline."""
     if known is None or known.member == event.member or known.deadline_at is None:
         return False
     return event.deadline_at is None or event.deadline_at >= known.deadline_at
@@ -330,8 +324,8 @@ def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> 
 
 def _newest_not_cut_off(commits: PVector[Commit]) -> Commit | None:
     """
-    Return the newest commit that is not cut off. A resume cuts off all commits after the chosen one. So the commits
-    that are still valid precede all that were cut off by then.
+    Return the newest commit that is not cut off. A resume cuts off all commits after the chosen commit, so the valid
+    commits precede all commits that were cut off by then.
     """
     return next((commit for commit in reversed(commits) if not commit.cut_off), None)
 

@@ -3,7 +3,7 @@ The events of a run: in the past tense, immutable, and never rewritten. Everythi
 
 An *entry* is one event under its number, with its writer and its time. A *launch* is named by the number of its
 `LaunchIntended`, an *attempt* by the number of its `AttemptStarted`, a commit by the number of its
-`CheckpointCommitted`. Epochs count from 0 here and from 1 where a person reads them. All times and durations are run
+`CheckpointCommitted`. Epochs count from 0 here, and from 1 where a person reads them. All times and durations are run
 time.
 """
 
@@ -26,20 +26,20 @@ from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds
 from spotrun.run.gang import Gang, Layout, Meeting, MemberName, Port, Shard
 
 LEDGER_VERSION = 3
-"""The version of runs on one instance. Their entries have no field that concerns gangs."""
+"""The version of runs on one instance. Their entries have no fields for gangs."""
 GANG_LEDGER_VERSION = 4
 OLD_LEDGER_VERSION = 2
-"""The version of runs without a key: anyone who can write to their folder can write as their runner (protocol 31)."""
+"""The version of runs without a key. Anyone who can write to their folder can write as their runner (protocol 31)."""
 READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION)
 
 
 def version_for(instances: int) -> int:
-    """Return the ledger version of a new run on this many instances: the lowest that can express it."""
+    """Return the ledger version of a new run on this many instances: the lowest possible."""
     return LEDGER_VERSION if instances == 1 else GANG_LEDGER_VERSION
 
 
 ENTRY_SIZE_MAX = SMALL_BYTES
-"""Maximum bytes of an entry. Larger content belongs in an object of its own."""
+"""Maximum bytes of an entry. Larger content needs a separate object."""
 HOURS_PER_VOLUME_MONTH = 30 * 24
 """Hours of the month in the price of a volume, as in the examples of https://aws.amazon.com/ebs/pricing/."""
 
@@ -64,8 +64,8 @@ class Cause(StrEnum):
 
 class EpochsEnd(StrEnum):
     """
-    The moment at which the account of an epoch ends (protocol 26). The default is the one of earlier versions, so that
-    the figures of their runs stay the same.
+    The moment at which the account of an epoch ends (protocol 26). The default is that of earlier versions, so that the
+    figures of their runs stay the same.
     """
 
     FINISHED = "finished"
@@ -74,10 +74,10 @@ class EpochsEnd(StrEnum):
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type", forbid_unknown_fields=True):
     """
-    The base of all events. The JSON field `type` holds the class name.
+    The base of all events. The JSON field `type` has the class name.
 
-    A field whose value is `UNSET` is not written. In a run on one instance each field that concerns gangs is `UNSET`,
-    so a spotrun without gangs can read its entries.
+    A field whose value is `UNSET` is not written. In a run on one instance, each field for gangs is `UNSET`, so a
+    spotrun without gangs can read its entries.
     """
 
 
@@ -86,25 +86,28 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type
 
 BENCH = "bench"
 SWEEP = "sweep "
-"""The values of `RunCreated.part_of`: `BENCH`, or the prefix `SWEEP` and the name of the sweep."""
+"""The values of `RunCreated.part_of`: `BENCH`, or the prefix `SWEEP` with the name of a sweep."""
 
 
 class RunCreated(Event, frozen=True, kw_only=True):
     """
-    Entry 0: the job, and the limit on its cost. No later entry raises that limit.
+    Entry 0: the job, and the limit on its cost, which no later entry raises.
 
-    `clock_epoch` and `time_scale` fix run time for every process of the run. `workdir_sha256` names the work folder,
-    which was uploaded before. `start_sha256` names the Lightning checkpoint that training begins from, which was
-    uploaded too; None to begin from scratch. `storage` are the prices of the object store. `deadline_at` is the moment
-    by which the run must be completed, in run time; None if the job has no deadline. `interruption_bands` are the
-    cloud's own figures: the share of spot instances of a type in a region (`us-east-1/g5.xlarge`) that it interrupts in
-    a month, such as "5-10%". `epochs_end` is the moment at which the account of an epoch ends. `script_sha256` is the
-    digest of the script alone, and identifies bills of the same work; "" for a command, and in a run of an earlier
-    version. `spotrun` is the version that created the run, "" before this field existed. `revision` is the commit of
-    the work folder; None outside of git. `public_key` is the Ed25519 key, in hex, that checks the signatures of the
-    run's owner (protocol 31); "" in a run of an earlier version. `benched` has the seconds of a step for each kind of
-    instance, if `spotrun bench` has measured this job. `part_of` names the command that created the run for its own
-    purpose: `BENCH`, or `SWEEP` and a name. Only that command can continue the run.
+    `clock_epoch` and `time_scale` define run time for every process of the run. `workdir_sha256` names the uploaded
+    work folder. `start_sha256` names the uploaded Lightning checkpoint that training begins from; None to begin from
+    scratch. `script_sha256` is the digest of the script alone, and identifies bills of the same work; "" for a command,
+    and in a run of an earlier version. `revision` is the git commit of the work folder; None outside of git. `spotrun`
+    is the version that created the run; "" before this field existed.
+
+    `storage` are the prices of the object store. `deadline_at` is when the run must be completed, in run time; None
+    without a deadline. `interruption_bands` are the cloud's figures: the share of spot instances of a type in a region
+    (`us-east-1/g5.xlarge`) that it interrupts in a month, such as "5-10%". `epochs_end` is the moment at which the
+    account of an epoch ends. `benched` has the seconds of a step for each kind of instance, if `spotrun bench` has
+    measured this job.
+
+    `public_key` is the Ed25519 key, in hex, that checks the signatures of the run's owner (protocol 31); "" in a run of
+    an earlier version. `part_of` names the command that created the run for its own purpose (`BENCH`, or `SWEEP` and a
+    name). Only that command can continue the run.
     """
 
     uid: str
@@ -136,18 +139,18 @@ class RunCreated(Event, frozen=True, kw_only=True):
         require_amount(self.budget_usd)
 
     def job(self, section: str) -> dict[str, Any]:
-        """Return a section of the job; {} if it is not a mapping. The fold does not check that the job is valid."""
+        """Return a section of the job; {} if it is not a mapping, because the fold does not validate the job."""
         found = self.spec.get(section)
         return found if isinstance(found, dict) else {}
 
     @property
     def is_bench(self) -> bool:
-        """True if the run only measures: its results are not kept, and it is never continued."""
+        """True if the run only measures. Its results are not kept, and it is never continued."""
         return self.part_of == BENCH
 
     @property
     def sweep(self) -> str:
-        """The name of the sweep that this run is a trial of; "" if it belongs to no sweep."""
+        """The name of the sweep that has this run as a trial; "" if none has."""
         return self.part_of.removeprefix(SWEEP) if self.part_of and self.part_of.startswith(SWEEP) else ""
 
     @property
@@ -159,9 +162,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The git commit that a folder has checked out.
-
-    `changed`: files of the folder differ from the commit, or are not part of it; None if that is unknown.
+    The git commit that a folder has checked out. `changed`: files of the folder differ from the commit, or are not in
+    it; None if that is unknown.
     """
 
     commit: str
@@ -184,11 +186,10 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     """
     The prices of an object store. `source` names the origin of the figures and the day.
 
-    `region` is the bucket's region. It is "" for a folder or if the region is unknown: then no traffic counts as
-    crossing regions. The sending region is billed. A GB from one region to another costs the figure that
-    `egress_elsewhere` has for the sending region, else `egress_usd_per_gb`. If the price depends on both ends,
-    `between` has the prices. Its keys are the regions of instances, or the first word of a region's name, such as
-    `europe`.
+    `region` is the bucket's region; "" for a folder or if unknown, and then no traffic counts as crossing regions. The
+    sending region is billed: a GB to another region costs the price in `egress_elsewhere` for the sending region, else
+    `egress_usd_per_gb`. If the price depends on both ends, `between` has the prices. Its keys are regions of instances,
+    or the first word of a region's name, such as `europe`.
     """
 
     usd_per_gb_month: Decimal
@@ -207,25 +208,23 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
             require_amount(amount)
 
     def crosses(self, region: str) -> bool:
-        """Return whether the traffic of an instance in `region` crosses regions."""
+        """Return True if the traffic of an instance in `region` crosses regions."""
         passage = self._passage(region)
         return self.region not in ("", region) if passage is None else not passage.is_home
 
     def charges(self, region: str) -> bool:
         """
-        Return whether traffic with an instance in `region` is billed. In a bucket with several regions, copying written
+        Return True if traffic with an instance in `region` is billed. In a bucket with several regions, copying written
         data between them is billed.
         """
         return bool(self.read_usd_per_gb(region) or self.write_usd_per_gb(region))
 
     def read_usd_per_gb(self, region: str) -> Decimal:
-        """Return the price of a GB that an instance in `region` reads."""
         if (passage := self._passage(region)) is not None:
             return passage.read_usd_per_gb
         return self._leaving(self.region) if self.crosses(region) else Decimal(0)
 
     def write_usd_per_gb(self, region: str) -> Decimal:
-        """Return the price of a GB that an instance in `region` writes."""
         if (passage := self._passage(region)) is not None:
             return passage.write_usd_per_gb
         return self._leaving(region) if self.crosses(region) else Decimal(0)
@@ -239,13 +238,14 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
 
 class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The rule that converts instance seconds to dollars.
+    The rule that converts instance seconds to dollars. `source` names the origin of the rule and the day.
 
     Instances are billed per second, for at least `minimum_s`. Spot capacity that the cloud takes back within
-    `free_if_interrupted_within_s` of its start costs nothing. Its disk of `volume_gib` and its public address are
-    billed in any case. On some clouds a disk outlives a machine that has switched itself off. The prices of such an
-    instance end with 0, and its disk is billed until the disk ends too. `source` names the origin of the rule and the
-    day.
+    `free_if_interrupted_within_s` of its start costs nothing, but its disk of `volume_gib` and its public address are
+    billed.
+
+    On some clouds, a disk remains after a machine has switched itself off. The prices of such an instance end with 0,
+    and its disk is billed until the disk ends too.
     """
 
     minimum_s: Seconds
@@ -268,13 +268,13 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attached_usd_per_hour(self) -> Decimal:
-        """The hourly cost of an instance's disk and address, on top of its own price. On spot it may be less."""
+        """The hourly cost of an instance's disk and address, in addition to its own price. On spot it may be lower."""
         return self.volume_usd_per_hour + self.address_usd_per_hour
 
     def attached_to(self, capacity_type: CapacityType) -> BillingRule:
         """
-        Return the rule with the address price of a capacity type. The user's own machine is charged by the second, and
-        has no minimum, disk or address.
+        Return the rule with the address price of a capacity type. The user's own machine is charged by the second,
+        without minimum, disk or address.
         """
         if capacity_type is CapacityType.OWN:
             alone = replace(self, minimum_s=0, volume_gib=0, address_usd_per_hour=Decimal(0))
@@ -301,10 +301,8 @@ class PruneRequested(Event, frozen=True, kw_only=True):
 
 class EndCorrected(Event, frozen=True, kw_only=True):
     """
-    The cloud's bill gives the end of an instance that no runner observed. This end replaces the bound in
-    `InstanceGone`.
-
-    `evidence` names the bill. `member` is defined in `LaunchRecorded`.
+    The cloud's bill, named in `evidence`, gives the end of an instance that no runner observed. This end replaces the
+    bound in `InstanceGone`. `member` as in `LaunchRecorded`.
     """
 
     launch: Count
@@ -319,13 +317,13 @@ class EndCorrected(Event, frozen=True, kw_only=True):
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
     """
-    The runner will request one instance, with exactly this request, until `not_after`. After that it may only look the
-    instance up. In the run of a gang it requests `count` instances, all or none.
+    The runner will request one instance, with exactly this request, until `not_after`. Later it may only look the
+    instance up. In the run of a gang, it requests `count` instances, all or none.
 
     Each instance reserves `time_to_live_s` at `price_ceiling_usd_per_hour`. For traffic between regions, all instances
     together reserve `egress_usd`. `standby_for` is the attempt that the instance will replace. `on_demand_usd_per_hour`
-    is the price of the same type on demand in the same place, with which the bill of spot is compared. `for_gang` is
-    the attempt whose missing members these instances replace; None if they form a gang of their own.
+    is the on-demand price of the same type in the same place, with which the spot bill is compared. `for_gang` is the
+    attempt whose missing members these instances replace; None if they form a new gang.
     """
 
     offering: Offering
@@ -346,24 +344,21 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
 
     @property
     def instances(self) -> int:
-        """The number of instances that are requested."""
         return 1 if self.count is UNSET else self.count
 
     @property
     def beside(self) -> int | None:
-        """
-        The attempt that the instances replace, or whose missing members they replace; None if they replace nothing.
-        """
+        """The attempt that the instances replace, or whose missing members they replace; None if neither."""
         return self.standby_for if self.for_gang is UNSET else self.for_gang
 
 
 class LaunchRecorded(Event, frozen=True, kw_only=True):
     """
-    The instance of a launch exists, and from `billed_from` on its meter runs.
+    The instance of a launch exists, and is billed since `billed_from`.
 
     `unguarded` is the reason why the cloud has no guard that would end the instance if its own timer failed (protocol
-    11); None if it has a guard. `member` is the index of the instance in its launch, counted from 0; an event without
-    `member` concerns the launch's only instance.
+    11); None if it has one. `member` is the index of the instance in its launch, from 0; an event without `member`
+    concerns the launch's only instance.
     """
 
     launch: Count
@@ -375,9 +370,7 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
 
 
 class GuardArmed(Event, frozen=True, kw_only=True):
-    """
-    The guard that could not be made with the launch exists now: the cloud ends the instance even if no runner does.
-    """
+    """A guard that could not be made with the launch exists now: the cloud ends the instance even if no runner does."""
 
     launch: Count
     member: Count | UnsetType = UNSET
@@ -385,7 +378,7 @@ class GuardArmed(Event, frozen=True, kw_only=True):
 
 class LaunchClosed(Event, frozen=True, kw_only=True):
     """
-    Irrevocably: no attempt will start from this launch, and every runner terminates its instance.
+    No attempt will start from this launch, and every runner terminates its instance. Irrevocable.
 
     `refused`: the cloud refused the request, so no instance exists. If the cloud never answered, an instance may exist
     that no runner has observed.
@@ -398,14 +391,14 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
 
 
 class DrainRequested(Event, frozen=True, kw_only=True):
-    """The attempt is to commit once more and hand over."""
+    """The attempt has to commit once more and hand over."""
 
     attempt: Count
     reason: str
 
 
 class InstanceCondemned(Event, frozen=True, kw_only=True):
-    """Irrevocably: any runner that observes the instance of this launch is to terminate it."""
+    """Any runner that observes the instance of this launch has to terminate it. Irrevocable."""
 
     launch: Count
     cause: Cause
@@ -414,10 +407,7 @@ class InstanceCondemned(Event, frozen=True, kw_only=True):
 
 
 class MemberReleased(Event, frozen=True, kw_only=True):
-    """
-    Irrevocably: this member of a gang is not needed, and any runner is to terminate its instance. The member is not at
-    fault.
-    """
+    """This member is not needed, and any runner has to terminate its instance. Irrevocable; not the member's fault."""
 
     launch: Count
     member: Count
@@ -428,10 +418,10 @@ class InstanceGone(Event, frozen=True, kw_only=True):
     """
     The instance of a launch has ended, according to positive `evidence`. The event has everything that the bill needs.
 
-    `ended_at` is the cloud's time if it has a record. `last_step_seen` is the newest step in the agent's heartbeat,
-    from which the lost steps are computed; None if no heartbeat was readable. If no runner observed the end,
-    `bounded_by` names the bound that `ended_at` is; "" if the cloud reported the time. `stopped_at` is the agent's last
-    sign of life, if the assumed end is later than that: nothing trained in between.
+    `ended_at` is the cloud's time, and `bounded_by` is ""; or, if no runner observed the end and the cloud has no time,
+    it is a bound that `bounded_by` names. `last_step_seen` is the newest step in the agent's heartbeat, from which the
+    lost steps are computed; None if no heartbeat was readable. `stopped_at` is the agent's last sign of life, if the
+    assumed end is later: nothing trained in between.
     """
 
     launch: Count
@@ -457,8 +447,8 @@ class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
 
 class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
-    The run has spent the share of its budget at which to warn. At the pace so far, the rest of the budget will be spent
-    at `passes_at`, in `epoch`; both are None if that cannot be foreseen. Written once.
+    The run has spent the share of its budget at which to warn. At the pace so far, the remaining budget will be spent
+    at `passes_at`, in `epoch`; both are None if that cannot be predicted. Written once.
     """
 
     spent_usd: Decimal
@@ -483,10 +473,10 @@ class RunFailed(Event, frozen=True, kw_only=True):
 
 class AttemptStarted(Event, frozen=True, kw_only=True):
     """
-    The agent on a launch's instance takes over the run. `booted_at` is when its machine began to run our code; `setup`
-    is None if the set-up has failed.
+    The agent on a launch's instance takes over the run. `booted_at` is when its machine began to run our code. `setup`
+    is None if the set-up failed.
 
-    `gang` are the members that train, if the run has more than one instance; the other fields describe the gang's lead.
+    `gang` are the members that train, if the run has several instances; the other fields describe the gang's lead.
     """
 
     launch: Count
@@ -497,12 +487,12 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
 
 
 PACK_PART_BYTES = 32 << 20
-"""Bytes of each object of a stored set-up; the last one may be smaller."""
+"""Bytes of each object of a stored set-up; the last object may be smaller."""
 
 
 class SetUp(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The set-up of an instance, and its `seconds`; fetching the work folder is part of it.
+    The set-up of an instance, in `seconds`, which include fetching the work folder.
 
     `how` is "run" if the command ran, "unpacked" if its result on an earlier instance was unpacked, or "none" if the
     job has no command. `packed_bytes` is the size of the archive that was unpacked, or packed for the next instance.
@@ -514,18 +504,18 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def objects(self) -> int:
-        """The number of objects of a stored set-up, including the list of its parts; 0 if it was not stored."""
+        """The number of objects of a stored set-up, with the list of its parts; 0 if it was not stored."""
         return -(-self.packed_bytes // PACK_PART_BYTES) + 1 if self.packed_bytes else 0
 
 
 class MemberReady(Event, frozen=True, kw_only=True):
     """
-    This member of a launch has nothing left of an earlier attempt, and may join the next one.
+    Nothing of an earlier attempt is left on this member of a launch, and it may join the next attempt.
 
-    The other members reach it at `address`. They can test the connection at the port `door`; None if the member opened
-    no such port. `accelerators` is their number. `after` is the entry that ended the newest attempt; None if no attempt
-    has ended. When a later attempt ends, this event no longer counts. `holds` is the newest commit whose image the
-    member still has in memory. `setup` is None if the set-up failed, or if an earlier event has it.
+    The other members reach it at `address`, and test the connection at the port `door`; None if it has no such port.
+    `accelerators` is their number. `after` is the entry that ended the newest attempt; None if no attempt has ended.
+    When a later attempt ends, this event no longer counts. `holds` is the newest commit whose image the member still
+    has in memory. `setup` is None if the set-up failed, or if an earlier event has it.
     """
 
     launch: Count
@@ -542,11 +532,11 @@ class MemberReady(Event, frozen=True, kw_only=True):
 
 class ResumedFrom(Event, frozen=True, kw_only=True):
     """
-    A trainer of this attempt begins from `commit`, or from scratch if that is None; later commits are cut off.
+    A trainer of this attempt begins from `commit`, or from scratch if that is None. Later commits are cut off.
 
-    `incarnation` counts the trainers of the attempt from 0. `skipped` names newer commits that could not be read back,
-    or with which a command failed again. `in_place`: a command continues with the files that the previous trainer left
-    on this instance after that commit. `meet` is the place where the trainers of a gang find each other.
+    `incarnation` counts the trainers of the attempt from 0. `skipped` are newer commits that could not be read back, or
+    with which a command failed again. `in_place`: a command continues with the files that the previous trainer left on
+    this instance after that commit. `meet` is where the trainers of a gang find each other.
     """
 
     attempt: Count
@@ -564,8 +554,8 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
     The first new step of a trainer is done: the time before was restore, the time after is training.
 
     `began_at` is the start of a command that reports no steps; None for a training that has done its first step.
-    `unprotected`: the command runs Python and keeps no state, and for a minute or more no training in it has found the
-    agent.
+    `unprotected`: the command runs Python and keeps no state, and no training in it has found the agent for a minute or
+    more.
     """
 
     attempt: Count
@@ -578,7 +568,7 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
 class NoticeSeen(Event, frozen=True, kw_only=True):
     """
     The cloud announced that it will take the instance (`termination`), or that it might (`rebalance`). In a gang,
-    `member` is the member whose instance it is, and any member of the attempt may write this event.
+    `member` names the instance, and any member of the attempt may write this event.
     """
 
     attempt: Count
@@ -588,7 +578,7 @@ class NoticeSeen(Event, frozen=True, kw_only=True):
 
 
 class NoticesUnseen(Event, frozen=True, kw_only=True):
-    """This attempt's instance cannot see the cloud's notices: it may be lost without notice. Written once."""
+    """The instance of this attempt cannot receive the cloud's notices, and may be lost without notice. Written once."""
 
     attempt: Count
     detail: str
@@ -597,10 +587,10 @@ class NoticesUnseen(Event, frozen=True, kw_only=True):
 
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The files of the work folder at the boundary of a checkpoint: the list at `key` names each file by its content.
+    The files of the work folder at the step boundary of a checkpoint. The list at `key` names each file by its content.
 
-    The list has `files` of `size_bytes` in all; `left_out` more are not in it. `sent_bytes` in `objects` were new,
-    including the list. All stored files of the run now take `stored_bytes`.
+    The list has `files` of `size_bytes` in total, without the `left_out` files. `sent_bytes` in `objects` were new,
+    including the list. All stored files of the run now have `stored_bytes`.
     """
 
     key: str
@@ -617,14 +607,14 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """
     A checkpoint exists: its bytes were read back and matched before this was written.
 
-    `taken_at` is when training stood still for it, `stall_s` the total stall since the previous commit. `durable_s`
-    passed from the snapshot to this entry. A `suspect` checkpoint holds NaN or Inf, and no training resumes from it.
+    `taken_at` is when training stood still for it, and `stall_s` the total stall since the previous commit. `durable_s`
+    is the time from the snapshot to this entry. A `suspect` checkpoint has NaN or Inf, and no training resumes from it.
     `final`: no step follows it in this attempt. `borrows` are the prefixes of other commits whose objects this
-    checkpoint needs too. Of its `size_bytes`, only `sent_bytes` are in its own objects; None means all. `files` is None
-    if no files belong to it, for example in a run of an earlier version. `fit` counts the calls of fit() from 1; epochs
+    checkpoint also needs. Of its `size_bytes`, only `sent_bytes` are in its own objects; None means all. `files` is
+    None if it has no files, for example in a run of an earlier version. `fit` counts the calls of fit() from 1; epochs
     and steps are counted over all calls.
 
-    The checkpoint of a command's state folder has files only: no image, step 0 and no epoch.
+    The checkpoint of a command's state has files only: no image, step 0 and no epoch.
 
     For a gang, `shards` describe the parts that the ranks stored, in the order of the ranks, and `layout` defines which
     ranks store a part. `manifest_blake3` is then the digest of rank 0's manifest, and sizes and objects are totals.
@@ -656,27 +646,22 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
     @property
     def has_image(self) -> bool:
-        """True for the checkpoint of a training; the checkpoint of a command has files only."""
+        """True for the checkpoint of a training. The checkpoint of a command has files only."""
         return self.size_bytes > 0 or self.files is None
 
     @property
     def puts(self) -> int:
-        """
-        The number of objects stored for the checkpoint besides its files: the parts of its image, and a manifest of
-        each rank.
-        """
+        """The number of objects of the checkpoint without its files: its image's parts, and each rank's manifest."""
         return self.objects + (self.has_image if self.shards is UNSET else len(self.shards))
 
     @property
     def stored_bytes(self) -> int:
-        """The bytes in this checkpoint's own objects, without the objects that it borrows."""
+        """The bytes in this checkpoint's own objects, without borrowed objects."""
         return self.size_bytes if self.sent_bytes is None else self.sent_bytes
 
 
 class CheckpointFailed(Event, frozen=True, kw_only=True):
-    """
-    A snapshot did not become durable (promise I8). `size_bytes` is its size if the store accepted no writes, else 0.
-    """
+    """A snapshot did not become durable (promise I8). `size_bytes` is its size if the store refused it, else 0."""
 
     attempt: Count
     step: Count
@@ -686,9 +671,8 @@ class CheckpointFailed(Event, frozen=True, kw_only=True):
 
 class CheckpointRetired(Event, frozen=True, kw_only=True):
     """
-    Irrevocably: no trainer resumes from this commit, so its objects may be deleted.
-
-    `attempt` is None if a runner retires the commit after the run's end.
+    No trainer resumes from this commit any more, so its objects may be deleted. Irrevocable. `attempt` is None if a
+    runner retires the commit after the run's end.
     """
 
     attempt: Count | None
@@ -704,9 +688,9 @@ class Uncarried(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateNotCarried(Event, frozen=True, kw_only=True):
     """
-    State that no checkpoint holds has changed since fit() began: a resumed training may continue differently.
+    State that no checkpoint holds has changed since fit() began, so a resumed training may continue differently.
 
-    `step` is the step of the snapshot in which the change was found. Each place is reported once in a run.
+    The change was found in the snapshot of step `step`. Each place is reported once in a run.
     """
 
     attempt: Count
@@ -719,10 +703,10 @@ class OutputsStored(Event, frozen=True, kw_only=True):
     Files that the script has written are stored, and the list at `key` names each file by its content. The stored bytes
     were compared before this was written.
 
-    `commit` is the newest checkpoint at the time when the agent scanned the files (`looked_at`), None before the first
-    checkpoint; `step` is the trainer's step at that time. The list has `files` of `size_bytes` in all, and names the
-    reason for each that was `left_out`. `sent_bytes` in `objects` were new, including the list. All stored files of the
-    run now take `stored_bytes`. A `final` event has all files that the trainer left at its end.
+    `commit` is the newest checkpoint when the agent scanned the files (`looked_at`), None before the first; `step` is
+    the trainer's step at that time. The list has `files` of `size_bytes` in total, and the reasons for the `left_out`
+    files. `sent_bytes` in `objects` were new, including the list. All stored files of the run now have `stored_bytes`.
+    A `final` event has all files that existed when the trainer ended.
     """
 
     attempt: Count
@@ -742,8 +726,8 @@ class OutputsStored(Event, frozen=True, kw_only=True):
 
 class EpochCompleted(Event, frozen=True, kw_only=True):
     """
-    The last step of an epoch was done and its validation had ended at `ended_at`. The event is provisional until a
-    commit at or past `step` survives (protocol 24).
+    The last step of an epoch is done, and its validation ended at `ended_at`. The event is provisional until there is a
+    lasting commit at or after `step` (protocol 24).
     """
 
     attempt: Count
@@ -754,7 +738,7 @@ class EpochCompleted(Event, frozen=True, kw_only=True):
 
 
 class TrainerExited(Event, frozen=True, kw_only=True):
-    """A trainer process ended before its work was done; the agent starts another while the restart budget lasts."""
+    """A trainer ended before its work was done. The agent starts another, unless the restart budget is used up."""
 
     attempt: Count
     incarnation: Count
@@ -765,7 +749,7 @@ class TrainerExited(Event, frozen=True, kw_only=True):
 
 
 class AttemptDrained(Event, frozen=True, kw_only=True):
-    """The attempt ended itself: `final_commit` holds all its work, and no step ran after `stopped_at`."""
+    """The attempt ended itself: `final_commit` has all its work, and no step was done after `stopped_at`."""
 
     attempt: Count
     final_commit: Count | None
@@ -775,10 +759,10 @@ class AttemptDrained(Event, frozen=True, kw_only=True):
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
     """
-    The attempt is over without a handover. `last_step` is the last step that its trainer did.
+    The attempt ended without a handover. `last_step` is the last step that its trainer did.
 
-    `missing` are the members of a gang that could not be reached. If the lead is missing, another member writes this
-    event.
+    `missing` are the members of a gang that could not be reached. If the lead is one of them, another member writes
+    this event.
     """
 
     attempt: Count
@@ -789,7 +773,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
-    """The training came to its own end. `final_commit` holds the result; None for a command without checkpoints."""
+    """The training reached its end. `final_commit` has the result; None for a command without checkpoints."""
 
     attempt: Count
     final_commit: Count | None
@@ -838,7 +822,7 @@ OfMember = EndCorrected | LaunchRecorded | GuardArmed | InstanceCondemned | Memb
 
 
 def name_of(event: OfMember) -> MemberName:
-    """Return the member that an event concerns; in a run on one instance the only member of its launch."""
+    """Return the member that an event concerns; in a run on one instance, the only member of its launch."""
     return MemberName(event.launch, 0 if event.member is UNSET else event.member)
 
 
@@ -849,7 +833,7 @@ _FIELDS_OF_GANGS = {
 
 
 def speaks_of_gangs(event: Event) -> bool:
-    """Return whether the event concerns gangs, so that a spotrun without gangs could not read it."""
+    """Return True if the event has a field for gangs, so a spotrun without gangs could not read it."""
     for name in _FIELDS_OF_GANGS[type(event)]:
         if getattr(event, name) is not UNSET:
             return True
@@ -860,8 +844,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
     One numbered object of the ledger.
 
-    `run` is the uid of the run, `nonce` lets a writer recognise its own entry, `at` is the writer's clock in run time.
-    Entries are ordered by `number`, never by `at`. A signature is part of the stored object, but not of this struct.
+    `run` is the uid of the run. A writer recognises its own entry by its `nonce`. `at` is the writer's clock in run
+    time. Entries are ordered by `number`, never by `at`. The signature is in the stored object, but not in this struct.
     """
 
     number: Count
@@ -883,18 +867,17 @@ _SEAL_SIZE = len(_SEAL) + 64 + len(_AFTER_SEAL)
 
 def encode_entry(entry: Entry, sign: Sign | None = None) -> bytes:
     """
-    Return the object of an entry: its JSON, with the sha256 of that JSON as a first field. `sign` signs the JSON before
-    that.
+    Return the object of an entry: its JSON, signed by `sign`, with the sha256 of all that as the first field.
 
-    Without the sha256 a flipped bit could change a price or a step unnoticed. It could also make an accepted entry void
-    for new readers, while readers that saw the intact entry still count it.
+    Without the sha256, a flipped bit could change a price or a step unnoticed. It could also make an accepted entry
+    void for new readers, while readers that read the intact entry still count it.
     """
     body = entry_json(entry)
     return seal(body if sign is None else signed(body, sign(body)))
 
 
 def seal(body: bytes) -> bytes:
-    """Return a JSON object with its own sha256 as a first field."""
+    """Return a JSON object with its own sha256 as the first field."""
     assert body.startswith(b"{")
     return _seal_of(body) + body[1:]
 
@@ -908,13 +891,13 @@ _SIGNATURE_SIZE = len(_SIGNATURE) + 128 + len(_AFTER_SEAL)
 
 
 def signed(body: bytes, signature: str) -> bytes:
-    """Return a JSON object with its Ed25519 signature, in hex, as a first field."""
+    """Return a JSON object with its Ed25519 signature, in hex, as the first field."""
     assert body.startswith(b"{")
     return _SIGNATURE + signature.encode() + _AFTER_SEAL + body[1:]
 
 
 def parted(data: bytes) -> tuple[str, bytes]:
-    """Split the object of an entry into its signature, "" if it is not signed, and the JSON that was signed."""
+    """Split the object of an entry into its signature ("" if it is not signed) and the JSON that was signed."""
     body = unsealed(data) or b""
     if not body.startswith(_SIGNATURE):
         return "", body
@@ -929,11 +912,11 @@ def entry_json(entry: Entry) -> bytes:
 
 def decode_entry(data: bytes) -> Entry | None:
     """
-    Decode the object of an entry; None if a writer sealed something malformed. A malformed entry is void, not an error.
+    Decode the object of an entry; None if a writer sealed something malformed, which makes the entry void.
 
     Raises:
-        LedgerDamaged: the bytes do not match their own checksum. No writer stores such an object, so this is not a
-            mistake that all readers skip: it is an accepted entry that can no longer be decoded.
+        LedgerDamaged: the bytes do not match their own checksum. No writer stores such an object, so this is an
+            accepted entry that can no longer be decoded, and must not be skipped.
     """
     if not is_whole(data):
         raise LedgerDamaged("an entry does not match its own checksum", hint=RESTORE)
@@ -947,7 +930,7 @@ RESTORE = "restore the entry from a backup or an object version; no writer may a
 
 
 def is_whole(data: bytes) -> bool:
-    """Return whether the object matches its own checksum, whether or not it is an entry."""
+    """Return True if the object matches its own checksum, even if it is not an entry."""
     return unsealed(data) is not None
 
 
@@ -958,5 +941,4 @@ def unsealed(data: bytes) -> bytes | None:
 
 
 def kind(event: Event) -> str:
-    """Return the name under which an event is stored and shown."""
     return type(event).__name__

@@ -2,7 +2,7 @@
 The fold that computes the state of a run from its entries, and from nothing else.
 
 `begin` makes the first state from entry 0, and `apply` adds one entry. It checks the preconditions of each event again
-(protocol 3). An entry that breaks them is *void*: it is kept and listed, and has no effect. So two writers that raced
+(protocol 3). An entry that breaks them is *void*: it stays in the ledger, and has no effect. So two writers that raced
 agree on the winner.
 
 Reading a ledger in two parts gives the same state as reading it whole.
@@ -25,10 +25,10 @@ from spotrun.run.state import RunState, Void
 
 def begin(entry: Entry) -> RunState:
     """
-    Return the state after entry 0, the first state of the run.
+    Return the state after entry 0.
 
     Raises:
-        Refusal: `entry` does not create a run; the message says why.
+        Refusal: `entry` does not create a run, for the reason in the message.
     """
     assert entry.number == 0, f"a fold began at entry {entry.number}"
     created = check_first(entry)
@@ -36,9 +36,7 @@ def begin(entry: Entry) -> RunState:
 
 
 def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
-    """
-    Return the state after all these entries. They follow `start` if it is given; else the first of them is entry 0.
-    """
+    """Return the state after all these entries, which follow `start`, or begin with entry 0 if there is no `start`."""
     rest = iter(entries)
     state = start or begin(next(rest))
     for entry in rest:
@@ -57,13 +55,13 @@ def apply(state: RunState, entry: Entry) -> RunState:
 
 
 def apply_malformed(state: RunState, number: int, reason: str = "not a well-formed entry", kind: str = "?") -> RunState:
-    """Return the state after an object that is not an entry of this run: it takes its number and has no effect."""
+    """Return the state after an object that is not an entry of this run. It uses up its number, and has no effect."""
     assert number == state.next_number
     return _void(replace(state, next_number=number + 1), number, kind, reason)
 
 
 def refusal(state: RunState, entry: Entry) -> str | None:
-    """Return the reason why this entry would be void at this point, or None if it would be accepted."""
+    """Return the reason why this entry would be void after `state`; None if it would be accepted."""
     try:
         check_run(state, entry)
         check(state, entry.event)
@@ -75,11 +73,7 @@ def refusal(state: RunState, entry: Entry) -> str | None:
 
 
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
-    """
-    Yield each entry that had an effect, from entry 0 on, with the state before and after it.
-
-    For entry 0, which has no state before it, both are the state after it.
-    """
+    """Yield each entry with an effect, and the states before and after it; for entry 0, twice the state after it."""
     state: RunState | None = None
     for entry in entries:
         if state is None:

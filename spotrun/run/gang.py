@@ -1,7 +1,7 @@
 """
-The types for a gang: the instances that train together in one attempt. A *member* is one instance of a launch.
+Types for a gang: the instances that train together in one attempt. A *member* is one instance of a launch.
 
-Ranks count the processes of a gang from 0. The *lead* is the member of rank 0, the *world* is the number of processes.
+Ranks count the processes of a gang from 0. The *lead* is the member of rank 0. The *world* is the number of processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
 
 class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unknown_fields=True):
-    """The members of launch 17 are named 17.0, 17.1 and so on. An earlier launch comes first."""
+    """The name of a member: 17.0, 17.1 and so on for launch 17. Names of earlier launches come first."""
 
     launch: Count
     member: Count
@@ -33,15 +33,12 @@ class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbi
 
     @property
     def place(self) -> str:
-        """
-        The name under which the member's log and status are stored. Member 0 uses the name that the only instance of a
-        launch would have.
-        """
+        """The name of the member's log and status in the store; for member 0, the same as without a gang."""
         return str(self) if self.member else str(self.launch)
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's place in an attempt. Its processes have consecutive ranks, from `rank` on."""
+    """A member's place in an attempt. Its processes have consecutive ranks that begin with `rank`."""
 
     name: MemberName
     rank: Count
@@ -49,10 +46,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The members of an attempt, in the order of their ranks. They never change.
-
-    `batches` divides each global batch: rank r takes `batches[r]` parts of their sum, after the parts of the ranks
-    before it.
+    The members of an attempt, in the order of their ranks. They never change. `batches` divides each global batch: rank
+    r takes `batches[r]` parts of their sum, after the parts of the ranks before it.
     """
 
     members: tuple[Seat, ...]
@@ -65,14 +60,14 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """The address and port at the lead where the trainers of one incarnation find each other."""
+    """The lead's address and port, where the trainers of one incarnation find each other."""
 
     address: str
     port: Port
 
 
 class Layout(StrEnum):
-    """The ranks that store a part of a checkpoint's state."""
+    """The choice of ranks that store a part of a checkpoint's state."""
 
     REPLICATED = "replicated"
     """All ranks have the same state, and rank 0 stores it."""
@@ -82,9 +77,8 @@ class Layout(StrEnum):
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One rank's part of a checkpoint, as its manifest describes it.
-
-    `snapshot` is the number of the snapshot in its incarnation, `blake3` the digest of the manifest.
+    One rank's part of a checkpoint, from its manifest, whose digest is `blake3`. `snapshot` is the number of the
+    snapshot in its incarnation.
     """
 
     rank: Count

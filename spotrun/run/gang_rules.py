@@ -1,8 +1,8 @@
 """
-The additional preconditions of the entries of a gang (protocol 32 to 48), with a function for each rule.
+The additional preconditions of a gang's entries (protocol 32 to 48), with a function for each rule.
 
-`GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang. In any other run, an entry that
-concerns gangs is void, just as it is for a spotrun that cannot read it.
+`GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang. In any other run, an entry for
+gangs is void, just as it is for a spotrun that cannot read it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def check_released(state: RunState, event: ev.MemberReleased) -> None:
 
 
 def check_unused(state: RunState, name: MemberName) -> None:
-    """Require that the member is not in the current gang, because that gang still needs it (protocol 45)."""
+    """Require that the member is not in the current gang, which would still need the member (protocol 45)."""
     require(state.current is None or name not in state.current.names, f"{name} is in the current attempt")
 
 
@@ -80,7 +80,7 @@ def check_closed(state: RunState, event: ev.LaunchClosed) -> None:
 
 
 def check_never_ready(state: RunState, event: ev.LaunchClosed) -> None:
-    """Require that no member was ever ready: closing a launch ends all of its members (protocol 46)."""
+    """Require that no member was ever ready, because closing a launch ends all its members (protocol 46)."""
     members = state.launches[event.launch].members
     require(all(member.ready is None for member in members), "a member of it was ready")
 
@@ -109,24 +109,19 @@ def check_one_is_current(state: RunState) -> None:
 
 
 def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
-    """Require that no named member is condemned, released, closed or gone, which is irrevocable (protocol 35)."""
+    """Require that no named member is condemned, released, closed or gone: all are irrevocable (protocol 35)."""
     for name in names:
         require(state.is_wanted(name), f"{name} is condemned, released, closed or gone")
 
 
 def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
-    """
-    Require that no named member has to leave, because its gang drains or the cloud takes the member (protocol 32).
-    """
+    """Require that no named member has to leave, because its gang drains or the cloud takes it (protocol 32)."""
     for name in names:
         require(not state.has_to_leave(name), f"{name} has to hand over, or the cloud takes it")
 
 
 def check_words(state: RunState, gang: Gang) -> None:
-    """
-    Require that each member reported ready after the newest end of an attempt, and has no rank in a leaving gang
-    (protocol 33).
-    """
+    """Require that each member reported ready after the newest end, and is in no leaving gang (protocol 33)."""
     for name in gang.names:
         ready = state.member(name).ready
         require(ready is not None and ready.after == state.last_end, f"{name} has not said so since the last end")
@@ -134,10 +129,7 @@ def check_words(state: RunState, gang: Gang) -> None:
 
 
 def check_order(state: RunState, gang: Gang) -> None:
-    """
-    Require that ranks follow the order of names, so the lead is the earliest member, and that the gang has the
-    requested size.
-    """
+    """Require ranks in the order of names, so that the lead is the earliest member, and the requested size."""
     names, ranks = gang.names, [seat.rank for seat in gang.members]
     require(len(names) == state.created.size, f"a gang of this run has {state.created.size} members")
     require(all(name < later for name, later in pairwise(names)), "its ranks do not follow its names")
@@ -156,10 +148,7 @@ def check_resumed(state: RunState, event: ev.ResumedFrom) -> None:
 
 
 def check_new_place(attempt: Attempt, event: ev.ResumedFrom) -> None:
-    """
-    Require a new address and port, so that a late trainer of an earlier incarnation finds no trainer there (protocol
-    37).
-    """
+    """Require a new address and port, so that a late trainer of an earlier incarnation finds none (protocol 37)."""
     require(all(trainer.meet != event.meet for trainer in attempt.trainers), "an earlier trainer meets there")
 
 
@@ -178,10 +167,7 @@ def check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 
 def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) -> None:
-    """
-    Require the newest trainer, and a snapshot newer than its last committed one: older snapshots lack steps (protocol
-    43).
-    """
+    """Require the newest trainer, and a newer snapshot than its last commit, as older ones lack steps (protocol 43)."""
     newest = len(state.attempts[event.attempt].trainers) - 1
     require(event.incarnation == newest, "a newer trainer has begun")
     last = state.commits[-1].event if state.commits else None
@@ -191,7 +177,7 @@ def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) 
 
 
 def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard, ...]) -> None:
-    """Require that the shard of each rank that has to store a part exists and agrees with the commit (protocol 42)."""
+    """Require the shards of all ranks that have to store a part, and that they agree with the commit (protocol 42)."""
     ranks = (0,) if event.layout is Layout.REPLICATED else tuple(range(gang.world))
     require(tuple(shard.rank for shard in shards) == ranks, "not all shards are there")
     said = {(one.attempt, one.incarnation, one.snapshot, one.step, one.world) for one in shards}
@@ -218,4 +204,4 @@ GANG_CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.CheckpointCommitted: check_committed,
     ev.AttemptEnded: check_missing,
 }
-"""Additional checks of events that other runs have too; they follow the event's own check."""
+"""Additional checks of events that other runs have too. They follow the event's own check."""

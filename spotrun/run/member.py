@@ -15,10 +15,10 @@ from spotrun.run.billing import Meter, switched_off_at
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One instance that a launch requested. In a run on one instance each launch has one member.
+    One instance that a launch requested. In a run on one instance, each launch has one member.
 
-    `ready` is its newest report that an attempt may name it, and `ready_at` is the time of that report; it was first
-    ready at `ready_since`. `set_up_at` is when it reported its `setup`.
+    `ready` is its newest report that an attempt may name it, written at `ready_at`; the first such report was at
+    `ready_since`. `set_up_at` is when it reported its `setup`.
     """
 
     recorded: ev.LaunchRecorded | None = None
@@ -33,19 +33,17 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> bool:
-        """True if it may train: it is not condemned, released or gone, which is irrevocable (protocol 35)."""
+        """True if it may train: it is not condemned, released or gone, all of which is irrevocable (protocol 35)."""
         return self.condemned is None and self.released is None and self.gone is None
 
     @property
     def billed_from(self) -> datetime | None:
-        """The moment its meter began, according to the last record; None if the meter never ran."""
+        """The moment since which it is billed, according to the last record; None if it never was."""
         return next((fact.billed_from for fact in self._facts if fact.billed_from is not None), None)
 
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
-        """
-        The prices that it was charged, according to the last record with prices. The record of an end may lack them.
-        """
+        """Its prices, according to the last record with prices. The record of an end may lack them."""
         return next((fact.prices for fact in self._facts if fact.prices), ())
 
     @property
@@ -63,7 +61,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return self.gone.stopped_at or switched_off_at(self.gone.prices) or self.gone.ended_at
 
     def meter(self, rule: ev.BillingRule, capacity_type: CapacityType) -> Meter:
-        """Return the bill of this instance."""
         gone, rule = self.gone, rule.attached_to(capacity_type)
         if gone is None:
             return Meter(rule, self.prices, self.billed_from, None, None)
@@ -71,6 +68,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return Meter(rule, self.prices, self.billed_from, gone.ended_at, ended_by)
 
     def with_end(self, ended_at: datetime) -> Member:
-        """Return the member with another time for the end of its instance, which must be gone."""
+        """Return the member with another end of its instance, which must be gone."""
         assert self.gone is not None
         return replace(self, gone=replace(self.gone, ended_at=ended_at))

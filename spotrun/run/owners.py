@@ -1,8 +1,8 @@
 """
 The events that only the owner of a run may write: the command line and the runners (protocol 31).
 
-Their entries are signed, because they decide which instances are rented and ended, and because the training code of the
-run can write to the same folder. An agent's reports about its own attempt affect only that attempt, and are not signed.
+Their entries are signed, because they decide which instances are rented and ended, and the training code of the run can
+write to the same folder. An agent's reports about its own attempt affect only that attempt, and are not signed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ OF_OWNER: frozenset[type[ev.Event]] = frozenset(
 
 
 def is_of_owner(event: ev.AnyEvent) -> bool:
-    """
-    Return whether only the owner may write this event. After the run's end, `checkpoints prune` retires checkpoints.
-    """
+    """Return True if only the owner may write this event, which includes a retirement after the run's end."""
     return type(event) in OF_OWNER or (isinstance(event, ev.CheckpointRetired) and event.attempt is None)
 
 
 def about_forged(count: int, found_by: str) -> str:
-    """Return a warning about entries that need the owner's signature and lack it; "" if there are none."""
+    """Return a warning about entries that lack the owner's signature; "" if there are none."""
     if not count:
         return ""
     what = "1 entry of the ledger is forged and counts" if count == 1 else f"{count} entries are forged and count"

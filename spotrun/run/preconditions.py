@@ -14,9 +14,7 @@ from spotrun.run.refusal import Refusal, require
 from spotrun.run.state import Attempt, Launch, RunState, reservation_usd
 
 LIFE_MAX_S = 31 * 86_400
-"""
-Maximum seconds of a time-to-live. A time-to-live has to be positive: a negative one would reserve less than nothing.
-"""
+"""Maximum seconds of a time-to-live, which has to be positive: a negative one would reserve less than nothing."""
 
 
 def check_run(state: RunState, entry: Entry) -> None:
@@ -28,10 +26,10 @@ def check_run(state: RunState, entry: Entry) -> None:
 
 def check(state: RunState, event: ev.Event) -> None:
     """
-    Check the preconditions of an event; in the run of a gang, also the preconditions for gangs.
+    Check the preconditions of an event, and in the run of a gang also those for gangs.
 
     Raises:
-        Refusal: the event breaks a precondition; the message names it.
+        Refusal: the event breaks a precondition, which the message names.
     """
     CHECKS[type(event)](state, event)
     if state.of_gangs and type(event) in GANG_CHECKS:
@@ -43,7 +41,7 @@ def check_first(entry: Entry) -> ev.RunCreated:
     Return the event of entry 0.
 
     Raises:
-        Refusal: entry 0 does not create a run, or not one that this version can read.
+        Refusal: entry 0 does not create a run that this version can read.
     """
     if not isinstance(entry.event, ev.RunCreated):
         raise Refusal("entry 0 creates no run")
@@ -224,7 +222,7 @@ def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 
 def _is_kept(state: RunState, prefix: str) -> bool:
-    """Return whether a commit with that prefix is not retired. A commit that another borrows from is never retired."""
+    """Return True if a commit with that prefix is not retired. A commit from which another borrows is never retired."""
     if prefix in state.borrowers:
         return True
     return any(commit.event.prefix == prefix and commit.retired_at is None for commit in reversed(state.commits))

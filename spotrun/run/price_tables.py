@@ -1,5 +1,5 @@
 """
-Reads tables of published prices: JSON files in the packages that use them.
+Reads tables of published prices from JSON files in the packages that use them.
 
 A file is a list of tables, and each table has the fields of `PriceTable`. Prices are texts, so that no digit is lost.
 """
@@ -18,8 +18,8 @@ class PriceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Prices in `unit`, as published at `source` on the day, in the month or in the year `as_of`.
 
-    The keys of `prices` name the goods. `spot` has the spot prices of the rows that have one. The table is valid in
-    `regions`. If `regions` is empty, the rows name regions themselves, or the prices are the same everywhere.
+    The keys of `prices` name the goods. `spot` has the spot price of each row that has one. The table is valid in
+    `regions`. If `regions` is empty, the rows name regions, or the prices are the same everywhere.
     """
 
     what: Annotated[str, Meta(min_length=1)]
@@ -35,16 +35,15 @@ class PriceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if not (price.is_finite() and price > 0):
                 raise ValueError(f"{name} has the price {price}")
         if unknown := self.spot.keys() - self.prices.keys():
-            raise ValueError(f"{', '.join(sorted(unknown))} have a price on spot alone")
+            raise ValueError(f"{', '.join(sorted(unknown))} have only a spot price")
 
 
 @cache
 def price_tables(package: str, file: str) -> tuple[PriceTable, ...]:
-    """Return the tables of a file in a package."""
     return json.decode(files(package).joinpath(file).read_bytes(), type=tuple[PriceTable, ...])
 
 
 def price_table(package: str, file: str, what: str) -> PriceTable:
-    """Return the table named `what` in a file of several tables."""
+    """Return the table named `what` in a file with several tables."""
     (found,) = (table for table in price_tables(package, file) if table.what == what)
     return found

@@ -1,4 +1,4 @@
-"""The warning about a command that trains without checkpoints, for all places that show it."""
+"""The warning about a command that trains without checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds why a program failed: the one line of its output that has the reason. Pure."""
+"""Finds the line of a failed program's output that has the reason for the failure. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 REASON_MAX = 1000
-"""Maximum length of a reason, in characters. A longer one, which is rare, is cut between two words."""
+"""Maximum length of a reason, in characters. A longer reason, which is rare, is cut between two words."""
 BRIEF_MAX = 120
 """Maximum length, in characters, of a reason that is shown in full elsewhere."""
 DETAIL_MAX = 4096
-"""Maximum length, in characters, of the part of a detail that is read. No spotrun writes a longer detail."""
+"""Maximum characters of a detail that are read. No spotrun writes more."""
 LOOKED_AT = 20
 """Number of last lines that are searched for a reason if there is no traceback."""
 FOLLOWING_MAX = 200
-"""Maximum lines after the traceback that ends a program: room for a long message and the last lines of a logger."""
+"""Maximum lines after a program's last traceback: room for a long message and a logger's last lines."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RANK = re.compile(r"^\[rank\d+\]: ?")
@@ -23,7 +23,7 @@ _IN_GROUP = "  | "
 _SURVIVED = ("Exception ignored in", "Exception in thread", "Error in atexit", "--- Logging error ---")
 """After a traceback that follows one of these texts, the Python program continues."""
 _ONLY_TELLS = re.compile(r"(?:\S+\.)?ChildFailedError\b")
-"""torchrun reports with this error that a process failed; that process's own traceback has the reason."""
+"""torchrun reports with this error that a process failed. The traceback of that process has the reason."""
 _FATAL = (re.compile(r"\s+what\(\):\s*(\S.*)"), re.compile(r"(.*\bAssertion .*failed.*)"), re.compile(r"(Fatal .*)"))
 _LOST_A_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|caused pair closure|connection was likely closed"
@@ -31,7 +31,7 @@ _LOST_A_PEER = re.compile(
     r"|client socket has failed|ncclRemoteError|ncclSystemError|NCCL communicator was aborted",
     re.IGNORECASE,
 )
-"""Messages of gloo, of the store of torch.distributed and of NCCL on the surviving ranks when another rank is lost."""
+"""Messages of gloo, NCCL and the store of torch.distributed on the other ranks when a rank is lost."""
 _ON_MEMBER = re.compile(r"\(on (\d+\.\d+)[;)]")
 _ERROR = re.compile(r"(?:\S+: )*(?:\S*(?i:error|fatal):|Fatal |E: )")
 
@@ -40,9 +40,9 @@ def reason_in(output: str, *, killed: bool = False) -> str:
     """
     Return the reason for a program's failure from the last lines of its output, as one line; "" if they give no reason.
 
-    It is the exception that ended a Python program: its type, and the first line of its message. For another program it
-    is the last line that looks like an error, else the last line. If a signal `killed` the program, the lines give a
-    reason only if the program aborted itself; otherwise they are about something else.
+    For a Python program, the reason is the exception that ended it: its type, and the first line of its message. For
+    another program, it is the last line that looks like an error, else the last line. If a signal `killed` the program,
+    there is a reason only if the program aborted itself; other lines do not concern the signal.
     """
     lines = [_readable(line) for line in output.split("\n")]
     lines = [line for line in lines if line.strip() and not line.startswith("[spotrun] ")]
@@ -52,19 +52,19 @@ def reason_in(output: str, *, killed: bool = False) -> str:
 
 
 def lost_a_peer(reason: str) -> bool:
-    """Return whether a rank failed because it lost another rank: the other rank's output has the reason then."""
+    """Return True if a rank failed because it lost another rank, whose output then has the reason."""
     return _LOST_A_PEER.search(reason) is not None
 
 
 def member_in(detail: str) -> str:
-    """Return the member of a gang that a detail names, such as 1.1; "" if it does not name a member."""
+    """Return the member of a gang that a detail names, such as 1.1; "" if it names none."""
     named = _ON_MEMBER.search(detail)
     return "" if named is None else named[1]
 
 
 def in_one_line(detail: str) -> str:
     """
-    Return the detail of an event as one line. Agents of earlier versions wrote a sentence and then the end of the
+    Return the detail of an event as one line. In earlier versions, a detail was a sentence and then the end of the
     output; an error with advice has a separate line for the advice.
     """
     told, _, advice = detail[:DETAIL_MAX].partition("\n  try: ")
@@ -93,12 +93,12 @@ def shortened(text: str, limit: int = REASON_MAX) -> str:
 
 
 def _readable(line: str) -> str:
-    """Return a line without colours and the rank prefix. Of a progress bar, keep only its last state."""
+    """Return a line without colours and rank prefix. Of a progress bar, keep only the last state."""
     return _RANK.sub("", _COLOUR.sub("", line).rstrip().rpartition("\r")[2])
 
 
 def _exception(lines: Sequence[str]) -> str:
-    """Return the exception that ended the program, from the last traceback; "" if there is no traceback."""
+    """Return the exception that ended the program, from the last traceback; "" if there is none."""
     found = [*_exceptions(lines)]
     own = [text for text in found if not _ONLY_TELLS.match(text)]
     return (own or found or [""])[-1]
@@ -117,7 +117,7 @@ def _exceptions(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _fatal(lines: Sequence[str]) -> str:
-    """Return the last message of a program that aborted, found with the most precise pattern; "" if no line matches."""
+    """Return the last message of a program that aborted, by the most precise pattern; "" if no line matches."""
     found = ([match[1] for line in lines if (match := pattern.match(line))] for pattern in _FATAL)
     return next((matches[-1].strip() for matches in found if matches), "")
 

@@ -1,4 +1,4 @@
-"""The exception that a broken precondition raises."""
+"""The exception for a broken precondition."""
 
 from __future__ import annotations
 

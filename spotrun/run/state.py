@@ -25,8 +25,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """
     The instances that one entry requested, and their records.
 
-    A run on one instance has one instance in each launch, and the properties of the launch describe that instance. In a
-    gang, `attempt` is the newest attempt with a member from this launch.
+    In a run on one instance, each launch has one instance, and the properties of the launch describe that instance. In
+    a gang, `attempt` is the newest attempt with a member from this launch.
     """
 
     number: int
@@ -39,17 +39,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recorded(self) -> ev.LaunchRecorded | None:
-        """The record of the launch's first existing instance; None if no instance exists."""
+        """The record of the launch's first instance that exists; None if none does."""
         return next((member.recorded for member in self.members if member.recorded is not None), None)
 
     @property
     def condemned(self) -> ev.InstanceCondemned | None:
-        """The reason why all instances of the launch have to end; None unless all of them are condemned."""
+        """The reason why all instances of the launch have to end; None unless all are condemned."""
         return self.members[0].condemned if all(member.condemned for member in self.members) else None
 
     @property
     def gone(self) -> ev.InstanceGone | None:
-        """The last end of the launch's instances; None until all of them are gone."""
+        """The last end of the launch's instances; None until all are gone."""
         ends = [member.gone for member in self.members if member.gone is not None]
         return max(ends, key=lambda end: end.ended_at) if len(ends) == len(self.members) else None
 
@@ -64,43 +64,35 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pending(self) -> bool:
         """
-        True if the launch is neither closed nor gone, and has not taken over the run. A gang's launch stops pending
-        when each member is ready, released or gone.
+        True if the launch is neither closed nor gone, and has not taken over the run. A gang's launch is no longer
+        pending when each member is ready, released or gone.
         """
         return self.open and self.attempt is None and any(map(_is_awaited, self.members))
 
     @property
     def came_up(self) -> bool:
-        """True if an instance of the launch was ready to train, or has trained."""
+        """True if an instance of the launch was ever ready to train."""
         return self.attempt is not None or any(member.ready is not None for member in self.members)
 
     @property
     def may_be_closed(self) -> bool:
-        """True if the launch can be given up as a whole (protocol 12, 46)."""
+        """True if the launch can be closed as a whole (protocol 12, 46)."""
         return self.open and not self.came_up
 
     @property
     def taken_before_it_ran(self) -> bool:
-        """
-        True if the cloud accepted the launch and then had no capacity: its instances ended before their meters began.
-        """
+        """True if the cloud accepted the launch but had no capacity: its instances ended before they were billed."""
         return self._ended_before_it_ran(EndedBy.CLOUD)
 
     @property
     def over_quota(self) -> bool:
-        """
-        True if a quota left no room for the launch. Some clouds report that at once, others only when they start the
-        instance.
-        """
+        """True if a quota left no room for the launch. Some clouds report that only when they start the instance."""
         asked = self.closed is not None and self.closed.cause is Cause.QUOTA
         return asked or self._ended_before_it_ran(EndedBy.QUOTA)
 
     @property
     def failed_to_start(self) -> bool:
-        """
-        True if the cloud accepted the launch and could not start it: a fault ended its instances before their meters
-        began.
-        """
+        """True if the cloud accepted the launch but a fault ended its instances before they were billed."""
         return self.closed is None and self._ended_before_it_ran(EndedBy.FAULT)
 
     def _ended_before_it_ran(self, by: EndedBy) -> bool:
@@ -109,7 +101,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> bool:
-        """True if the launch has no instance left and none can be found later, so its bill is final."""
+        """True if the bill of the launch is final: it has no instance, and none can be found later."""
         return self.gone is not None or self._refused
 
     @property
@@ -118,37 +110,29 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def billed_from(self) -> datetime | None:
-        """
-        The moment when the first meter of the launch began, according to the last records; None if no meter ever began.
-        """
+        """The moment since which the launch's first instance is billed, by the last records; None if none is."""
         return min((each.billed_from for each in self.members if each.billed_from is not None), default=None)
 
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
-        """
-        The prices that an instance of the launch was charged, according to the last record; () if no record has prices.
-        """
+        """The prices of an instance of the launch, according to the last record; () if no record has prices."""
         return next((member.prices for member in self.members if member.prices), ())
 
     @property
     def newest_price_usd_per_hour(self) -> Decimal:
-        """The last of the prices; before the first record, the price at which the instance was requested."""
+        """The last price; before the first record, the price at which the instance was requested."""
         return self.prices[-1].usd_per_hour if self.prices else self.intent.offering.price_usd_per_hour
 
     def meters(self, rule: ev.BillingRule) -> list[Meter]:
-        """Return the bill of each instance of the launch."""
         return [self.meter(rule, index) for index in range(len(self.members))]
 
     def meter(self, rule: ev.BillingRule, index: int = 0) -> Meter:
-        """Return the bill of one instance of the launch."""
         return self.members[index].meter(rule, self.intent.offering.capacity_type)
 
     def cost_until(self, moment: datetime, rule: ev.BillingRule) -> Decimal:
-        """Return the dollars that the instances of the launch have accrued by `moment`."""
         return sum((meter.cost_until(moment) for meter in self.meters(rule)), ZERO)
 
     def with_member(self, index: int, **changes: Any) -> Launch:
-        """Return the launch with `changes` to one instance."""
         changed = replace(self.members[index], **changes)
         return replace(self, members=(*self.members[:index], changed, *self.members[index + 1 :]))
 
@@ -158,7 +142,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def latest_end(self) -> datetime | None:
-        """The end of the time-to-live, counted from the start of the bill; None if the meter never ran."""
+        """The end of the time-to-live, counted from the start of the bill; None if the instance was never billed."""
         return self.latest_end_of(0)
 
     def latest_end_of(self, index: int) -> datetime | None:
@@ -168,8 +152,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """
-        Return the most that this launch may cost: nothing if the cloud refused it. Otherwise it is the final bill of
-        each instance that is gone, and the whole time-to-live of the others.
+        Return the most that this launch may cost: nothing if the cloud refused it; otherwise the final bill of each
+        instance that is gone, and the whole time-to-live of each other instance.
         """
         if self._refused:
             return ZERO
@@ -188,10 +172,9 @@ def _is_awaited(member: Member) -> bool:
 
 class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One trainer process of an attempt. `started_at` is when its first step was done. A command that reports no steps has
-    the start of the command in `began_at` instead. `in_place`: the command continued with the files of the previous
-    trainer. A trainer may be `unprotected` until its first step: it runs Python, and no training in it has found the
-    agent.
+    One trainer process of an attempt. `started_at` is when its first step was done; a command that reports no steps has
+    its start in `began_at` instead. `in_place`: the command continued with the files of the previous trainer.
+    `unprotected`, until the first step: it runs Python, and no training in it has found the agent.
     """
 
     incarnation: int
@@ -208,14 +191,13 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WORTH_ANOTHER_TRY = frozenset({Cause.INTERRUPTED, Cause.STOPPED, Cause.REPLACED, Cause.STORE_FULL})
-"""Causes that lie outside of the training. If an agent ends its attempt for one of them, another attempt follows."""
+"""Causes outside of the training. If an agent ends its attempt for one of them, another attempt follows."""
 
 
 class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The end of an attempt: training stopped at `stopped_at`, and the ledger recorded that at `known_at`.
-
-    `gave_up`: another try would not help. `missing` are the members of a gang that could not be reached.
+    The end of an attempt: training stopped at `stopped_at`, and the ledger recorded that at `known_at`. `gave_up`:
+    another try would not help. `missing` are the members of a gang that could not be reached.
     """
 
     cause: Cause
@@ -249,7 +231,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     end: AttemptEnd | None = None
     saves_failed_in_a_row: int = 0
     refused_bytes: int = 0
-    """Bytes of the last snapshot for which the store had no room."""
+    """Bytes of the last snapshot for which the store had no room; 0 if there was none."""
 
     @property
     def names(self) -> tuple[MemberName, ...]:
@@ -268,9 +250,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     def lets_go(self, name: MemberName) -> bool:
         """
-        Return whether a member is left out of the next attempt. If a runner requested a drain, all members are left
-        out; otherwise only the member that the cloud takes is left out. The other members of the gang take part in the
-        next attempt.
+        Return True if the next attempt may not have a member. After a drain request, this is so for all members;
+        otherwise only for the member that the cloud takes.
         """
         if self.gang is None or self.drain is not None:
             return True
@@ -278,7 +259,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownSetUp(NamedTuple):
-    """The set-up of an instance of a launch, and when it was reported."""
+    """The set-up of an instance of a launch, and the time of its report."""
 
     launch: Launch
     at: datetime
@@ -286,7 +267,7 @@ class KnownSetUp(NamedTuple):
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of the script as one entry stored them."""
+    """The files of the script that one entry reported as stored."""
 
     number: int
     at: datetime
@@ -295,10 +276,8 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """
-    An accepted checkpoint. `cut_off`: training resumed from an older one, so this one is no longer part of the run's
-    history.
-
-    `step_reached` is the largest step of this commit and of all earlier commits that were not cut off by then.
+    An accepted checkpoint. `cut_off`: training resumed from an older commit, so this commit is not in the run's history
+    any more. `step_reached` is the largest step of this commit and all earlier commits that were not cut off by then.
     """
 
     number: int
@@ -314,7 +293,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outputs(self) -> Outputs | None:
-        """The files of the commit, as if an entry of their own had stored them; None if the commit has no files."""
+        """The files of the commit, as if a separate entry had stored them; None if it has none."""
         files, event = self.event.files, self.event
         if files is None:
             return None
@@ -336,10 +315,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A completed epoch on the history that has survived so far. `step_reached` is the largest step of this epoch and of
-    all earlier ones.
-    """
+    """A completed epoch in the run's present history. `step_reached` is the largest step up to this epoch."""
 
     number: int
     at: datetime
@@ -359,7 +335,7 @@ class Terminal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """The time from the run's end to the request that reopened it. It counts in no account."""
+    """The time between the run's end and the request that reopened it. No account includes it."""
 
     since: datetime
     until: datetime
@@ -373,7 +349,7 @@ class Prune(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotCarried(msgspec.Struct, frozen=True):
-    """State that no checkpoint holds and that had changed by `step`. Entry `number` reports it."""
+    """State that no checkpoint holds, and that had changed by `step`, according to entry `number`."""
 
     number: int
     place: str
@@ -389,12 +365,12 @@ class Void(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The state of a run, folded from its entries. `next_number` is the number that the next entry gets.
+    The state of a run, folded from its entries. `next_number` is the number of the next entry.
 
     `opened_at` is when the run was created or last resumed. `pending` is the launch that has not begun an attempt yet.
     `last_end` is the entry that ended the newest attempt. `unsettled` are the launches whose bill may still grow, and
     `settled_usd` is the cost of all other launches. `borrowers` maps the prefix of a commit to the numbers of the
-    commits that borrow from it; the last of them is not retired.
+    commits that borrow from it, the last of which is not retired.
     """
 
     next_number: int = 1
@@ -436,9 +412,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_commit(self, attempt: int) -> bool:
         """
-        Return whether a commit of that attempt counts. In a gang, an ended attempt may commit until another attempt
-        begins: the lead may still run after its attempt's end, and its snapshot has steps that would otherwise be lost
-        (protocol 43).
+        Return True if a commit of that attempt counts. In a gang, an ended attempt may commit until another attempt
+        begins: the lead may still run, and its snapshot has steps that would otherwise be lost (protocol 43).
         """
         if self.terminal is not None:
             return False
@@ -451,9 +426,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.pending is None else self.launches[self.pending]
 
     def ordinals(self) -> dict[int, int]:
-        """
-        Return the ordinal that users see for each attempt, by its entry number: 1, 2, 3 in the order of their starts.
-        """
+        """Return the ordinal that users see for each attempt, by entry number: 1, 2, 3 in the order of their starts."""
         return {number: ordinal for ordinal, number in enumerate(self.attempts, 1)}
 
     def launch_of(self, attempt: Attempt) -> Launch:
@@ -477,10 +450,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return launch is not None and name.member < len(launch.members)
 
     def is_wanted(self, name: MemberName) -> bool:
-        """
-        Return whether an instance may train or continue: its launch is not closed, and the instance is not condemned,
-        released or gone.
-        """
+        """Return True if an instance may train: it is not closed (with its launch), condemned, released or gone."""
         return self.launches[name.launch].closed is None and self.member(name).wanted
 
     def member(self, name: MemberName) -> Member:
@@ -491,11 +461,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return (name for launch in self.launches.values() for name in launch.names)
 
     def told(self, name: MemberName) -> int | UnsetType:
-        """Return the value of `member` with which an event names this instance: UNSET in a run on one instance."""
+        """Return `member` for an event about this instance: UNSET in a run on one instance."""
         return name.member if self.of_gangs else UNSET
 
     def attempt_of(self, name: MemberName) -> Attempt | None:
-        """Return the newest attempt that names this member; None if it was in no attempt."""
+        """Return the newest attempt that names this member; None if there is none."""
         launch = self.launches[name.launch]
         if launch.attempt is None:
             return None
@@ -504,23 +474,23 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return next(named, None) if self.of_gangs else self.attempts[launch.attempt]
 
     def has_to_leave(self, name: MemberName) -> bool:
-        """Return whether the member's newest attempt has let the member go, or is about to."""
+        """Return True if the next attempt may not have this member, because of its newest attempt."""
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
 
     def members_of(self, attempt: Attempt) -> list[Member]:
-        """Return the members that train in an attempt, in the order of their ranks."""
+        """Return the members of an attempt, in the order of their ranks."""
         return [self.member(name) for name in attempt.names]
 
     def still_from(self, attempt: Attempt) -> datetime | None:
-        """Return when the first lost machine of the attempt stopped running; None if no machine is gone."""
+        """Return when the attempt's first lost machine stopped running; None if no machine is gone."""
         ends = (member.still_from for member in self.members_of(attempt))
         return min((end for end in ends if end is not None), default=None)
 
     def ended_by_hand(self, event: ev.InstanceGone) -> bool:
         """
-        Return whether a person, or a program other than spotrun, ended this instance in the cloud. Call this on the
-        state before `event`. Clouds also name the user when spotrun ends an instance, or when its guard does after the
+        Return True if a person, or a program other than spotrun, ended this instance in the cloud. Call this on the
+        state before `event`. Clouds name the user also when spotrun ends an instance, or when its guard does after the
         time-to-live.
         """
         launch, name = self.launches[event.launch], ev.name_of(event)
@@ -536,10 +506,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return [recorded for recorded in found if recorded is not None and recorded.unguarded]
 
     def setups(self) -> list[KnownSetUp]:
-        """
-        Return the set-up of each instance, the earliest first. In a gang each member reports its set-up; otherwise the
-        attempt does.
-        """
+        """Return the set-up of each instance, the earliest first, reported by its gang's member or by its attempt."""
         if self.of_gangs:
             return sorted(self._setups_of_members(), key=lambda one: one.at)
         attempts = self.attempts.values()
@@ -565,7 +532,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return list(self.usable_commits())
 
     def usable_commits(self) -> Iterator[Commit]:
-        """Yield the restore candidates one by one, for a caller that needs only the newest."""
+        """Yield the restore candidates one by one, because some callers need only the newest."""
         return (commit for commit in reversed(self.commits) if commit.usable)
 
     def latest_commit(self) -> Commit | None:
@@ -573,12 +540,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_trained(self) -> bool:
-        """True if a training has made a checkpoint, and not only a command."""
+        """True if a training has made a checkpoint; a command's checkpoint does not count."""
         return any(commit.event.has_image for commit in self.commits)
 
     @property
     def has_weights(self) -> bool:
-        """True if a training made the newest checkpoint. The checkpoint of a command has files only."""
+        """True if a training made the newest checkpoint. A command's checkpoint has files only."""
         newest = self.latest_commit()
         return newest is not None and newest.event.has_image
 
@@ -593,7 +560,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return None if at is None else self.commits[at]
 
     def commit_at(self, prefix: str) -> Commit | None:
-        """Return the newest commit with this prefix; None if no commit has it."""
+        """Return the newest commit with this prefix, or None."""
         return next((commit for commit in reversed(self.commits) if commit.event.prefix == prefix), None)
 
     def is_retired(self, number: int) -> bool:
@@ -602,8 +569,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def outputs_of(self, number: int) -> Outputs | None:
         """
-        Return the files of a checkpoint; None if it has none. They are its own files, or else the last files that the
-        agent scanned before a newer checkpoint.
+        Return the files of a checkpoint: its own, or else the last files that the agent scanned before a newer
+        checkpoint. None if there are none.
         """
         commit = self.commit(number)
         if commit is not None and commit.outputs is not None:
@@ -613,9 +580,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def newest_outputs(self) -> Outputs | None:
         """
-        Return the newest stored files; None if there are none. Files that were scanned before a checkpoint with files
-        never become the newest again, even if that checkpoint is cut off or retired, because their objects may be gone.
-        The checkpoint of a command has only its state, which a scan of the work folder includes.
+        Return the newest stored files; None if there are none.
+
+        Files that were scanned before a checkpoint with files never become the newest again, even if that checkpoint is
+        cut off or retired, because their objects may be gone. A command's checkpoint has only its state, which is part
+        of a scan.
         """
         looked = self.outputs[-1] if self.outputs else None
         for commit in reversed(self.commits):
@@ -626,7 +595,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return looked or self._newest_state()
 
     def _newest_state(self) -> Outputs | None:
-        """Return the files of a command's newest state checkpoint; used if the agent has scanned no other files."""
+        """Return the files of a command's newest checkpoint, for a run whose agent has scanned no other files."""
         return next((each.outputs for each in self.usable_commits() if not each.event.has_image), None)
 
     @property
@@ -652,9 +621,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return sum(commit is not None and commit > one.number for commit in begun)
 
     def reserved_usd(self) -> Decimal:
-        """
-        Return the dollars spent on instances that are gone, plus the whole reservations of all others (protocol 11).
-        """
+        """Return the dollars spent on gone instances, plus the whole reservations of all others (protocol 11)."""
         rule = self.created.billing
         return sum((self.launches[number].reserved_usd(rule) for number in self.unsettled), self.settled_usd)
 

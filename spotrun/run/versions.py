@@ -1,8 +1,8 @@
 """
-Immutable sequences and maps: a change returns a new version, and the old one stays as it was.
+Immutable sequences and maps: a change returns a new version, and the old version does not change.
 
-Versions share nearly all their items. So a fold can return the state after each entry, and a change costs about as much
-in a long ledger as in a short one.
+Versions share nearly all their items. So a fold can return the state after each entry, and a change costs about the
+same in a long ledger as in a short one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyrsistent import PVector, pvector
 
 
 class HasNumber(Protocol):
-    """An item that is named by the number of its entry."""
+    """An item with the number of its entry."""
 
     @property
     def number(self) -> int: ...
@@ -33,7 +33,7 @@ def position(items: Sequence[HasNumber], number: int) -> int | None:
 
 
 class Table(Mapping[int, N]):
-    """Items by their numbers. A new item has a greater number than all earlier ones."""
+    """Items by number. Each new item has a greater number than all earlier ones."""
 
     __slots__ = ("_items",)
 
@@ -44,7 +44,7 @@ class Table(Mapping[int, N]):
         return Table(self._items.append(item))
 
     def changed(self, item: N) -> Table[N]:
-        """Return the table with `item` in place of the old item with the same number."""
+        """Return the table with `item` instead of the old item with the same number."""
         at = position(self._items, item.number)
         assert at is not None, f"there is no {item.number}"
         return Table(self._items.set(at, item))

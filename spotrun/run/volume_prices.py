@@ -1,8 +1,8 @@
 """
-The prices of an instance's disk and public address, as dated list prices by region: volume_prices.json.
+List prices, with their dates, of an instance's disk and public address by region: volume_prices.json.
 
-EC2 gp3 is priced with the included speed only. In each region gp3 costs four fifths as much as gp2; the table was
-checked with that ratio. Compute Engine's hyperdisk-balanced is cheaper than pd-balanced: $0.08 in us-central1. A public
+For EC2, gp3 is priced with the included speed only. In each region, gp3 costs four fifths as much as gp2; the table was
+checked with this ratio. Compute Engine's hyperdisk-balanced is cheaper than pd-balanced: $0.08 in us-central1. A public
 IPv4 address has cost the same everywhere since February 2024, and half as much on Google's spot instances.
 """
 
@@ -25,7 +25,7 @@ def list_prices(what: Literal["gp3", "pd-balanced", "address of EC2", "address o
 
 
 class VolumePrice(NamedTuple):
-    """The price of a volume. `where` names the region whose price it is."""
+    """The price of a volume, which is the price in the region `where`."""
 
     usd_per_gib_month: Decimal
     where: str
@@ -33,8 +33,8 @@ class VolumePrice(NamedTuple):
 
 def volume_price(table: Mapping[str, Decimal], regions: Collection[str]) -> VolumePrice:
     """
-    Return the price in the most expensive of `regions`, so that a budget holds in each of them. A region that the table
-    lacks counts as the most expensive in the table.
+    Return the price in the most expensive of `regions`, so that a budget is enough in all of them. A region that the
+    table lacks counts as the most expensive in the table.
     """
     unknown = sorted(set(regions) - table.keys())
     dearest = max(table if unknown else regions, key=table.__getitem__)

@@ -43,8 +43,8 @@ def new_uid() -> str:
 
 class NewRun:
     """
-    A run whose folder is complete except for entry 0. Every try to create it writes the same bytes. `shared`: another
-    process may write entry 0 instead, if it has the same content.
+    A run whose folder is complete except for entry 0. Each try to create it writes the same bytes. `shared`: another
+    process may write the same entry 0 first.
     """
 
     def __init__(self, store: Store, created: RunCreated, ledger: Ledger, *, shared: bool = False) -> None:
@@ -63,7 +63,7 @@ class NewRun:
 
     @property
     def first_sha256(self) -> str:
-        """The digest that the stored object of entry 0 will have."""
+        """The digest of the object of entry 0."""
         return self._ledger.first_sha256(self.created)
 
     def create(self) -> str:
@@ -72,7 +72,7 @@ class NewRun:
 
         Raises:
             LedgerDamaged: the run already has a different entry 0.
-            StoreUnavailable: entry 0 may have been written; a repeated call finds out.
+            StoreUnavailable: entry 0 may have been written; repeat the call.
         """
         try:
             self._ledger.create(self.created)
@@ -83,10 +83,10 @@ class NewRun:
         return self.uri
 
     def not_ours(self, found: RunCreated) -> LedgerDamaged:
-        """Return the error for a `found` entry 0 that another process wrote."""
+        """Return the error for an entry 0 (`found`) that another process wrote."""
         return LedgerDamaged(
             f"another process wrote the first entry of {self.uri}{in_what(differences(found, self.created))}",
-            hint="nothing of it was run; see who may write in that store, then delete the folder",
+            hint="nothing of it was executed; check who may write in that store, then delete the folder",
         )
 
 
@@ -103,9 +103,9 @@ def prepare_run(
     """
     Put everything that an instance needs into the store, except entry 0.
 
-    `start` is a Lightning checkpoint that the training starts from. `uid` is the run's uid, if it was chosen before.
+    `start` is a Lightning checkpoint that the training starts from. `uid` is the run's uid, if it was already chosen.
     `shared`: several processes may create the run at the same time. Then the store is not tested, because the tests
-    would disturb one another. `part_of` names the only command that can carry the run on: see RunCreated. `signer`
+    would disturb one another. `part_of` names the only command that can continue the run: see RunCreated. `signer`
     signs entry 0.
 
     Raises:
@@ -143,7 +143,6 @@ def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunC
 
 
 def _stores_of(spec: RunSpec, uid: str) -> tuple[Store, Store]:
-    """Return the store of runs, and the store of this run's folder."""
     return open_store(spec.checkpoint.uri), open_store(f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}")
 
 
@@ -168,10 +167,10 @@ def _first_event(
 
 def differences(found: RunCreated, ours: RunCreated) -> list[str]:
     """
-    Name all differences between a stored entry 0 (`found`) and the one that would be written now (`ours`), the work
+    Name all differences between a stored entry 0 (`found`) and the entry that would be written now (`ours`), the work
     folder first.
 
-    The creation time, the key, and a deadline that counts from the creation always differ, and are ignored. For work
+    The creation time, the key, and a deadline that counts from the creation always differ, and are ignored. Of work
     folders, the files are compared, not the paths.
     """
     job = {**ours.spec, "workdir": found.spec.get("workdir")}
@@ -211,8 +210,8 @@ def _try_out(store: Store) -> None:
 
 def region_of(store: Store) -> str:
     """
-    Return the region of a bucket, which determines the price of outgoing traffic; "" for a folder, or if the store does
-    not report a region.
+    Return the region of a bucket, which determines the price of outgoing traffic; "" for a folder, or if the store
+    reports no region.
     """
     found = store.region() if isinstance(store, Located) else ""
     return found if isinstance(found, str) else ""
@@ -221,10 +220,7 @@ def region_of(store: Store) -> str:
 def newborn(
     spec: RunSpec, clock: ScaledClock, region: str = "", benched: Mapping[str, float] = MappingProxyType({})
 ) -> RunState:
-    """
-    Return the first state of a run of `spec`, with its bucket in `region` and the speeds in `benched`. Nothing is
-    written.
-    """
+    """Return the first state of a run of `spec`, with its bucket in `region` and the speeds in `benched`."""
     event = replace(run_created(spec, "unborn", "", clock, region), benched=dict(benched) or UNSET)
     return fold.begin(Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
 

@@ -1,4 +1,4 @@
-"""Adds an instance's last output to the ledger entry of its end."""
+"""Adds an instance's last output to the ledger's entry about its end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def with_last_words(
     last_words: LastWords | None,
 ) -> ev.InstanceGone | ev.LaunchClosed:
     """
-    Return the event, with the instance's last output added if the instance ran but its agent never took over. Nothing
-    is added if the cloud or a quota ended the instance. `listed` are the instances that the cloud lists.
+    Return the event, with the instance's last output if the instance ran but its agent never took over, unless the
+    cloud or a quota ended the instance. `listed` are the instances that the cloud lists.
     """
     launch = state.launches[event.launch]
     if last_words is None or launch.came_up or launch.closed is not None or launch.recorded is None:

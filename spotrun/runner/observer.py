@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable
 
 from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver
-from spotrun.clouds.tolerant_driver import ForgivingDriver
+from spotrun.clouds.tolerant_driver import TolerantDriver
 from spotrun.errors import CloudError, StoreUnavailable
 from spotrun.folder.agent_statuses import AgentStatuses
-from spotrun.folder.heartbeat_monitor import Pulses
+from spotrun.folder.heartbeat_monitor import GangHeartbeatMonitor
 from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.market_record import MarketRecord
-from spotrun.folder.pace import Pace
-from spotrun.folder.poll_throttle import Looks
+from spotrun.folder.pace import PollIntervals
+from spotrun.folder.poll_throttle import PollThrottle
 from spotrun.folder.status_objects import Blindness
-from spotrun.folder.store_capacity import Room
+from spotrun.folder.store_capacity import StoreCapacity
 from spotrun.instance import Instance
 from spotrun.market.world import World, suitable
 from spotrun.policy.idle_polling import is_still
@@ -29,7 +29,7 @@ from spotrun.store.port import Store
 
 LOOKS_LEFT_OUT = 4
 """
-Number of cloud calls that are skipped after a failed one. A failed call has already tried several times, and a cloud
+Number of cloud calls that are skipped after a failed call. A failed call has already tried several times, and a cloud
 that throttles the account needs fewer calls.
 """
 
@@ -38,8 +38,8 @@ class Observer:
     """
     Observes the facts that a decision needs. It remembers only facts that a later observation would show again.
 
-    `message` is written with the runner's sign of life. `has_seen_cloud` is True once the cloud has answered. `listed`
-    are the instances in the cloud's newest list.
+    `message` is written with the runner's heartbeat. `has_seen_cloud` is True after the cloud has answered once.
+    `listed` are the instances in the cloud's newest list.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Observer:
         ledger: Ledger,
         store: Store,
         driver: CloudDriver,
-        forgiving: ForgivingDriver,
+        forgiving: TolerantDriver,
         clock: Clock,
         spec: RunSpec,
         market: MarketRecord | None,
-        pace: Pace,
+        pace: PollIntervals,
         erased: Callable[[], None],
     ) -> None:
-        """`erased` is called when the run's folder may be gone, and raises an error if it is gone."""
+        """`erased` is called when the run's folder may have been deleted, and raises an error if that is so."""
         self.message = ""
         self.has_seen_cloud = False
         self.statuses = AgentStatuses(store)
@@ -65,18 +65,15 @@ class Observer:
         self._spec = spec
         self._market = market
         self._heartbeats = Heartbeats(store, clock, erased=erased, pace=pace)
-        self._room = Room(store, clock)
-        self._pulses = Pulses(clock)
-        self._lists = Looks(clock)
+        self._room = StoreCapacity(store, clock)
+        self._pulses = GangHeartbeatMonitor(clock)
+        self._lists = PollThrottle(clock)
         self.listed: tuple[Instance, ...] = ()
         self._unlisted = ""
         self._blind: Blindness | None = None
 
     def show_signs_of_life(self) -> None:
-        """
-        Write a sign of life although the runner cannot see the cloud or the ledger, so that no other runner takes its
-        place.
-        """
+        """Write a heartbeat although nothing can be observed, so that no other runner replaces this one."""
         with contextlib.suppress(CloudError, StoreUnavailable):
             self._heartbeats.silent(self.message, self._blind)
 
@@ -90,8 +87,8 @@ class Observer:
         """
         Read the ledger first, then the cloud, and the ledger again if the cloud lists an unknown instance.
 
-        Without the second read, an instance that another runner launched between the two reads would be mistaken for an
-        orphan and terminated. A region that does not answer is left out, unless the run may have an instance there.
+        Without the second read, an instance that another runner launched between the two reads would look like an
+        orphan, and be terminated. A region that does not answer is left out, unless the run may have an instance there.
         """
         state = self._ledger.refresh()
         occupied = [each.intent.offering for each in state.launches.values() if not each.settled]
@@ -123,8 +120,8 @@ class Observer:
         Return the instances that the cloud lists.
 
         If the cloud limits its calls, the runner calls it less often while nothing happens in the run and its agents
-        keep writing. An instance's end without an entry is then noticed when its agent falls silent, or at the next
-        call. Such a call is not urgent, so after a failed one the next few are skipped.
+        write their statuses. An instance that ended without an entry is then noticed when its agent is silent, or at
+        the next call. Such a call is not urgent, so after a failed call the next few are skipped.
         """
         goes_on = self._pulses.beat(self.statuses.all_current(state))
         may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self.listed)
@@ -146,7 +143,7 @@ class Observer:
 
 
 def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[MemberName]:
-    """Return the members that the ledger does not know to be gone, but that the cloud no longer lists."""
+    """Return the members that the cloud no longer lists, although the ledger does not have their ends."""
     listed = {instance.instance_id for instance in instances}
     alive = (member.recorded for member in state.members() if member.gone is None)
     return [ev.name_of(each) for each in alive if each is not None and each.instance_id not in listed]

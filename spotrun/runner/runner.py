@@ -1,8 +1,8 @@
 """
 The runner: observes, decides, acts and records, every few seconds.
 
-It has no state that it cannot read again. The ledger has each intention before it is carried out, so a second runner on
-the same run is harmless, and can replace one that died.
+It has no state that it cannot read again. The ledger has each intention before the runner acts on it, so a second
+runner on the same run is harmless, and can replace one that died.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import GuardedDriver, Guards, NoGuards
 from spotrun.clouds.identities import IdentifiedDriver, Identities, NoIdentities
 from spotrun.clouds.last_words import LastWords
-from spotrun.clouds.tolerant_driver import ForgivingDriver
+from spotrun.clouds.tolerant_driver import TolerantDriver
 from spotrun.errors import (
     AccessDenied,
     CloudError,
@@ -34,7 +34,7 @@ from spotrun.errors import (
 from spotrun.folder.final_status import write_final_status
 from spotrun.folder.ledger import EntryRefused, Ledger, forged
 from spotrun.folder.market_record import MarketRecord
-from spotrun.folder.pace import ALL_THE_TIME, Pace
+from spotrun.folder.pace import ALL_THE_TIME, PollIntervals
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.world import World
 from spotrun.policy import Action, Append, Execute, Terminate, decide, finished
@@ -52,13 +52,11 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 TICKS_MAX = 20
-"""Maximum ticks without a pause. One decision may follow from another: intend, then execute."""
+"""Maximum ticks without a pause. One decision may follow from another: first intend, then execute."""
 Decision = Callable[[RunState, RunSpec, World, datetime], list[Action]]
 
 
 class Runner:
-    """Attends to one run, on one cloud."""
-
     def __init__(
         self,
         ledger: Ledger,
@@ -71,19 +69,18 @@ class Runner:
         guards: Guards | None = None,
         identities: Identities | None = None,
         decide: Decision = decide,
-        pace: Pace = ALL_THE_TIME,
+        pace: PollIntervals = ALL_THE_TIME,
         last_words: LastWords | None = None,
     ) -> None:
         """
         `market` is the record in which runs share their observations of the market; without it, the run has only its
-        own. `guards` end instances on clouds without a time-to-live of their own. `identities` are for clouds where
-        each run has its own role. `decide` returns the next actions. `pace` is for a runner that is not called every
-        few seconds. `last_words` reads the last output of instances whose agent never took over, for the entry of their
-        end.
+        own. `guards` end instances on clouds that have no time-to-live. `identities` are for clouds where each run has
+        its own role. `decide` returns the next actions. `pace` is for a runner that is not called every few seconds.
+        `last_words` reads the last output of instances whose agent never took over, for the entry of their end.
         """
         self._ledger = ledger
         self._store = store
-        self._forgiving = ForgivingDriver(driver, clock)
+        self._forgiving = TolerantDriver(driver, clock)
         self._identified = IdentifiedDriver(self._forgiving, identities or NoIdentities(), clock)
         self._driver = GuardedDriver(self._identified, guards or NoGuards(), clock)
         self._clock = clock
@@ -96,7 +93,7 @@ class Runner:
         )
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
-        """Attend until the run has ended and none of its instances is left. `watch` receives each tick."""
+        """Attend to the run until it has ended and has no more instances. `watch` receives each tick."""
         while True:
             for tick in self.ticks():
                 watch(tick)
@@ -105,7 +102,7 @@ class Runner:
             self._pause()
 
     def watch_for(self, seconds: float) -> Iterator[Tick]:
-        """Tick for at least `seconds` of run time. React at once to entries that an agent writes meanwhile."""
+        """Tick for at least `seconds` of run time, and immediately after each entry that an agent writes meanwhile."""
         until_s = self._clock.monotonic() + seconds
         while True:
             for tick in self.ticks():
@@ -129,8 +126,9 @@ class Runner:
 
     def ticks(self) -> Iterator[Tick]:
         """
-        Yield ticks without a pause until a tick writes no entry, at most TICKS_MAX. So a launch is requested at once
-        after its intention is written, and the next offering at once after a refusal. A pause would be downtime.
+        Yield ticks without a pause, at most TICKS_MAX, until a tick writes no entry. So a launch is requested
+        immediately after its intention is written, and the next offering immediately after a refusal. A pause would be
+        downtime.
         """
         for _ in range(TICKS_MAX):
             tick = self.tick()
@@ -145,8 +143,8 @@ class Runner:
         Raises:
             LedgerDamaged, KeyMissing: no runner can attend to this run any more.
             RunGone: the run's folder was moved or deleted, and its instances were ended.
-            AccessDenied: the cloud has refused the credentials since the first call; instances and agents go on without
-                a runner. After the cloud has answered once, a refusal is not raised, because it may pass.
+            AccessDenied: the cloud has refused the credentials since the first call; instances and agents continue
+                without a runner. After the cloud has answered once, a refusal is not raised, because it may pass.
         """
         self._observer.statuses.forget()
         try:
@@ -238,7 +236,7 @@ class Runner:
             event = with_last_words(event, self._ledger.state, self._observer.listed, self._last_words)
         if isinstance(event, ev.LaunchRecorded):
             # The guard comes before the entry. A runner that dies right after its launch leaves an instance without a
-            # guard; the runner that finds the instance sees no entry, and so knows that the guard may be missing.
+            # guard. The runner that finds this instance sees no entry, so it arms the guard.
             event = replace(event, unguarded=self._driver.arm(*self._guarded(event)))
         try:
             entry = self._ledger.append(lambda state: event if state.next_number == decided_at else None)
@@ -249,19 +247,17 @@ class Runner:
         return entry is not None
 
     def _arm_missing_guards(self, instances: Iterable[Instance]) -> None:
-        """Arm the missing guards of listed instances. A guard ends the instance that it names."""
         shown = {(each.launch, each.instance_id) for each in instances}
         for found in self._ledger.state.unguarded:
             if (found.launch, found.instance_id) in shown and self._driver.arm_at_last(*self._guarded(found)):
                 self._append(ev.GuardArmed(launch=found.launch, member=found.member))
 
     def _guarded(self, found: ev.LaunchRecorded) -> tuple[LaunchRequest, str, datetime, int]:
-        """Return the arguments for arming the guard of instance `found`."""
         return self._request(found.launch), found.instance_id, found.billed_from, ev.name_of(found).member
 
     def _execute(self, number: int) -> None:
         if self._clock.now() >= self._ledger.state.launches[number].intent.not_after:
-            return  # this process slept between the decision and here (protocol 8)
+            return  # this process slept after the decision (protocol 8)
         try:
             self._driver.launch(self._request(number))
         except InsufficientCapacity as error:
@@ -277,7 +273,7 @@ class Runner:
         except CloudUnavailable as error:
             if not unanswered_for_too_long(self._ledger.state, number, self._clock.now()):
                 raise  # an instance may have been launched: the next tick tries again with the same token
-            detail = f"asked for in vain, and no instance of it is shown: {error.message}"
+            detail = f"requested without an answer, and the cloud lists no instance of it: {error.message}"
             self._close(number, Cause.CAPACITY, detail, refused=False)
         except CloudError as error:
             self._close(number, Cause.EXTERNAL, str(error))

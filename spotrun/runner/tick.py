@@ -14,11 +14,11 @@ from spotrun.run.state import RunState
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One tick: the runner's observation and its actions.
+    The observation and the actions of one tick.
 
-    `blind` is the reason if the runner could not observe anything, and so did nothing. `remark` is a problem that does
-    not stop the run. `wrote`: the tick added an entry to the ledger. `epochs_total` is the training's number of epochs,
-    if an agent has reported it; it is read only for a run with a budget.
+    `blind` is the reason if the runner could not observe, and so did nothing. `remark` is a problem that does not stop
+    the run. `wrote`: the tick added an entry to the ledger. `epochs_total` is the training's number of epochs, if an
+    agent has reported it; it is read only for a run with a budget.
     """
 
     state: RunState
@@ -39,5 +39,5 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def joined(words: Iterable[str]) -> str | None:
-    """Return the remarks that are not empty, in one line; None if there are none."""
+    """Return the non-empty remarks in one line; None if there are none."""
     return "; ".join(filter(None, words)) or None

@@ -32,7 +32,7 @@ from spotrun.folder.ledger import Ledger, first_object
 from spotrun.folder.market_record import FOLDER as MARKET
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.night_record import FOLDER as NIGHTS
-from spotrun.folder.pace import ALL_THE_TIME, Pace
+from spotrun.folder.pace import ALL_THE_TIME, PollIntervals
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 from spotrun.folder.sweep_record import FOLDER as SWEEPS
 from spotrun.folder.sweep_record import find_sweep
@@ -111,7 +111,7 @@ class OpenRun:
     def runner(self) -> Runner:
         return self.runner_at(ALL_THE_TIME)
 
-    def runner_at(self, pace: Pace) -> Runner:
+    def runner_at(self, pace: PollIntervals) -> Runner:
         """Return a new runner that attends to the run at `pace`."""
         return Runner(
             self.ledger,

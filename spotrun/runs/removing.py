@@ -18,7 +18,7 @@ from spotrun.runs.asking import confirm
 from spotrun.runs.known import forget
 from spotrun.runs.open_run import OpenRun, attended
 from spotrun.store.opening import open_store
-from spotrun.store.port import Inspectable, Sifted, Store
+from spotrun.store.port import Inspectable, ReportsForeignNames, Store
 from spotrun.units import count_of, shown, some_of
 
 
@@ -118,7 +118,7 @@ def _stays(found: Removable) -> Iterator[str]:
     except (CloudError, SpecInvalid) as error:
         yield f"perhaps something on its cloud, which cannot be asked: {error.message}"
     try:
-        if isinstance(found.store, Sifted) and (strange := found.store.strange_names(f"{found.folder}/")):
+        if isinstance(found.store, ReportsForeignNames) and (strange := found.store.strange_names(f"{found.folder}/")):
             named = some_of([shown(name.removeprefix(f"{found.folder}/")) for name in strange])
             what = f"{count_of(len(strange), 'object')} under names that are no keys of spotrun's"
             yield f"{what}: {named}; delete {run.uri} by hand if you do not need them"

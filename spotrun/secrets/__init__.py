@@ -1,1 +1,1 @@
-"""Secrets: where their values are, how to read them, and how to recognise them in text."""
+"""References to secrets, reading of their values, and redaction of secrets in text."""

@@ -1,6 +1,6 @@
 """
-Finds known values in each reading of a text, letter by letter: even if other characters separate the letters, or a
-program has written the letters by number.
+Finds known values in each reading of a text (see `readings`), even if other characters separate their letters, or a
+program has written the letters as character codes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from spotrun.secrets.readings import SHORT, WAYS_OF_TEXT, WRITTEN_MAX, Way, Ways
+from spotrun.secrets.readings import SHORT, WAYS_OF_TEXT, WRITTEN_MAX, RedactionForm, Ways
 from spotrun.secrets.spelled_values import SpelledValues, spelled
 
 BREAKS_MAX = 4096
@@ -21,19 +21,13 @@ def letters_of(value: str) -> int:
 
 
 class ExactValues:
-    """
-    Values to look for. `reach` is the maximum length of the longest value, in characters, however it is written and
-    broken.
-    """
+    """Values to look for. `reach` is the maximum number of characters that one value takes in a text."""
 
     def __init__(self, values: Iterable[str], ways: Ways = WAYS_OF_TEXT) -> None:
         known = {each for each in values if each}
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
-        """
-        Readings of values that themselves contain characters which count as breaks in other values. Those characters
-        are hidden too.
-        """
+        """Readings of values that contain characters which are breaks in other values. These are hidden too."""
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
         short = {each for each in known if len(each) < SHORT}
@@ -43,7 +37,7 @@ class ExactValues:
         ]
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """Yield the places of the letters of each value in the text, in no order. They may overlap."""
+        """Yield the positions of the letters of each value in the text. The values are unordered, and may overlap."""
         for way, values in self._ways:
             reading = way.read(text)
             if reading is not None:
@@ -54,15 +48,12 @@ class ExactValues:
             yield from each.found(text)
 
     def begun(self, text: str, least: int = 1) -> int:
-        """Return the length of the longest end of the text that begins a value, with at least `least` letters of it."""
+        """Return the length of the longest end of the text that begins a value with at least `least` of its letters."""
         spelled = (each.begun(text, least) for each in self._spelled)
         return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
-        """
-        Yield, for each reading, the place where a value begins that the end of the text cuts off, if there is such a
-        value.
-        """
+        """Yield, for each reading, the start of the longest value that the text's end cuts off, if there is one."""
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):
                 if reading is None:
@@ -73,7 +64,7 @@ class ExactValues:
                     yield reading.start(len(reading.left) - size)
 
 
-class Pieces:
+class ValueFragments:
     """Parts of values to look for, each `size` letters long."""
 
     def __init__(self, values: Iterable[str], size: int) -> None:
@@ -83,7 +74,7 @@ class Pieces:
         self._spelled = SpelledValues(_pieces(spelled(known, WAYS_OF_TEXT.spelled), size), WAYS_OF_TEXT.spelled)
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """Yield the places of the letters of each piece in the text, in their order in each reading."""
+        """Yield the positions of the letters of each piece in the text, in their order in each reading."""
         for way, pieces in self._ways:
             reading = way.read(text)
             if reading is None:
@@ -94,7 +85,7 @@ class Pieces:
         yield from self._spelled.found(text)
 
 
-def _written(way: Way, values: Iterable[str]) -> list[str]:
+def _written(way: RedactionForm, values: Iterable[str]) -> list[str]:
     """Return the readings of the values in `way`, sorted, without empty ones."""
     return sorted({way.without(each) for each in values} - {""})
 
@@ -104,10 +95,7 @@ def _pieces(values: Iterable[str], size: int) -> frozenset[str]:
 
 
 def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
-    """
-    Yield the start and end of each occurrence of a value. Where two overlap, the later one begins at the end of the
-    earlier.
-    """
+    """Yield the start and end of each occurrence of a value. If two overlap, the later starts at the earlier's end."""
     start, done = text.find(value), 0
     while start >= 0:
         yield max(start, done), start + len(value)
@@ -120,9 +108,7 @@ def _all_between(places: Sequence[int]) -> Sequence[int]:
 
 
 def _begun(text: str, value: str, least: int) -> int:
-    """
-    Return the length of the longest proper prefix of `value` at the end of `text`; 0 if it is shorter than `least`.
-    """
+    """Return the length of the longest proper prefix of `value` that ends `text`; 0 if it is shorter than `least`."""
     if not text:
         return 0
     size = value.rfind(text[-1], 0, len(value) - 1) + 1

@@ -18,12 +18,12 @@ from typing import NamedTuple
 NAME_MAX, VALUE_MAX = 64, 4096
 """Maximum characters of a name and of a value. No password or token is longer."""
 REACH = NAME_MAX + VALUE_MAX + 64
-"""Maximum characters before a position that decide whether the position belongs to a secret: name, signs and value."""
+"""Maximum characters before a character that decide whether it belongs to a secret: name, signs and value."""
 UNDECIDED_MAX = 64
-"""Minimum length, in characters, at which an unfinished value counts as a secret, whatever follows."""
+"""Minimum characters of an unfinished value that counts as a secret, whatever follows."""
 SECRET_MIN, BEARER_MIN = 4, 16
 NUMBER_MAX = 11
-"""Maximum length, in characters, of a number that counts tokens or is measured per token."""
+"""Maximum characters of a number of tokens, or of a figure per token."""
 
 _KEY = r"(?:api|access|secret|private|auth|account|signing|encryption)[_-]?keys?"
 _CORE = rf"(?P<core>secrets?|passw(?:or)?ds?|passphrase|token|credentials?|{_KEY})(?:[_-]?\d{{1,3}})?"
@@ -50,7 +50,7 @@ _BY_PLACE = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 _HINTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "sig", "code=", "://")
-"""A text that contains none of these words has no value of this kind."""
+"""Words, one of which occurs in every text with a named value."""
 _OF_TEXT = re.compile(
     r"pad|eos|bos|unk|sep|cls|mask|special|start|end|stop|begin|image|img|video|audio|vision|class|prompt|per|each|next|new"
     r"|prev|previous|current|first|last|generated|sampled|predicted|input|output|word|dummy|empty|extra",
@@ -72,10 +72,7 @@ _LAST_WORD = re.compile(r"(?:[a-z]+|[A-Z][a-z]+|[A-Z]+)$")
 
 
 class NamedValue(NamedTuple):
-    """
-    The place of a value after a name. `secret`: the part that is there is a secret. `ends`: the text ends with this
-    value.
-    """
+    """The position of a value after a name. `secret`: the value so far is a secret. `ends`: the text ends with it."""
 
     start: int
     end: int
@@ -84,13 +81,13 @@ class NamedValue(NamedTuple):
 
 
 def names_secret(name: str) -> bool:
-    """Return whether the value of a flag, a key or a variable of this name is a secret."""
+    """Return whether a flag, a key or a variable of this name has a secret value."""
     found = _WHOLE_NAME.search(name)
     return found is not None and not _is_of_text(found["core"], name[: found.start()])
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether `value` is a secret under this name, where the two are separate items of a command."""
+    """Return whether `value` is a secret under this name; both are separate words of a command."""
     found = _WHOLE_NAME.search(name)
     return found is not None and names_secret(name) and _is_secret(value, found["core"].casefold())
 
@@ -108,13 +105,13 @@ def hide(text: str, hidden: str | None = None) -> str:
 
 
 def unfinished(text: str) -> int:
-    """Return the length of the text's end that belongs to a value still too short to judge."""
+    """Return the length of an unfinished value at the text's end that is too short to judge."""
     begun = (len(text) - found.start for found in values_in(text) if found.ends)
     return max((size for size in begun if size < UNDECIDED_MAX), default=0)
 
 
 def values_in(text: str) -> Iterator[NamedValue]:
-    """Yield the values after names that mark secrets, in no order. Each is on one line, and may contain another."""
+    """Yield the values after names that mark secrets, unordered. Each is on one line, and may contain another."""
     lowered = text.lower()
     if not any(hint in lowered for hint in _HINTS):
         return

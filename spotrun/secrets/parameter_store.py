@@ -17,14 +17,14 @@ BATCH = 10
 """Maximum parameters in one GetParameters call."""
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 30.0, 2.0
 """
-Maximum seconds of retries after a denial, and seconds between two tries. A run's role is as new as the run, and AWS
-takes a while to make a new role's rights known to all its servers.
+Maximum seconds of retries after a denial, and seconds between two tries. A run's role is as new as the run, and the
+rights of a new role reach all AWS servers only after a while.
 """
 _DENIALS = ("AccessDeniedException", "UnrecognizedClientException")
 _CONFIG = Config(
     connect_timeout=5.0,
     read_timeout=10.0,
-    retries={"mode": "standard", "total_max_attempts": 8},  # a read can be repeated; this takes a minute at most
+    retries={"mode": "standard", "total_max_attempts": 8},  # a read is safe to repeat; this takes at most a minute
     user_agent_extra="spotrun",
 )
 _HASTY = _CONFIG.merge(
@@ -60,7 +60,7 @@ def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, s
 
     Raises:
         SecretUnreadable: a parameter is missing, or is not encrypted.
-        ClientError, BotoCoreError: the SDK's own errors, because the advice differs from the advice on an instance.
+        ClientError, BotoCoreError: other failures, untranslated, because the caller gives other advice.
     """
     return _asked(paths, region, _HASTY)
 

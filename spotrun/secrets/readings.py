@@ -1,10 +1,10 @@
 """
-Ways to read a text: as it is; without the characters between letters (terminal colours, line ends, blanks); and with
-letters decoded that a program has written by number or after a backslash.
+Ways to read a text: unchanged; without *breaks*, the characters between letters (terminal colours, line ends, blanks);
+and with *written letters* decoded, letters that a program has written as a character code or after a backslash.
 
 Programs colour their output, wrap it at the width of a window, and write base64 in lines of 76 letters. A logger may
 write all that as JSON, and a server may write the JSON as HTML or in a URL. So letters are decoded repeatedly, in any
-order. A secret value is read in the same way, so a value that itself contains a backslash or a `%` still matches.
+order. A secret value is read in the same way, so a value that contains a backslash or a `%` still matches.
 """
 
 from __future__ import annotations
@@ -30,14 +30,11 @@ from spotrun.secrets.written_letters import (
 )
 
 SHORT = 8
-"""
-Minimum length, in characters, of a value that is sought across line ends. Any two lines of output may contain a shorter
-value by chance.
-"""
+"""Minimum characters of a value that is sought across line ends. Two lines may contain a shorter value by chance."""
 PART = 4
 """Minimum letters before a break that count as the beginning of a value. Fewer may end any line by chance."""
 DECODED_MIN = 4
-"""Minimum letters of a decoded value. A shorter value is sought only as it is written."""
+"""Minimum letters of a decoded value. A shorter value is sought only undecoded."""
 LEVELS = 5
 """Maximum number of times that a letter is decoded. A row of backslashes counts once."""
 WRITTEN_MAX = 16
@@ -66,12 +63,12 @@ _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encod
 """`\\xe9` may be a byte or a letter; so each letter up to \\xff is read as its single byte in Latin-1."""
 
 
-class Way(NamedTuple):
+class RedactionForm(NamedTuple):
     """
     A way to read a text. It applies the steps of `once`, and then the steps of `turn` repeatedly, at most `levels`
     times. A text without any of the `signs` has no reading of this kind. Only values of at least `least` letters are
     sought; at the end of a text, at least `part` letters count as the beginning of a value. `decodes`: a value that is
-    too short after decoding is not sought. `silent`: characters to ignore when each letter is read by itself.
+    too short after decoding is not sought. `silent`: characters that `SpelledValues` ignores.
     """
 
     turn: tuple[Step, ...] = ()
@@ -84,7 +81,7 @@ class Way(NamedTuple):
     silent: str = ""
 
     def read(self, text: str) -> Reading | None:
-        """Return the reading of a text, or None if the reading would not differ from the text."""
+        """Return the reading of a text; None if it would not differ from the text."""
         if not self._may_differ(text):
             return None
         reading = self._reading(text)
@@ -92,8 +89,8 @@ class Way(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Yield readings whose end is cut off where a letter or a break may begin: cut once, twice, and so on, because a
-        value may itself contain characters that look like a beginning.
+        Yield readings that end where an incomplete letter or break may begin: cut once, twice, and so on, because a
+        value may contain characters that look like such a beginning.
         """
         for cuts in count(1) if self._may_differ(text) else ():
             reading = self._reading(text, cuts)
@@ -102,7 +99,7 @@ class Way(NamedTuple):
             yield reading
 
     def turns(self, text: str, cuts: int = 0) -> Iterator[Reading]:
-        """Yield the text before the first turn, after the first, after the second, and so on, while it changes."""
+        """Yield the reading before the first turn, after the first, after the second, and so on, while it changes."""
         reading = Reading(text)
         for step in self.once:
             reading = reading.after(step)
@@ -139,13 +136,13 @@ class Way(NamedTuple):
 
 class Ways(NamedTuple):
     """
-    The ways to `read` a text as a whole, and to read it letter by letter: `spelled`, or `spelled_short` for values
-    shorter than SHORT.
+    The ways to `read` a text as a whole, and for `SpelledValues` to read it letter by letter: `spelled`, or
+    `spelled_short` for values shorter than SHORT.
     """
 
-    read: tuple[Way, ...]
-    spelled: Way
-    spelled_short: Way
+    read: tuple[RedactionForm, ...]
+    spelled: RedactionForm
+    spelled_short: RedactionForm
 
 
 def _ways(*once: Step) -> Ways:
@@ -153,18 +150,20 @@ def _ways(*once: Step) -> Ways:
     raw_colours, breaks = _breaks(COLOUR), _breaks(COLOUR, WRITTEN_COLOUR, WRITTEN_BLANK, BLANK)
     decoded = (breaks, _LETTERS, _LATIN)
     whole = (
-        Way(),
-        Way((colours,), signs=("\x1b", "\\")),
-        Way((raw_breaks,), least=SHORT, part=PART),
-        Way((breaks,), signs=("\\",), least=SHORT, part=PART),
-        Way((colours, _LETTERS, _LATIN), once, LEVELS, SIGNS, decodes=True),
-        Way(decoded, once, LEVELS, SIGNS, least=SHORT, part=PART, decodes=True),
-        Way(decoded, (*once, raw_breaks), LEVELS, SIGNS_CUT, least=SHORT, part=PART, decodes=True),
+        RedactionForm(),
+        RedactionForm((colours,), signs=("\x1b", "\\")),
+        RedactionForm((raw_breaks,), least=SHORT, part=PART),
+        RedactionForm((breaks,), signs=("\\",), least=SHORT, part=PART),
+        RedactionForm((colours, _LETTERS, _LATIN), once, LEVELS, SIGNS, decodes=True),
+        RedactionForm(decoded, once, LEVELS, SIGNS, least=SHORT, part=PART, decodes=True),
+        RedactionForm(decoded, (*once, raw_breaks), LEVELS, SIGNS_CUT, least=SHORT, part=PART, decodes=True),
     )
     return Ways(
         whole,
-        Way((raw_breaks, _LETTERS, _LATIN), (*once, raw_breaks), LEVELS, SIGNS, part=PART, silent=BLANKS + "\\"),
-        Way((raw_colours, _LETTERS, _LATIN), (*once, raw_colours), LEVELS, SIGNS, silent="\\"),
+        RedactionForm(
+            (raw_breaks, _LETTERS, _LATIN), (*once, raw_breaks), LEVELS, SIGNS, part=PART, silent=BLANKS + "\\"
+        ),
+        RedactionForm((raw_colours, _LETTERS, _LATIN), (*once, raw_colours), LEVELS, SIGNS, silent="\\"),
     )
 
 
@@ -174,7 +173,7 @@ WAYS_OF_BYTES = _ways()
 
 
 class Reading:
-    """The letters that a reading has `left`, and the place of each in the text. `cuts`: how often its end was cut."""
+    """The letters `left` of a text, and the position of each in the text. `cuts`: how often the end was cut off."""
 
     def __init__(self, left: str, before: Reading | None = None, step: Step | None = None) -> None:
         self.left = left
@@ -186,15 +185,12 @@ class Reading:
         return Reading(left, self, step) if left != self.left else self
 
     def until_begun(self, cuts: int) -> Reading:
-        """
-        Return the reading without a possible beginning of a letter at its end; unchanged if it was already cut `cuts`
-        times.
-        """
+        """Return the reading without a possible beginning of a letter at its end; itself after `cuts` such cuts."""
         begun = BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)
 
     def places(self, start: int, end: int) -> Sequence[int]:
-        """Return the places of all characters that write the letters from `start` to `end`."""
+        """Return the positions of all characters that write the letters from `start` to `end`."""
         starts, ends = self._spans
         if isinstance(starts, range):
             return range(starts[start], ends[end - 1])
@@ -205,7 +201,7 @@ class Reading:
 
     @cached_property
     def _spans(self) -> tuple[Sequence[int], Sequence[int]]:
-        """The places where each letter begins, and where it ends."""
+        """The positions where each letter begins, and where each ends."""
         if self._before is None:
             return range(len(self.left)), range(1, len(self.left) + 1)
         if self._step is None:

@@ -17,22 +17,20 @@ from html import escape
 from typing import Any
 from urllib.parse import quote, quote_plus, urlsplit
 
-from spotrun.secrets.exact_values import ExactValues, Pieces, letters_of
+from spotrun.secrets.exact_values import ExactValues, ValueFragments, letters_of
 from spotrun.secrets.named_values import hide
 
 HIDDEN = "***"
 PIECE = 12
 """Characters of a secret that identify it. A shorter secret is sought as a whole."""
 TEXT_MAX = 4096
-"""
-Maximum length of a reason, in characters, that is sent. A reason is cut to this length before secrets are sought in it.
-"""
+"""Maximum characters of a text that is sent. A longer text is cut before secrets are sought in it."""
 AT_THE_CUT = 256
 """Characters dropped before the cut of a long text. The cut may leave a secret's beginning too short to recognise."""
 VALUE_MIN, SECRET_MIN = 8, 4
 """
-Minimum length of a secret value, in characters; the second is for a value whose name sounds secret. Shorter values are
-words like `true` and `0.1`.
+Minimum characters of a secret value; the second is for a value whose name sounds secret. Shorter values are words like
+`true` and `0.1`.
 """
 _OF_TEXT = re.compile(
     r"TOKENI[SZ][A-Z]*|(?:MAX|MIN|NUM|PAD|EOS|BOS|UNK)_(?:NEW_)?TOKENS?"
@@ -68,17 +66,13 @@ class Redactor:
         known = {form for secret in secrets for form in forms_of(secret)}
         paths = {each for each in known if each.startswith("/")}  # they share long pieces with harmless paths
         whole = {each for each in known if letters_of(each) < PIECE}
-        self._whole, self._pieces = ExactValues(paths | whole), Pieces(known - paths, PIECE)
+        self._whole, self._pieces = ExactValues(paths | whole), ValueFragments(known - paths, PIECE)
 
     def clean(self, text: str) -> str:
-        """Return `text` without the secrets that are known by value or by shape."""
         return hide(_WELL_KNOWN.sub(HIDDEN, self._without_exact(text)), HIDDEN)
 
     def clean_short(self, text: str) -> str:
-        """
-        Clean a text and limit its length. A long text is cut before it is cleaned, with no part of a secret left at the
-        cut.
-        """
+        """Clean a text and limit it to TEXT_MAX characters, without a part of a secret at the cut."""
         if len(text) <= TEXT_MAX:
             return self.clean(text)
         return self.clean(text[:TEXT_MAX])[:-AT_THE_CUT] + " …"
@@ -105,8 +99,8 @@ class Redactor:
 
 def forms_of(secret: str) -> Iterator[str]:
     """
-    Yield each line of the secret in every form that programs write: as it is, in a URL, in JSON, in HTML, as a Python
-    literal, in hexadecimal, and in base64, alone or within a longer text such as `user:secret`.
+    Yield each line of the secret in every form that programs write: unchanged, in a URL, in JSON, in HTML, as a Python
+    literal, in hexadecimal, and in base64 (of the secret, or of a longer text such as `user:secret`).
     """
     for line in {each.strip() for each in (secret, *secret.splitlines())}:
         if len(line) < SECRET_MIN:
@@ -129,7 +123,7 @@ def _within(data: bytes, written: Callable[[bytes], bytes]) -> Iterator[str]:
 
 
 def secrets_in(own: Mapping[str, str], environment: Mapping[str, str], addresses: Iterable[str]) -> set[str]:
-    """Return the secrets of the run's own variables, of the environment, and of the webhooks' addresses."""
+    """Return the secrets in the run's own variables, in the environment, and in the addresses of webhooks."""
     values = {value for name, value in own.items() if len(value) >= _least(name)}
     values |= {value for name, value in environment.items() if sounds_secret(name) and len(value) >= SECRET_MIN}
     return values | {part for address in addresses for part in _secret_parts(address)}

@@ -15,7 +15,7 @@ WORDS = {
     PARAMETER: "a parameter of AWS",
     SECRET: "a secret of Google Cloud",
 }
-"""Words for the place that each kind of reference names, for messages."""
+"""The place that each kind of reference names, in words for messages."""
 REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+|gsm:[A-Za-z0-9_-]{1,255})$"
 SECURE = "SecureString"
 """The type of a parameter that is encrypted."""
@@ -40,7 +40,7 @@ class Reference(NamedTuple):
 
 
 class SecretUnreadable(SpotrunError):
-    """A secret that a run names does not exist, or cannot be read from here."""
+    """A secret that a run names does not exist, or cannot be read on this machine."""
 
     exit_code = SpecInvalid.exit_code
 
@@ -54,26 +54,25 @@ def parse(text: object) -> Reference:
     Parse a reference.
 
     Raises:
-        Unreadable: the text is not a reference. The message does not quote it, because it may be the secret itself.
+        Unreadable: the text is not a reference. The message does not quote the text, which may be the secret.
     """
     if not isinstance(text, str) or not re.fullmatch(REFERENCE_PATTERN, text, re.ASCII) or holds_credential(text):
         if isinstance(text, str) and text.strip().lower().startswith(f"{SECRET}:"):
             raise Unreadable(
                 "is not the name of a secret of Secret Manager",
                 "write gsm:spotrun-NAME, with letters, digits, - and _ alone: neither a project nor a version can be "
-                "named, and the latest one in the project of the run is read",
+                "named, and the latest version in the project of the run is read",
             )
         raise Unreadable(
             "is not a reference, and a value does not belong in a file",
             "write ssm:/spotrun/NAME on aws, gsm:spotrun-NAME on gcp, or env:NAME on the local cloud, or nothing if "
-            "the name alone says where it is",
+            "the secret has the name of its variable",
         )
     kind, _, name = text.partition(":")
     return Reference(kind, name)
 
 
 def resolved(text: str, default: Reference) -> Reference:
-    """Parse the reference `text`; return `default` if the text is empty."""
     return parse(text) if text else default
 
 
@@ -84,16 +83,16 @@ def put_command(path: str, region: str, value: str = "…") -> str:
 
 def encrypt_command(path: str, region: str) -> str:
     """
-    Return the command that replaces an unencrypted parameter with an encrypted one. A parameter's type cannot be
-    changed: https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
+    Return the command that replaces an unencrypted parameter with an encrypted one, because its type cannot be changed:
+    https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
     """
     return f"aws ssm delete-parameter --name {path} --region {region} && {put_command(path, region)}"
 
 
 def create_command(name: str, project: str) -> str:
     """
-    Return the command for a Secret Manager secret that is missing, or has no value. If the secret exists, `create`
-    fails, and the second part still adds the value.
+    Return the command that creates a Secret Manager secret and adds its value. If the secret exists, `create` fails,
+    and the second part still adds the value.
     """
     return f"gcloud secrets create {name} --project={project}; {add_command(name, project)}"
 

@@ -26,12 +26,12 @@ from spotrun.secrets.reference import SECRETS, SecretUnreadable, add_command, ad
 NAME = "secretmanager"
 ROOT = f"https://{NAME}.googleapis.com/"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
-"""The environment variable that names another server; gcloud reads the same one."""
+"""The environment variable that names another server, for gcloud too."""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 60.0, 2.0
 """
-Maximum seconds of retries, and seconds between two tries. A run's account is as new as the run, and Google takes a
-while to make a new account's rights known to all its servers.
+Maximum seconds of retries, and seconds between two tries. A run's account is as new as the run, and the rights of a new
+account reach all Google servers only after a while.
 """
 _PATIENT, _HASTY = (5.0, 10.0), (2.0, 2.0)
 """Maximum seconds to connect, and to wait for an answer."""
@@ -89,7 +89,7 @@ def _read(names: Sequence[str], named: str | None, within_s: tuple[float, float]
 
 
 def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
-    """Combine all failures into one, so that the user can fix all of them before paying for another instance."""
+    """Combine the failures into one, so that the user can fix all of them before paying for another instance."""
     kind = _Denied if all(isinstance(each, _Denied) for each in failures) else SecretUnreadable
     hints = dict.fromkeys(each.hint for each in failures if each.hint)
     return kind("; ".join(each.message for each in failures), hint="; ".join(hints))
@@ -97,7 +97,7 @@ def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
 
 def _logged_in(named: str | None) -> tuple[requests.Session, str]:
     """
-    Return a session with the default credentials, and the project: `named`, or the credentials' own project.
+    Return a session with the default credentials, and the project: `named`, or the project of the credentials.
 
     Raises:
         SecretUnreadable: the project of the secrets is unknown.
@@ -169,7 +169,7 @@ def _text(project: str, name: str, told: Answer) -> str:
     except (KeyError, ValueError, binascii.Error):
         raise StoreUnavailable(f"Secret Manager's answer for {name} is damaged") from None  # the cause may quote it
     if sent != _crc32c(data):
-        raise StoreUnavailable(f"{name} has arrived with another checksum than Secret Manager sent")
+        raise StoreUnavailable(f"{name} arrived with a different checksum from the one that Secret Manager sent")
     if b"\0" in data:
         raise _no_text(project, name)
     try:
@@ -179,9 +179,9 @@ def _text(project: str, name: str, told: Answer) -> str:
 
 
 def _no_text(project: str, name: str) -> SecretUnreadable:
-    what = f"the latest version of {name} in {project} is no text in UTF-8, so it cannot be a variable"
+    what = f"the latest version of {name} in {project} is not UTF-8 text, so it cannot be a variable"
     return SecretUnreadable(
-        what, hint=f"keep it in base64, which the script decodes: {add_encoded_command(name, project)}"
+        what, hint=f"store it in base64, and decode it in the script: {add_encoded_command(name, project)}"
     )
 
 

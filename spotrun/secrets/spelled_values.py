@@ -1,10 +1,10 @@
 r"""
-Finds values that themselves contain a `\`, a `%` or a `&`, letter by letter.
+Finds values that contain a `\`, a `%` or a `&`, letter by letter.
 
-A `\t` in a text may be a tab, or a backslash of the value and its next letter. A `%41` may be an `A`, or part of a
-value whose letters are each written in another way. So both are tried, and the rest of the text decides. Backslashes
-are ignored, both in a value and in a text: they stand for themselves, or belong to the letter that follows. If a
-written letter may begin at a backslash, the letter that it stands for is tried too.
+In a text, `\t` may be a tab, or a backslash of the value and its next letter; `%41` may be an `A`, or three letters of
+the value. So both are tried, and the rest of the text decides. Backslashes are ignored, both in values and in the text:
+they stand for themselves, or belong to the letter that follows. If a written letter may begin at a backslash, the
+letter that it stands for is tried too.
 
 A text is read once from its beginning to its end. At each character the reader keeps all prefixes of values that may
 end at this character, so it never keeps more prefixes than the values have.
@@ -15,23 +15,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from spotrun.secrets.readings import DECODED_MIN, LEVELS, Reading, Step, Way
+from spotrun.secrets.readings import DECODED_MIN, LEVELS, Reading, RedactionForm, Step
 from spotrun.secrets.written_letters import BEGUN, LETTER, SIGNS, WRITTEN_BLANK, WRITTEN_COLOUR, letter_of, utf8
 
 AHEAD = 48
 """Maximum characters that write one letter, or begin a colour."""
 _COLOUR = re.compile(WRITTEN_COLOUR)
 _WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[dD][c-fC-F]))"))
-"""
-Removes characters that may break a written letter apart, such as a backslash before the end of a line. The line end
-stays.
-"""
+"""Removes characters that may split a written letter, such as a backslash before a line end, but not the line end."""
 
 
-def spelled(values: Iterable[str], way: Way) -> list[str]:
+def spelled(values: Iterable[str], way: RedactionForm) -> list[str]:
     """
-    Return the values that contain signs, without ignored characters. If the decoded form of a value is a known value
-    without signs, the value is left out: the plain form can be read in only one way.
+    Return the values that contain SIGNS, without ignored characters. A value whose decoded form is also a known value
+    without signs is left out, because the decoded form can be read in only one way.
     """
     known = [*values]
     sure = {_decoded(each, way) for each in known if not _has_signs(each)}
@@ -43,32 +40,32 @@ def _has_signs(value: str) -> bool:
     return any(sign in value for sign in SIGNS)
 
 
-def _decoded(value: str, way: Way) -> str:
+def _decoded(value: str, way: RedactionForm) -> str:
     *_, reading = way.turns(value)
     return reading.left
 
 
-def _spelled(value: str, way: Way) -> str:
+def _spelled(value: str, way: RedactionForm) -> str:
     return "".join(letter for letter in next(way.turns(value)).left if letter not in way.silent)
 
 
-class Beginning:
-    """A prefix of values, `size` letters long. `whole`: the prefix is itself a value."""
+class ValuePrefix:
+    """A prefix of values, `size` letters long. `whole`: the prefix is a value."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
         self.whole = False
-        self.followed_by: dict[str, Beginning] = {}
+        self.followed_by: dict[str, ValuePrefix] = {}
 
     def add(self, value: str) -> None:
         here = self
         for letter in value:
-            here = here.followed_by.setdefault(letter, Beginning(here.size + 1))
+            here = here.followed_by.setdefault(letter, ValuePrefix(here.size + 1))
         here.whole = True
 
-    def then(self, letters: str, silent: str) -> Beginning | None:
+    def then(self, letters: str, silent: str) -> ValuePrefix | None:
         """Return the prefix extended by `letters`; None if no value begins with the longer prefix."""
-        here: Beginning | None = self
+        here: ValuePrefix | None = self
         for letter in letters:
             if here is None:
                 return None
@@ -80,18 +77,15 @@ class Beginning:
 class SpelledValues:
     """Values to look for, in the form that `spelled` returns."""
 
-    def __init__(self, values: Iterable[str], way: Way) -> None:
+    def __init__(self, values: Iterable[str], way: RedactionForm) -> None:
         self._way = way
-        self._none = Beginning()
+        self._none = ValuePrefix()
         for value in values:
             self._none.add(value)
         self._begins = re.compile(f"[{re.escape(''.join([*self._none.followed_by, *SIGNS]))}]")
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """
-        Yield the places of each value's characters in the text, from the first to the last, without the breaks between
-        them.
-        """
+        """Yield the positions of each value's characters in the text, in order, without the breaks between them."""
         if self._may_be_in(text):
             for reading in self._way.turns(text):
                 for beginning, start, end in self._read(reading.left):
@@ -100,8 +94,8 @@ class SpelledValues:
 
     def begun(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield the start of each value that the end of the text cuts off after at least `least` letters. The last letter
-        may be incomplete.
+        Yield the start of each value that the end of the text cuts off after at least `least` letters, of which the
+        last may be incomplete.
         """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):
@@ -119,12 +113,12 @@ class SpelledValues:
     def _may_be_in(self, text: str) -> bool:
         return bool(self._none.followed_by) and _has_signs(text)
 
-    def _read(self, text: str) -> Iterator[tuple[Beginning, int, int]]:
+    def _read(self, text: str) -> Iterator[tuple[ValuePrefix, int, int]]:
         """
-        Yield each prefix of a value that the text contains, with its start and end. If a prefix with the same end can
-        be read from two starts, the longer stretch counts.
+        Yield each prefix of a value that the text contains, with its start and end. If one prefix can end at the same
+        character from two starts, the earlier start counts.
         """
-        read: dict[int, dict[Beginning, int]] = {}
+        read: dict[int, dict[ValuePrefix, int]] = {}
         at = self._next(text, 0)
         while at < len(text) or read:
             here = read.pop(at, {})
@@ -134,13 +128,13 @@ class SpelledValues:
             at = at + 1 if read else self._next(text, at + 1)
 
     def _next(self, text: str, at: int) -> int:
-        """
-        Return the first place at or after `at` where a value may begin; the text's length if there is no such place.
-        """
+        """Return the first position from `at` on where a value may begin, or else the text's length."""
         found = self._begins.search(text, at)
         return len(text) if found is None else found.start()
 
-    def _read_on(self, text: str, at: int, here: dict[Beginning, int], read: dict[int, dict[Beginning, int]]) -> None:
+    def _read_on(
+        self, text: str, at: int, here: dict[ValuePrefix, int], read: dict[int, dict[ValuePrefix, int]]
+    ) -> None:
         for end, letters in _written_at(text, at):
             for beginning, start in here.items():
                 then = beginning.then(letters, self._way.silent)
@@ -151,8 +145,8 @@ class SpelledValues:
 
 def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
     """
-    Yield each letter that the text may have at `at`, with its end. There are several if a sign may stand for itself or
-    belong to a written letter, which may be a sign again.
+    Yield the end of each letter that the text may have at `at`, and the letter. There are several if a sign may stand
+    for itself or belong to a written letter, which may be a sign again.
     """
     end, letters = at + 1, text[at]
     yield end, letters
@@ -169,10 +163,7 @@ def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
 
 
 def _letter_first(text: str) -> tuple[int, str]:
-    """
-    Decode the written letter at the beginning of a text. Return its length in characters, and the letter; length 0 if
-    there is none.
-    """
+    """Return the length in characters of the written letter that begins a text, and the letter; (0, "") if none."""
     if found := _letter(text):
         return found.end(), letter_of(found)
     broken = text.find("\\", 1)
@@ -197,7 +188,7 @@ def _is_begun(text: str, at: int) -> bool:
 
 
 def _with_backslashes(text: str, start: int) -> int:
-    """Return where the backslashes of a written letter begin: JSON within JSON has more of them."""
+    """Return the start of a row of backslashes: JSON within JSON writes several before a letter."""
     while text[start] == "\\" and text[start - 1 : start] == "\\":
         start -= 1
     return start

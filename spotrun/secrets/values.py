@@ -12,8 +12,8 @@ def read_values(
     references: Mapping[str, Reference], environment: Mapping[str, str], *, rights_are_new: bool = True
 ) -> dict[str, str]:
     """
-    Return the values of secrets, by the names of their variables. While `rights_are_new`, a denial may be temporary,
-    and the read is retried for a while.
+    Return the values of secrets, by the names of their variables. While `rights_are_new`, a denial is retried for a
+    while.
 
     Raises:
         SecretUnreadable: a value cannot be read. No message contains a value.
@@ -33,7 +33,7 @@ def read_values(
 
 def require_variables(references: Mapping[str, Reference], environment: Mapping[str, str]) -> None:
     """
-    Check, before a run is created, that each variable that holds a secret is set here.
+    Check, before a run is created, that each variable that holds a secret is set on this machine.
 
     Raises:
         SecretUnreadable: a variable is not set.

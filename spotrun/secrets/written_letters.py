@@ -1,4 +1,4 @@
-"""Patterns for letters that programs write by number or after a backslash, and for characters between letters."""
+"""Patterns for letters that programs write as a character code or after a backslash, and for breaks between them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import re
 from html.entities import html5
 
 COLOUR = r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|[ -/]*[0-~]?)"
-"""
-A terminal colour, whose end may be missing:
-https://ecma-international.org/publications-and-standards/standards/ecma-48/, 5.4.
-"""
+"""A terminal colour, maybe cut off: ecma-international.org/publications-and-standards/standards/ecma-48/, 5.4."""
 WRITTEN_COLOUR = r"(?<!\\)\\++(?:x1[bB]|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~]?"
 BLANKS = "".join(chr(code) for code in (*range(0x1B), *range(0x1C, 0x21), 0x7F))
 BLANK = rf"[{re.escape(BLANKS)}]+"
@@ -41,15 +38,12 @@ BEGUN = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-"""Matches a possible beginning of an incomplete letter or break, such as the first byte of a letter."""
+"""Matches a possible incomplete letter or break at the end of a text, such as the first byte of a letter."""
 
 SIGNS = ("\\", "%", "&")
-"""The characters that begin a letter written in another way."""
+"""The characters that begin a written letter."""
 SIGNS_CUT = tuple(f"\\{each}" for each in "\n\r\t \x1b")
-"""
-A backslash that a line end, a blank or a colour separates from the characters that belong to it. (Elsewhere a backslash
-before a line end means that the line goes on.)
-"""
+"""A backslash that a line end, a blank or a colour may separate from the rest of its written letter."""
 
 
 def utf8(character: str) -> str:

@@ -1,4 +1,4 @@
-"""Counts the requests that this process sends to buckets, as the clouds bill them: each try counts once."""
+"""Counts this process's requests to buckets as the clouds bill them: each try counts once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """
-Tests whether a store creates only absent objects. No store documents this reliably, so writers race for one object.
+Tests whether a store's put-if-absent creates only absent objects. No store documents this reliably, so writers race for
+one object.
 
 Runners and agents race in the same way for the next entry of a ledger. If two of them won, both would spend money.
 """
@@ -19,10 +20,10 @@ START_WITHIN_S = 30.0
 
 def race(store: Store, key: str, racers: int = RACERS) -> None:
     """
-    Let `racers` writers create `key` at once, and check that exactly one writer created it. The object stays.
+    Let `racers` writers create `key` at the same time, and check that exactly one of them created it. The object stays.
 
     Raises:
-        StoreUnavailable: no writer got an answer, or the store takes no writes.
+        StoreUnavailable: no writer got an answer, or the store refuses writes.
         StoreError: the store confirmed the creation to two writers, or the stored bytes are not the winner's.
     """
     answers = _answers(store, key, racers)
@@ -43,7 +44,7 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
 
 
 def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailable]:
-    """Return each writer's answer. A fault does not show whether that writer created the object."""
+    """Return each writer's answer. After a fault, it is unknown whether the writer created the object."""
     start = Barrier(racers, timeout=START_WITHIN_S)
 
     def create(number: int) -> bool | StoreUnavailable:

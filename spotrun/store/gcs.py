@@ -2,8 +2,8 @@
 A prefix of a Google Cloud Storage bucket as an object store. `STORAGE_EMULATOR_HOST` names a server to use instead of
 Google's.
 
-All requests go through google-cloud-storage: only that library has the condition *generation 0*, which creates an
-object only if none has its name, and it compares CRC32C both ways.
+All requests go through google-cloud-storage: only this library has the condition *generation 0*, which creates an
+object only if the name is free, and it compares CRC32C in both directions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable, WritesRe
 from spotrun.store.asked import count_read, count_write
 from spotrun.store.http import ANSWERS, CONNECT_S, FULL, NO_STORE, READ_S, BucketStore, Verbs, passes, settings
 from spotrun.store.lifecycle import gcs_expiries
-from spotrun.store.port import StoreFacts, Unsaid
+from spotrun.store.port import StoreFacts, UnknownFact
 
 _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)
@@ -33,14 +33,11 @@ _SEND_TIMEOUT = (READ_S, READ_S)
 _ABSENT = 0
 _NO_LOOK = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """
-The variable that keeps the library from requesting the bucket's metadata with each call, for traces that spotrun does
-not use. An instance has no right to it, so the library would repeat the request each time.
+Variable that stops the library from requesting the bucket's metadata with each call, for traces that spotrun does not
+use. An instance has no right to the metadata, so the library would repeat the request each time.
 """
 _PASSING = (OSError, DataCorruption, urllib3.exceptions.HTTPError, ValueError, KeyError)
-"""
-Errors that are passing faults. urllib3 raises its own errors if a download breaks off; a damaged answer raises the last
-two.
-"""
+"""Errors that are passing faults: urllib3's if a download breaks off, the last two for a damaged answer."""
 
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _HINTS = {
@@ -52,7 +49,7 @@ _HINTS = {
 
 
 class GcsStore(BucketStore):
-    """A store on GCS. Google's library also compares the CRC32C of each object, both ways."""
+    """A store on GCS. Google's library compares the CRC32C of each object in both directions."""
 
     _VERBS = Verbs("upload", "download", "list", "delete", "copy")
 
@@ -104,16 +101,16 @@ class GcsStore(BucketStore):
     def _remove(self, name: str) -> None:
         self._bucket.blob(name).delete(timeout=_TIMEOUT, retry=None)
 
-    def region(self) -> str | Unsaid:
+    def region(self) -> str | UnknownFact:
         found = self.inspect().region
         return "" if found is None else found
 
     def _facts(self) -> StoreFacts:
-        """Read the bucket's facts. That needs storage.buckets.get, which the roles for objects do not have."""
+        """Read the bucket's facts. This needs storage.buckets.get, which the roles for objects lack."""
         try:
             self._bucket.reload(timeout=_TIMEOUT, retry=None)
         except api.Forbidden:
-            unsaid = Unsaid("storage.buckets.get is not allowed")
+            unsaid = UnknownFact("storage.buckets.get is not allowed")
             return StoreFacts(region=unsaid, versioned=unsaid, expiries=unsaid)
         return StoreFacts(
             region=_location(self._bucket),

@@ -1,4 +1,4 @@
-"""The common part of the stores in buckets that are reached by HTTP."""
+"""The common part of the stores in buckets, which are reached by HTTP."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from spotrun.store.port import Store, StoredObject, StoreFacts, checked_key, is_
 
 CONNECT_S = 10.0
 READ_S = 60.0
-"""Maximum seconds of system time for each piece of an answer. A call is tried once: its caller decides on retries."""
+"""Maximum system seconds for each piece of an answer. A call is tried only once: its caller decides on retries."""
 NO_STORE = "no-store"
-"""The Cache-Control of every object: a cache in front of the store would return old versions (protocol 28)."""
+"""The Cache-Control of every object, because a cache in front of the store would return old versions (protocol 28)."""
 _CHECKED_BYTES = 64 << 10
 """Bytes that are copied at a time for the checksum, which accepts only `bytes`; they fit the processor's cache."""
 FULL = 507
@@ -31,9 +31,9 @@ _NEVER_PASSES = (501, FULL)
 
 def passes(status: int) -> bool:
     """
-    Return whether the same request may succeed later. Until then its effect is unknown.
+    Return True if the same request may succeed later. Until then its effect is unknown.
 
-    The status 409 passes: S3 sends it if two conditional writes met, and has then stored nothing of this write.
+    409 passes: S3 sends it if two conditional writes met, and has then stored nothing of this one.
     """
     return status in (408, 409, 425, 429) or (status >= 500 and status not in _NEVER_PASSES)
 
@@ -43,11 +43,11 @@ class Exists(StoreError):
 
 
 class BeyondTheEnd(StoreError):
-    """A read begins at or after the end of the object."""
+    """A read begins after the last byte of the object."""
 
 
 ANSWERS: dict[int, type[StoreError]] = {412: Exists, 416: BeyondTheEnd}
-"""The statuses that are answers rather than faults, each with its error."""
+"""Statuses that are answers, not faults, with their errors."""
 
 
 class Verbs(NamedTuple):
@@ -60,11 +60,11 @@ class Verbs(NamedTuple):
 
 class BucketStore(ABC):
     """
-    A prefix of a bucket; keys are the names of objects below it. A subclass speaks one service's dialect and raises the
-    service's own errors, which `_translate` converts to ours. `_VERBS` names the requests in messages.
+    A prefix of a bucket; keys are the names of objects below it.
 
-    The service computes the CRC32C of each object that it stores, and `put` compares it with the CRC32C of the sent
-    bytes.
+    A subclass implements the requests of one service and raises that service's errors, which `_translate` converts to
+    ours. `_VERBS` names the requests in messages. The service computes the CRC32C of each object that it stores, and
+    `put` compares it with the CRC32C of the sent bytes.
     """
 
     _VERBS: ClassVar[Verbs]
@@ -107,7 +107,7 @@ class BucketStore(ABC):
             return b""
 
     def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        """Return the objects in the order of keys: SeaweedFS lists folder by folder, where b/1 comes before b-1."""
+        """Sort by key, because SeaweedFS lists folder by folder, where b/1 comes before b-1."""
         # Some tools mark a folder with an empty object of the folder's name, which is not a key.
         ours = (stored for stored in self._found(prefix, after) if stored.key > after and is_key(stored.key))
         return sorted(ours, key=lambda stored: stored.key)
@@ -116,7 +116,7 @@ class BucketStore(ABC):
         return sorted(stored.key for stored in self._found(prefix) if not is_key(stored.key))
 
     def _found(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        """Return all objects below the prefix, including those whose names are not keys."""
+        """Return all objects below the prefix, including objects whose names are not keys."""
         with self._translated(self._VERBS.list, prefix):
             return [
                 StoredObject(key=name.removeprefix(self._root), size_bytes=size_bytes, modified_at=modified_at)
@@ -129,7 +129,7 @@ class BucketStore(ABC):
         return tuple(sorted(filter(is_key, found)))
 
     def copy_from(self, source: Store, key: str) -> bool:
-        """Copy an object from another folder of the same bucket; return False for any other store."""
+        """Copy an object from another folder of the same bucket. Return False for any other store."""
         if not isinstance(source, type(self)) or source._address.bucket != self._address.bucket:
             return False
         with self._translated(self._VERBS.copy, key):
@@ -160,11 +160,11 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Find the account, and a client for it."""
+        """Find the account, and make a client for it."""
 
     @abstractmethod
     def _send(self, name: str, data: bytes | memoryview, checksum: str, *, if_absent: bool) -> str | None:
-        """Write an object; return the checksum that the service computed, or None if it reports none."""
+        """Write an object. Return the checksum that the service computed, or None if it reports none."""
 
     @abstractmethod
     def _read(self, name: str, first: int, last: int | None) -> bytes:
@@ -172,11 +172,11 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _objects(self, prefix: str, after: str) -> Iterator[tuple[str, int, datetime]]:
-        """Yield name, size and time of the objects whose name begins with `prefix`, from `after` on if it is given."""
+        """Yield name, size and time of the objects whose name begins with `prefix`, from the name `after` if given."""
 
     @abstractmethod
     def _folders(self) -> Iterator[str]:
-        """Yield the common prefixes right below the root, up to the next slash."""
+        """Yield the common prefixes directly below the root, up to the next slash."""
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:
@@ -190,17 +190,17 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _translate(self, error: Exception, what: str) -> StoreError | None:
-        """Convert an error of the service to ours; return None for any other error."""
+        """Convert an error of the service to ours. Return None for any other error."""
 
 
 def settings(*prefixes: str) -> frozenset[tuple[str, str]]:
-    """Return the environment variables by which a service's tools find their account."""
+    """Return the environment variables with which a service's tools find their account."""
     return frozenset((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
 
 
 def crc32c(data: bytes | memoryview) -> str:
     """
-    Return the CRC32C of `data` in the form that S3 and GCS use. It guards the transfer only: a checkpoint is verified
+    Return the CRC32C of `data` in the form that S3 and GCS use. It protects only the transfer; a checkpoint is verified
     with the digests in its manifest.
     """
     checksum = google_crc32c.Checksum()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """
-Finds the lifecycle rules of a bucket that would remove a run's objects. Reads the clouds' answers and calls nothing.
+Finds the lifecycle rules of a bucket that would remove a run's objects, in the clouds' answers.
 
-A rule counts if it may reach any object below a prefix, even if it names only a part of the prefix, or only large
+A rule counts if it may affect any object below a prefix, even if it names only a part of the prefix, or only large
 objects.
 """
 
@@ -12,14 +12,14 @@ from typing import Any
 
 Rule = Mapping[str, Any]
 _OUT_OF_REACH = frozenset({"GLACIER", "DEEP_ARCHIVE"})
-"""Storage classes whose objects take hours to restore before a read; GLACIER_IR is readable at once."""
+"""Storage classes whose objects must be restored for hours before a read. GLACIER_IR needs no restore."""
 _OLDER_VERSIONS_ONLY = ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
 
 
 def s3_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
     """
-    Describe the rules of GetBucketLifecycleConfiguration that reach below `root`. Our objects have no tags, so rules
-    for tagged objects do not count.
+    Describe the rules of GetBucketLifecycleConfiguration that affect objects below `root`. Our objects have no tags, so
+    rules for tagged objects do not count.
     """
     return tuple(words for rule in rules if _s3_reaches(rule, root) for words in _s3_acts(rule))
 
@@ -47,7 +47,7 @@ def _s3_when(act: Rule) -> str:
 
 
 def s3_older_versions_days(rules: Iterable[Rule], root: str) -> int | None:
-    """Return after how many days every older version below `root` is gone; None if no rule deletes all of them."""
+    """Return after how many days all older versions below `root` are deleted; None if no rule deletes all of them."""
     days = [rule["NoncurrentVersionExpiration"].get("NoncurrentDays") for rule in rules if _s3_forgets(rule, root)]
     return min(days, default=None)
 
@@ -66,8 +66,8 @@ def _s3_forgets(rule: Rule, root: str) -> bool:
 
 def gcs_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
     """
-    Describe the rules of a GCS bucket that delete live objects below `root`. All GCS storage classes are readable at
-    once.
+    Describe the rules of a GCS bucket that delete live objects below `root`. Objects in any GCS storage class can be
+    read immediately.
     """
     return tuple(f"a rule deletes where {dict(_condition(rule))}" for rule in rules if _gcs_deletes(rule, root))
 

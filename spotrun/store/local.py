@@ -1,8 +1,8 @@
 """
 A local folder as an object store (protocol 29). Only its owner can read it, unless the folder is shared with a group.
 
-The payload goes through fsspec; this module adds what fsspec lacks on a local disk: fsync, publishing only complete
-files, and creating only absent ones.
+The payload goes through fsspec. This module adds what fsspec lacks on a local disk: fsync, publishing only complete
+files, and creating only absent files.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from spotrun.store.port import StoredObject, StoreFacts, checked_key, is_key
 
 _TEMPORARY = ".tmp-"
 """
-The prefix of temporary files. They are next to their targets, so that a link or rename stays on one file system, and
-are never listed as objects.
+Prefix of temporary files, which are never listed as objects. They are next to their targets, so that a link or rename
+stays on one file system.
 """
 WRITE_TRIES = 1000
 """
-Maximum tries of a write. Before each of them another process may delete the last object of the folder, and the folder
-with it; on a busy machine that happens often.
+Maximum tries of a write. Before each try, another process may delete the last object of the folder, and the folder with
+it; on a busy machine this happens often.
 """
 
 
 class LocalStore:
-    """Objects are files; a key is a path below `folder`."""
+    """A folder as a store. Each object is a file, and its key is the path below `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.expanduser().absolute()
@@ -93,7 +93,7 @@ class LocalStore:
             return
         with self._translated(key), contextlib.suppress(FileNotFoundError):
             path.unlink()
-            # The folders above go with their last object, as on an object store; a folder with other files stays.
+            # Folders are deleted with their last object, as on an object store. A folder with other files stays.
             with contextlib.suppress(OSError):
                 for above in path.relative_to(self._folder).parents[:-1]:
                     (self._folder / above).rmdir()
@@ -106,8 +106,8 @@ class LocalStore:
 
     def _names(self, prefix: str) -> Iterator[str]:
         """
-        Yield the names of all files below the store's folder that begin with `prefix`, even names that are not keys. A
-        link's target is not part of the store.
+        Yield the names of all files of the store that begin with `prefix`, even names that are not keys. A link's
+        target is not part of the store.
         """
         top = self._folder / prefix.rpartition("/")[0]
         if not self._is_behind_a_link(top):
@@ -115,7 +115,7 @@ class LocalStore:
             yield from (name for name in names if name.startswith(prefix))
 
     def _is_behind_a_link(self, folder: Path) -> bool:
-        """Return whether a folder within the store is a link, or behind one; the store's own folder may be a link."""
+        """Return True if a folder of the store is a link, or below one. The store's own folder may be a link."""
         below = (each for each in (folder, *folder.parents) if self._folder in each.parents)
         return any(each.is_symlink() for each in below)
 
@@ -144,7 +144,7 @@ class LocalStore:
             if (fix := NO_ROOM.get(error.errno or 0)) is not None:
                 raise WritesRefused(
                     f"{self._folder} takes no writes: {error.strerror}",
-                    hint=f"{fix}; runs in it then go on by themselves",
+                    hint=f"{fix}; its runs then continue without a command",
                 ) from error
             raise StoreUnavailable(
                 f"{key}: {error.strerror or error}", hint="check the disk of checkpoint.uri"
@@ -152,9 +152,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _publishing(self, key: str, data: bytes | memoryview, *, durable: bool) -> Iterator[tuple[Path, Path]]:
-        """
-        Write `data` to a temporary file next to its target, and yield both paths. Remove the temporary file afterwards.
-        """
+        """Write `data` to a temporary file next to its target, and yield both paths. Then remove the temporary file."""
         target = self._path(key)
         temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with self._translated(key):
@@ -182,13 +180,11 @@ class LocalStore:
                 raise
         if path.parent.exists() and not path.parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
-        raise OSError(errno.EAGAIN, f"the folder {path.parent} cannot be made, or goes at once", str(path))
+        raise OSError(errno.EAGAIN, f"the folder {path.parent} cannot be made, or is deleted immediately", str(path))
 
 
 def _require_file(path: Path) -> None:
     """
-    Refuse a path that is neither a file nor a folder.
-
     Raises:
         StoreError: the path is a pipe, where a reader would wait for a writer, or a device, which may never end.
     """
@@ -199,11 +195,11 @@ def _require_file(path: Path) -> None:
 
 def _make_folder(folder: Path) -> None:
     """
-    Make a folder, and its parents, accessible only to its owner.
+    Make a folder, and its parents, accessible only to its owner: logs and scripts may contain text that no other user
+    of the machine should read.
 
-    Logs and scripts may hold text that no other user of the machine should read. A user who shares a store with a group
-    gives the group the right to write in the store's folder; then the group may also use the folders that are made in
-    it.
+    To share a store with a group, a user gives the group the right to write in the store's folder. Then the group may
+    also use the folders that are made in it.
     """
     if folder.is_dir():
         return
@@ -215,13 +211,13 @@ def _make_folder(folder: Path) -> None:
 
 
 def _is_shared(folder: Path) -> bool:
-    """Return whether a group may write in `folder`. A folder that all users may write, such as /tmp, does not count."""
+    """Return True if a group may write in `folder`. A folder for all users, such as /tmp, does not count."""
     mode = folder.stat().st_mode
     return bool(mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
 
 
 def _files_below(top: Path) -> Iterator[Path]:
-    """Yield every object file below a folder. A folder that vanishes meanwhile counts as empty."""
+    """Yield all object files below a folder. A folder that is removed meanwhile counts as empty."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(top) as found:
         for item in found:
             if item.is_dir(follow_symlinks=False):

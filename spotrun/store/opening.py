@@ -1,4 +1,4 @@
-"""Finds the driver for the address of a store."""
+"""Opens a store with the driver for its address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotrun.store.port import Store
 def open_store(uri: str) -> Store:
     """
     Open the store at `uri`: s3://bucket/prefix, gs://bucket/prefix, or a local folder, as a path or a file:// address.
-    A missing local folder is made.
+    A missing local folder is made at the first write.
 
     Raises:
         StoreError: `uri` is another kind of address, or the cloud's SDK or credentials are missing.

@@ -29,14 +29,14 @@ class Store(Protocol):
     """
     Named bytes that many processes on many machines read and write.
 
-    A write that returned is durable and whole; one that raised may or may not have happened. Reads see every write
-    that returned before they began. Keys are made of `[A-Za-z0-9._-]`, in parts that do not begin with a dot.
+    A write that returned is durable and whole; a write that raised may have happened or not. Reads see every write that
+    returned before they began. Keys are made of `[A-Za-z0-9._-]`, in parts that do not begin with a dot.
 
     Every failure of a store is raised as a StoreError:
 
         ObjectMissing      no object of that name        -> an answer, not a fault
         StoreUnavailable   a passing fault, or unknown   -> retry until a deadline
-        WritesRefused      full, or read-only            -> tell the user at once, and wait
+        WritesRefused      full, or read-only            -> tell the user immediately, and wait
         StoreError         not allowed, not there        -> tell the user
     """
 
@@ -44,11 +44,11 @@ class Store(Protocol):
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """
-        Create an object, unless an object of that name exists.
+        Create an object, unless one of that name exists.
 
         Returns:
             True: this call created the object.
-            False: an object is there already, perhaps from an earlier try of this writer.
+            False: an object of that name exists already, perhaps from an earlier try of this writer.
         """
 
     def put(self, key: str, data: bytes | memoryview) -> bool:
@@ -61,12 +61,10 @@ class Store(Protocol):
         """
 
     def put_status(self, key: str, data: bytes) -> None:
-        """
-        Write an object whole, and replace any object of that name. If the machine crashes, the new object may be lost.
-        """
+        """Write an object whole, and replace any of that name. If the machine crashes, the new object may be lost."""
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return the bytes from `start` on, at most `size` of them."""
+        """Return at most `size` bytes, from byte `start`."""
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         """
@@ -75,12 +73,10 @@ class Store(Protocol):
         """
 
     def folders(self) -> tuple[str, ...]:
-        """
-        Return, in order, the first parts of all keys that have several parts: in a store of runs, the runs' folders.
-        """
+        """Return, in order, the first parts of all keys with several parts: in a store of runs, the runs' folders."""
 
     def delete(self, key: str) -> None:
-        """Remove an object; do nothing if it is absent."""
+        """Remove an object, if it exists."""
 
 
 def is_key(text: str) -> bool:
@@ -100,11 +96,11 @@ def checked_key(key: str) -> str:
 
 
 @runtime_checkable
-class Sifted(Protocol):
-    """A store that can report the names which its lists leave out."""
+class ReportsForeignNames(Protocol):
+    """A store that can report the names that its lists leave out."""
 
     def strange_names(self, prefix: str) -> list[str]:
-        """Return the names below `prefix` that are not keys. Other programs wrote those objects, and they stay."""
+        """Return the names below `prefix` that are not keys, from other programs. They are never deleted."""
 
 
 @runtime_checkable
@@ -114,7 +110,7 @@ class InPieces(Protocol):
     def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
         """
         Yield the first `size_bytes` of an object in order, or the whole object if it is shorter. After an error, the
-        bytes yielded so far may be wrong.
+        bytes so far may be wrong.
         """
 
 
@@ -125,12 +121,12 @@ class CopiesItself(Protocol):
     def copy_from(self, source: Store, key: str) -> bool:
         """
         Copy the object `key` of another store to the same key here, and replace any object of that name. Return False,
-        and change nothing, if this store cannot read the other store itself.
+        and change nothing, if this store cannot read the other store directly.
         """
 
 
-class Unsaid(msgspec.Struct, frozen=True):
-    """A fact that is unknown: the store does not state it, or this account may not read it."""
+class UnknownFact(msgspec.Struct, frozen=True):
+    """A fact that is unknown, because the store does not report it, or this account may not read it."""
 
     reason: str
 
@@ -141,13 +137,12 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `expiries` describes the store's rules that would delete or archive objects below its prefix. If `versioned`, the
     store keeps overwritten and deleted objects, which cost money: for at most `older_versions_days`, or for an unknown
-    time if that is None. `region` is None for a store without regions, and `free_bytes` is None for a store without a
-    limit.
+    time if that is None. `region` is None for a store without regions, and `free_bytes` for a store without a limit.
     """
 
-    region: str | Unsaid | None
-    expiries: tuple[str, ...] | Unsaid
-    versioned: bool | Unsaid
+    region: str | UnknownFact | None
+    expiries: tuple[str, ...] | UnknownFact
+    versioned: bool | UnknownFact
     older_versions_days: int | None = None
     free_bytes: int | None = None
 
@@ -156,7 +151,7 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Located(Protocol):
     """A store that is in one or several regions of a cloud."""
 
-    def region(self) -> str | Unsaid:
+    def region(self) -> str | UnknownFact:
         """
         Return the region, or the reason why it is unknown.
 
@@ -167,7 +162,7 @@ class Located(Protocol):
 
 @runtime_checkable
 class Inspectable(Protocol):
-    """A store that reports facts about itself. No run needs them; only the checks before a run read them."""
+    """A store that reports facts about itself. Only the checks before a run need them."""
 
     def inspect(self) -> StoreFacts:
         """

@@ -12,9 +12,7 @@ from spotrun.errors import LoginExpired, StoreUnavailable, WritesRefused
 
 TRIES = 8
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
-"""
-The first and the maximum pause, in seconds. Both are short compared with a notice of 30 s, when a pause costs most.
-"""
+"""First and maximum pause, in seconds. Both are short compared with a notice of 30 s, when a pause costs most."""
 T = TypeVar("T")
 
 
@@ -28,8 +26,8 @@ def through_faults(for_s: float) -> Retrying:
 
 def persist(act: Callable[[], T]) -> T:
     """
-    Call `act` at most TRIES times, and return its result. The pauses add up to some seconds, because a user waits for
-    the answer.
+    Call `act` at most TRIES times, and return its result. The pauses are some seconds in total, because a user waits
+    for the answer.
 
     Raises:
         StoreUnavailable: the fault did not pass.
@@ -39,8 +37,8 @@ def persist(act: Callable[[], T]) -> T:
 
 def _passes(error: BaseException) -> bool:
     """
-    Return whether the fault passes soon and by itself. An expired login or a full store is reported at once, because
-    the user has to act.
+    Return True if the fault passes soon without an action of the user. An expired login or a full store is reported
+    immediately.
     """
     return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired | WritesRefused)
 

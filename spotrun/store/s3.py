@@ -1,5 +1,5 @@
 """
-A prefix of an S3 bucket as an object store; `AWS_ENDPOINT_URL` or `AWS_ENDPOINT_URL_S3` name another S3 server than
+A prefix of an S3 bucket as an object store. `AWS_ENDPOINT_URL` or `AWS_ENDPOINT_URL_S3` name an S3 server other than
 Amazon's.
 
 All requests go through boto3, which sends the payload from its place in memory: 0.5 s of processor time per GB put.
@@ -41,21 +41,21 @@ from spotrun.store.http import (
     passes,
     settings,
 )
-from spotrun.store.port import StoreFacts, Unsaid
+from spotrun.store.port import StoreFacts, UnknownFact
 from spotrun.store.s3_facts import answered, facts_of, region_of
 
 _CONNECTIONS = 32
 _BAD_REQUEST, _NOT_FOUND, _INTERNAL = 400, 404, 500
 _PAYLOAD_BYTES = 1 << 20
 """
-Minimum size of a body, in bytes, that is sent piece by piece after S3 has agreed to receive it. Each piece has its own
-time-out; a body that is sent whole must leave within one time-out, which a slow line cannot do.
+Minimum bytes of a body that is sent in pieces after S3 has agreed to receive it. Each piece has its own time-out. A
+body that is sent whole has to be sent within one time-out, which a slow line cannot do.
 """
 
 _PIECE_BYTES = 256 << 10
 
 _CREDENTIALS = (
-    "check AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; `aws sts get-caller-identity` tells more"
+    "check AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; `aws sts get-caller-identity` shows more"
 )
 _LOG_IN = "log in by `aws sso login` or `aws configure`, or export AWS_PROFILE, or the keys that AWS gave you"
 _LOGGED_OUT = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound)
@@ -94,7 +94,7 @@ _PASSING_CODES = {
     *("InternalError", "ServiceUnavailable", "OperationAborted", "ConditionalRequestConflict"),
     *("IncompleteBody", "BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"),
 }
-"""Codes that mean a passing fault, whatever the status. The last row: S3 found that data was damaged on the way."""
+"""Codes that mean a passing fault, with any status. The last row: S3 found that data was damaged on the way."""
 _PASSING = (
     BrokenBody,
     sdk.HTTPClientError,
@@ -109,13 +109,13 @@ _PASSING = (
     KeyError,
 )
 """
-Errors that are passing faults. A damaged answer raises the last two: its dates or numbers are malformed, or it lacks a
-field that S3 always sends.
+Errors that are passing faults. A damaged answer raises the last two: its dates or numbers are malformed, or a field is
+missing that S3 always sends.
 """
 
 
 class S3Store(BucketStore):
-    """A store on S3. S3 itself refuses an object whose CRC32C differs from the one that was sent with it."""
+    """A store on S3. S3 itself refuses an object whose CRC32C differs from the CRC32C that was sent with it."""
 
     _VERBS = Verbs("PutObject", "GetObject", "ListObjectsV2", "DeleteObject", "CopyObject")
 
@@ -132,7 +132,7 @@ class S3Store(BucketStore):
             while piece := body.read(_PIECE_BYTES):
                 yield piece
 
-    def region(self) -> str | Unsaid:
+    def region(self) -> str | UnknownFact:
         with self._translated("HeadBucket", ""):
             return region_of(self._client, self._address.bucket)
 
@@ -202,9 +202,8 @@ class S3Store(BucketStore):
 
 class _Body:
     """
-    A payload as a file object. It is read from its place in memory, in pieces so large that reading them costs nothing.
-
-    urllib3 requests 16 KiB at a time and sends whatever it gets.
+    A payload as a file object, read from its place in memory in large pieces, so that the reads cost nothing. urllib3
+    requests 16 KiB at a time, and sends whatever it gets.
     """
 
     def __init__(self, data: bytes | memoryview) -> None:
@@ -248,7 +247,7 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
 
 def _is_vague(status: int, code: str) -> bool:
     """
-    Return whether an answer is ambiguous: it is damaged, or comes from a server in front of the store. The object or
+    Return True if an answer is ambiguous: it is damaged, or comes from a server in front of the store. The object or
     the bucket may be missing, or the connection may be too slow. A wrong guess would be worse than a retry. If the body
     has no code, botocore reports the status as the code.
     """

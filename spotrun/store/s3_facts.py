@@ -1,4 +1,4 @@
-"""Reads facts about an S3 bucket. An account that may use the bucket often has no right to read them."""
+"""Reads facts about an S3 bucket. An account that may use a bucket often has no right to read them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from botocore.exceptions import ClientError
 
 from spotrun.address import BucketAddress
 from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
-from spotrun.store.port import StoreFacts, Unsaid
+from spotrun.store.port import StoreFacts, UnknownFact
 
 _NO_ANSWER = (403, 405, 501)
-"""Statuses that leave a fact unknown: reading it is not allowed, or this kind of S3 does not support the request."""
+"""Statuses that leave a fact unknown: the account may not read it, or this kind of S3 does not support the request."""
 _NO_RULES = "NoSuchLifecycleConfiguration"
 
 
@@ -20,39 +20,41 @@ def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
     Read the bucket's facts.
 
     Raises:
-        ClientError, and other errors of botocore: the bucket cannot be reached at all.
+        ClientError, and other errors of botocore: the bucket cannot be reached.
     """
     rules = _rules(client, place.bucket)
     return StoreFacts(
         region=region_of(client, place.bucket),
         versioned=_versioned(client, place.bucket),
-        older_versions_days=None if isinstance(rules, Unsaid) else s3_older_versions_days(rules, place.root),
-        expiries=rules if isinstance(rules, Unsaid) else s3_expiries(rules, place.root),
+        older_versions_days=None if isinstance(rules, UnknownFact) else s3_older_versions_days(rules, place.root),
+        expiries=rules if isinstance(rules, UnknownFact) else s3_expiries(rules, place.root),
     )
 
 
-def region_of(client: Any, bucket: str) -> str | Unsaid:
-    """Return the bucket's region, with one call. Errors are those of `facts_of`."""
+def region_of(client: Any, bucket: str) -> str | UnknownFact:
+    """Return the bucket's region, with one call. Raise the errors of `facts_of`."""
     answer = _ask(client.head_bucket, "HeadBucket", bucket)
-    if isinstance(answer, Unsaid):
+    if isinstance(answer, UnknownFact):
         return answer
     headers = answer["ResponseMetadata"]["HTTPHeaders"]
     return (
-        str(headers["x-amz-bucket-region"]) if "x-amz-bucket-region" in headers else Unsaid("this S3 names no region")
+        str(headers["x-amz-bucket-region"])
+        if "x-amz-bucket-region" in headers
+        else UnknownFact("this S3 names no region")
     )
 
 
-def _versioned(client: Any, bucket: str) -> bool | Unsaid:
+def _versioned(client: Any, bucket: str) -> bool | UnknownFact:
     answer = _ask(client.get_bucket_versioning, "GetBucketVersioning", bucket)
-    return answer if isinstance(answer, Unsaid) else answer.get("Status") == "Enabled"
+    return answer if isinstance(answer, UnknownFact) else answer.get("Status") == "Enabled"
 
 
-def _rules(client: Any, bucket: str) -> list[dict[str, Any]] | Unsaid:
+def _rules(client: Any, bucket: str) -> list[dict[str, Any]] | UnknownFact:
     answer = _ask(client.get_bucket_lifecycle_configuration, "GetLifecycleConfiguration", bucket)
-    return answer if isinstance(answer, Unsaid) else answer.get("Rules", [])
+    return answer if isinstance(answer, UnknownFact) else answer.get("Rules", [])
 
 
-def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | Unsaid:
+def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | UnknownFact:
     try:
         answer: dict[str, Any] = question(Bucket=bucket)
     except ClientError as error:
@@ -60,14 +62,14 @@ def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | Unsaid:
         if code == _NO_RULES:
             return {}
         if status in _NO_ANSWER:
-            return Unsaid(f"{answered(error)} to {name}")
+            return UnknownFact(f"{answered(error)} to {name}")
         raise
     return answer
 
 
 def answered(error: ClientError) -> str:
     """
-    Describe an error answer, such as `S3 answered 403 AccessDenied`. If the body has no code, botocore reports the
+    Describe an error answer, such as `S3 answered 403 AccessDenied`. Without a code in the body, botocore reports the
     status as the code, or no code.
     """
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -1,10 +1,11 @@
 """
-Records how long each zone has been up and how often it was lost, and estimates its life. Old observations fade.
+Records how long each zone has had spot and how often spot was lost, and estimates how long it will last. Old
+observations fade.
 
-Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot lasted 1.7 h (cut
-at 8 h) while no other zone of its region had any, 4.4 h while one had and 6.3 h while two had (us-west-2a; the others
-are similar). So the estimate uses a zone's own record, its region's losses, and the number of other zones with spot
-now.
+Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot in us-west-2a
+lasted 1.7 h (cut at 8 h) while no other zone of its region had any, 4.4 h while one had and 6.3 h while two had; other
+zones are similar. So the estimate uses a zone's own record, its region's losses, and the number of other zones with
+spot now.
 """
 
 from __future__ import annotations
@@ -17,28 +18,25 @@ import msgspec
 
 FADING_S = 6 * 3600.0
 """
-Seconds after which an observation counts for 1/e. benchmarks/tuning.py fitted all four constants, on half of the 2023
+Seconds after which an observation counts for 1/e. benchmarks/tuning.py fitted all four constants on half of the 2023
 V100 trace.
 """
 LOSSES_PRIOR = 0.9
 UP_PRIOR_S = 1800.0
-"""The assumed losses, and seconds up, of a zone that was never observed."""
+"""The assumed losses, and seconds up, of a zone that was never observed. `up` means that the zone has spot."""
 REGION_SHARE = 1 / 3
-"""The weight of a loss in one zone for the other zones of its region."""
+"""Weight of a loss in one zone for the other zones of its region."""
 
 
 class Past(msgspec.Struct, frozen=True):
-    """Faded losses and faded seconds up, over stretches that have ended."""
+    """Faded losses and faded seconds up, of periods that have ended."""
 
     losses: float = 0.0
     up_s: float = 0.0
 
     @classmethod
     def of(cls, *, lost: bool, up_s: float, ago_s: float) -> Past:
-        """
-        Return the past of one stretch of `up_s` that ended `ago_s` ago, with or without a loss, as a ZoneRecord counts
-        it.
-        """
+        """Return one period of `up_s` that ended `ago_s` ago, perhaps with a loss, faded as a ZoneRecord fades it."""
         keep = exp(-ago_s / FADING_S)
         return cls(keep if lost else 0.0, FADING_S * keep * (1 - exp(-up_s / FADING_S)))
 
@@ -47,7 +45,7 @@ class Past(msgspec.Struct, frozen=True):
 
 
 class ZoneRecord(msgspec.Struct, frozen=True):
-    """Faded losses and faded seconds up, as of `at_s`. `up`: spot has been available since then."""
+    """Faded losses and faded seconds up, as of `at_s`. If `up`, spot has been available since then."""
 
     at_s: float
     up: bool
@@ -67,10 +65,9 @@ class ZoneRecord(msgspec.Struct, frozen=True):
 
 class MarketHistory(msgspec.Struct, frozen=True):
     """
-    A fold of observations, bounded by the number of zones. Feed it with `observed`; `now_s` never goes back.
+    A fold of observations, one record per zone. The `now_s` of successive calls never goes back.
 
-    `told` is how often a zone is lost according to the cloud's own figures, as a multiple of the assumption for a zone
-    that was never observed; 1 for a zone without figures.
+    `told` is the cloud's own figure for how often a zone is lost, as a multiple of LOSSES_PRIOR; 1 without a figure.
     """
 
     records: dict[str, ZoneRecord] = {}
@@ -81,19 +78,13 @@ class MarketHistory(msgspec.Struct, frozen=True):
     def from_pasts(
         cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = (), told: dict[str, float] | None = None
     ) -> MarketHistory:
-        """
-        Return a history made from each zone's past, as of `now_s`. `up` names the zones that are not known to lack
-        spot.
-        """
+        """Return a history from each zone's past, as of `now_s`. `up`: the zones that are not known to lack spot."""
         known = {zone: pasts.get(zone, Past()) for zone in {*pasts, *up}}
         records = {zone: ZoneRecord(now_s, zone in up, past.losses, past.up_s) for zone, past in known.items()}
         return cls(records, frozenset(up), told or {})
 
     def observed(self, up: Collection[str], now_s: float) -> MarketHistory:
-        """
-        Return the history after an observation: the zones `up` have spot from `now_s` on. The same object if nothing
-        changed.
-        """
+        """Return the history after an observation that only the zones `up` have spot; the same object if unchanged."""
         if len(up) == len(self.up) and self.up.issuperset(up):
             return self
         now_up = frozenset(up)
@@ -111,11 +102,11 @@ class MarketHistory(msgspec.Struct, frozen=True):
         """
         Return the expected seconds that spot in `zone` lasts from now on, cut at `horizon_s`.
 
-        If an unknown hazard has a Gamma prior, n losses in u seconds up give a Lomax distribution of the life. It is
+        If an unknown hazard has a Gamma prior, n losses in u seconds up give the life a Lomax distribution. It is
         heavy-tailed: the longer spot has lasted, the longer it will last. The hazard is inverse to the number of zones
-        of the region with spot, which are k besides this one. The m losses in those other zones count for this one too.
-        `told` counts until observations outweigh it. With shape b = LOSSES_PRIOR told + n + REGION_SHARE m and
-        scale a = (1 + k) (UP_PRIOR_S + u)
+        of the region that have spot: this zone and k others. The m losses of other zones in the region count too, with
+        a weight, and `told` counts until observations outweigh it. With shape b = LOSSES_PRIOR told + n +
+        REGION_SHARE m and scale a = (1 + k) (UP_PRIOR_S + u)
 
             E[min(life, h)] = a / (1 - b) * ((1 + h / a) ** (1 - b) - 1)
         """
@@ -137,11 +128,11 @@ class MarketHistory(msgspec.Struct, frozen=True):
 @cache
 def region_of(zone: str) -> str:
     """
-    Return the common part of the names of one region's zones: of `us-east-1a` and `us-east-1b`, or of `us-central1-a`
-    and `us-central1-b`.
+    Return the common part of the names of one region's zones, such as `us-east-1a` and `us-east-1b`, or
+    `us-central1-a` and `us-central1-b`.
 
     In a pool's name, such as `us-east-1a/g5.xlarge`, the type has to be the same too, because each type has its own
-    capacity. A name with a single letter does not contain its region.
+    capacity. A name of a single letter is its own region.
     """
     place, slash, instance_type = zone.partition("/")
     return f"{place[:-1] or place}{slash}{instance_type}"

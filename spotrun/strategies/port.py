@@ -1,4 +1,4 @@
-"""The port of a strategy: the situation that it receives and the choice that it returns. Pure."""
+"""The port of a strategy, its input and its output. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ON_DEMAND = "on-demand"
 NO_TOLLS: Mapping[str, float] = MappingProxyType({})
 
 Choice = str | None
-"""A zone: run on its spot capacity. ON_DEMAND: run on demand. None: wait, and pay for nothing."""
+"""A zone: run on its spot capacity. ON_DEMAND: run on demand. None: wait, without cost."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -23,7 +23,8 @@ class Job(msgspec.Struct, frozen=True):
     The constants of a job. Without a deadline `deadline_s` is infinite.
 
     `changeover_s` passes after every start, paid but without progress. `tick_s` is the time between two decisions.
-    `margin_s` covers work that takes longer than estimated, and the rework of one loss. It widens the safety net.
+    `margin_s` is slack that the safety net keeps for work that takes longer than estimated and for the rework of one
+    loss.
     """
 
     work_s: float
@@ -38,10 +39,10 @@ class Situation(msgspec.Struct):
     """
     A moment at which to decide: the start of a tick.
 
-    `running` is None after a loss. `spot` has the zones that are available in the coming tick, in the order in which
-    the cloud lists them, with their price in USD per hour. `settled` is False during a changeover. `since_s` is the
-    time for which `running` has lasted; it is negative during a changeover. A start costs the toll of its zone in USD,
-    if any, for bytes that cross regions.
+    `running` is None after a loss. `spot` has the zones that are available in the coming tick, in the cloud's order,
+    with their price in USD per hour. `settled` is False during a changeover. `since_s` is how long `running` has
+    lasted; it is negative during a changeover. Each start in a zone costs its toll in USD, if any, for bytes that cross
+    regions.
     """
 
     job: Job
@@ -56,7 +57,7 @@ class Situation(msgspec.Struct):
 
     @property
     def slack_s(self) -> float:
-        """The time left until the deadline minus the work left, in seconds. Waits and changeovers may use it."""
+        """Seconds until the deadline minus seconds of work left. Waits and changeovers may use them."""
         return self.job.deadline_s - self.elapsed_s - self.work_left_s
 
 
@@ -65,7 +66,7 @@ class Strategy(Protocol):
     Chooses where to run for the coming tick.
 
     A strategy has no state: equal situations get equal choices. It may choose only a zone in `situation.spot`. To stay
-    where the job runs, it names `situation.running`.
+    where the job runs, it returns `situation.running`.
     """
 
     def choose(self, situation: Situation) -> Choice: ...

@@ -17,13 +17,12 @@ class SafetyNet(msgspec.Struct, frozen=True):
 
         waiting a tick         needs  s >= d + g + m    (then on-demand can still be started)
         a new start on spot    needs  s >= 2 d + m      (it may be lost after its changeover, and on-demand needs one)
-
         staying on spot        needs  s >= d + m        (it may be lost now, and on-demand needs a changeover)
 
-    A steady job uses no slack while it runs, so the third condition holds by itself after a start; it applies if the
-    work takes longer than estimated, or a changeover takes too long. So s >= d whenever nothing runs, and a job that
-    on-demand alone could finish at its start is never late in any market. It implies the usual R < C + 2d + g: that
-    keeps one more d for a strategy which, after a wait, wants another try at spot.
+    A steady job uses no slack while it runs, so the third condition follows from the second; it matters if work or a
+    changeover takes longer than estimated. So s >= d whenever nothing runs, and a job that on-demand could finish if it
+    began there is never late in any market. It implies the usual R < C + 2d + g, which keeps one more d for a strategy
+    that tries spot again after a wait.
     """
 
     inner: Strategy

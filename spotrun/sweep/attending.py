@@ -1,6 +1,5 @@
 """
-Attends to a sweep: a runner for each of its runs, in threads of this process, and a loop that begins and stops the
-runs.
+Attends to a sweep: one thread of this process for the runner of each run, and a loop that begins and stops the runs.
 
 All state of a trial comes from its ledger, so another process can take over the sweep at any time.
 """
@@ -63,13 +62,13 @@ from spotrun.sweep.rungs import (
 )
 
 LOOK_S = 0.5
-"""System seconds between two rounds over the ledgers that the runners read."""
+"""System seconds between two rounds of the loop."""
 RECORD_EVERY_S = 10.0
 """System seconds between two reads of the sweep's record, to find whether another command has stopped the sweep."""
 END_WITHIN_S = 60.0
-"""Maximum system seconds for a runner whose run is over: it sends the last news, and removes the run's role."""
+"""Maximum system seconds to wait for a runner whose run is over: it sends the last news, and removes the run's role."""
 LEAVE_WITHIN_S = 30.0
-"""Maximum system seconds for the runners' last ticks."""
+"""Maximum system seconds to wait for the runners' last ticks."""
 
 
 class _Left(Exception):
@@ -99,14 +98,14 @@ class Attendant:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Attend to the run, unless nothing is left to attend to."""
+        """Attend to the run, unless it is settled."""
         if self.seen().settled or self.attends:
             return
         self._thread = threading.Thread(target=self._attend, name=self.run.id, daemon=True)
         self._thread.start()
 
     def carry_on(self) -> None:
-        """Open the stopped run again."""
+        """Reopen the stopped run."""
         self.join(END_WITHIN_S)
         before = self.run.first_sha256
         self.run = OpenRun(self.run.uri, writer("runner"))
@@ -140,9 +139,7 @@ class Attendant:
             self.failure = error
 
     def seen(self) -> TrialProgress:
-        """
-        Return the trial from its ledger. If this process cannot attend to the run, it counts with its whole budget.
-        """
+        """Return the trial, from its ledger. If attending failed, the trial has failed and cost its whole budget."""
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
         if changed:
@@ -188,7 +185,7 @@ class SweepJob(NamedTuple):
 
 
 class Sweeping:
-    """One process's attendance to a sweep."""
+    """Attends to a sweep in this process."""
 
     def __init__(self, sweep: NamedSweep, wanted: SweepJob, runs: Sequence[OpenRun]) -> None:
         """`runs` are the runs that have begun, in the order of their trials."""
@@ -216,7 +213,7 @@ class Sweeping:
         return [each.seen() for each in self._attendants]
 
     def time_left(self) -> timedelta | None:
-        """Return the run time until the deadline; None if the sweep lacks a deadline."""
+        """Return the run time until the deadline; None without a deadline."""
         record = self._sweep.record
         if record.deadline_s is None:
             return None
@@ -308,10 +305,10 @@ class Sweeping:
 
     def _begin(self, begin: Begin, left: timedelta | None) -> bool:
         """
-        Begin a trial. Return False if that is impossible just now.
+        Begin a trial. Return False if the store or the cloud is unavailable now.
 
         Raises:
-            LedgerDamaged: another process has put a run in this one's place.
+            LedgerDamaged: another process has created a different run in the folder of this run.
             SpotrunError: another process has begun this trial.
         """
         params, record = self._wanted.params[begin.number - 1], self._sweep.record
@@ -351,7 +348,7 @@ class Sweeping:
             raise
 
     def _share_setup(self, run: OpenRun) -> None:
-        """Give the run the stored set-up of an earlier trial; a bucket copies it by itself."""
+        """Copy the stored set-up of an earlier trial to the run. In a bucket, nothing is downloaded for that."""
         if self._wanted.spec.setup is None:
             return
         with contextlib.suppress(StoreError):  # without it the instance runs the setup itself
@@ -378,7 +375,7 @@ class Sweeping:
         otherwise = "" if unknown.metric else ", or with --reduction-factor 0, which compares none"
         self._failed = SpecInvalid(
             f"no trial has logged {what} by the end of epoch {unknown.epoch}; each {said}",
-            hint=f"the same command with {meant}{otherwise}; where a validation comes only every N epochs, "
+            hint=f"the same command with {meant}{otherwise}; if a validation runs only every N epochs, "
             "--grace-epochs N",
         )
         self._ask_all_to_stop()
@@ -409,9 +406,7 @@ class Sweeping:
             request_stop(run, self._sweep.with_all)
 
     def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
-        """
-        Return True if another command has stopped the sweep. The record is read now and then, or at once if `at_once`.
-        """
+        """Return True if another command has stopped the sweep. `at_once`: read the record now, not at intervals."""
         if self._stopping or (not at_once and time.monotonic() - self._looked_s < RECORD_EVERY_S):
             return False
         self._looked_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Reports a sweep: the dollars of each trial, the result that they bought, and which trials were stopped and why."""
+"""Reports a sweep: the cost and the result of each trial, and which trials were stopped and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spotrun.sweep.rungs import SweepPlan, TrialProgress, best_of, held_usd, met
 
 
 class TrialShown(msgspec.Struct, frozen=True):
-    """A trial with its parameters. `why` is how it ended, if it is not complete."""
+    """A trial with its parameters. `why` is the reason of its end, "" if it is complete or has not ended."""
 
     trial: TrialProgress
     run: str
@@ -29,7 +29,7 @@ class TrialShown(msgspec.Struct, frozen=True):
 
 
 class SweepShown(msgspec.Struct, frozen=True):
-    """A sweep as it is now. `ended` is why no more trials begin; None while more trials may begin."""
+    """The current state of a sweep. `ended` is why no more trials begin; None while more trials may begin."""
 
     name: str
     plan: SweepPlan
@@ -53,9 +53,7 @@ class SweepShown(msgspec.Struct, frozen=True):
         return None if found is None or metric is None else found.metrics[metric]
 
     def gain_per_usd(self, shown: TrialShown) -> float | None:
-        """
-        Return the improvement from a trial's first value to its best one, per dollar of its cost; None if unknown.
-        """
+        """Return the difference between a trial's first and best value, per dollar of its cost; None if unknown."""
         value, metric = self.value(shown), self.metric
         first = next((each.metrics[metric] for each in shown.trial.epochs if metric in each.metrics), None)
         if value is None or first is None or not shown.trial.spent_usd:

@@ -2,20 +2,20 @@
 Decides the next steps of a sweep: which trial begins with which budget, which one stops, and why no more begin.
 
     held = what each settled trial has cost + the whole budget of each other trial
-    left = the sweep's budget - held             no trial begins with more than that
+    left = the sweep's budget - held             the maximum budget of the next trial
 
-A run never costs more than its own budget, so the sweep never costs more than the sweep's budget.
+No run costs more than its budget, so the sweep never costs more than the sweep's budget.
 
-Optuna chooses the trials, and which of them are the worst so far (`ask`, `report`, `should_prune`). Each decision
-begins with a new study, made from the ledgers of the runs, so there is no other state.
+Optuna chooses the parameters of the trials, and which trials are the worst so far (`ask`, `report`, `should_prune`).
+Each decision makes a new study from the ledgers of the runs, so there is no other state.
 
 Once all trials have begun, the rest of the budget may go to trials that were stopped, the most promising first.
 
 Halving is asynchronous: trials are compared when they have logged the metric after their first `grace_epochs` epochs,
-after `keep_one_in` times as many, and so on. At each comparison, a trial goes on if it is in the best share of
+after `keep_one_in` times as many, and so on. At each comparison, a trial continues if it is in the best share of
 1/`keep_one_in` among the trials that have come as far. No trial waits for another.
 
-Moments are wall-clock times, which trials of any clock share.
+Moments are wall-clock times, because the clocks of trials may run at different speeds.
 """
 
 from __future__ import annotations
@@ -42,35 +42,34 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 AMPLE = Decimal(2)
 """
-Share of a trial, as a multiple of its expected cost on demand. Its instances are reserved before they cost anything.
+Budget of a trial, as a multiple of its expected cost on demand. It is more than 1 because a run's budget has to cover
+the reservations of its instances.
 """
 GENEROUS = Decimal(4)
 """
-Maximum share, as a multiple of the expected cost, if the money is enough for all trials that are to begin: a start may
-be slower than those so far.
+Maximum budget of a trial, as a multiple of its expected cost, if the money is enough for all trials that are to begin.
+A start may be slower than the starts so far.
 """
 LEAST = Decimal("1.3")
-"""Minimum share of a trial, as a multiple of its expected cost: with less, it does not begin."""
+"""Minimum budget with which a trial begins, as a multiple of its expected cost."""
 SPARE = 1.3
 """Minimum time to the deadline, as a multiple of a trial's expected time, at which another trial begins."""
 START = timedelta(minutes=5)
 """Expected time from the request for an instance to its first step, before one was measured."""
 ALONE = timedelta(minutes=30)
 """
-Maximum time for which the first trial runs alone, until its need is known. If the job fails, it then fails only once,
-and later trials reserve only what they really need. If its first epoch takes longer, the others begin without its
-figures.
+Maximum time for which the first trial runs alone, until its need is known. A job that fails then fails only once, and
+later trials reserve only what they need. If its first epoch takes longer, the others begin without its figures.
 """
 PILOT_IN = 2
-"""Divisor of the budget for the first trial's share: its need is unknown, and its budget cannot grow later."""
+"""Divisor of the sweep's budget for the first trial: its need is unknown, and its budget cannot grow later."""
 MORE = 1.2
 """
-Ratio of a sweep's time and cost to those of halving alone: trials begin without waiting, and prices and losses differ.
+Ratio of a sweep's time and cost to the time and cost of ideal halving: trials begin without waiting for each other,
+and prices and losses differ.
 """
 FAILED_MAX = 3
-"""
-Minimum number of failed trials, before any epoch has ended in any trial, at which the parameters are not the cause.
-"""
+"""Failed trials, with no ended epoch in any trial, after which no more begin: the parameters are not the cause."""
 ALIKE = 0.8
 """Minimum similarity at which a metric that no trial logs counts as misspelled: val_los for val_loss."""
 CENT = Decimal("0.01")
@@ -79,14 +78,14 @@ _STARTING = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
 class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The limits that the user sets, and what is known before any trial.
+    The limits that the user sets, and the facts that are known before any trial.
 
     `keep_one_in`: 2 stops the worst half; None stops none. Trials are first compared after `grace_epochs` epochs; None
     means as late as budget and `time` allow. `time` is the time from the sweep's beginning to its deadline. If
-    `resume_stopped`, the rest of the budget goes to trials that were stopped. If `metric` is None, it is the metric
-    that looks most like a loss. `most_usd` is the job's own budget for one run. With less than `least_usd` no run
-    begins. `work` is how long a trial takes, if the job specifies it; `usd_per_hour` is the maximum price of its
-    instances.
+    `resume_stopped`, the rest of the budget goes to trials that were stopped. If `metric` is None, the metric that
+    looks most like a loss is used. `most_usd` is the job's budget for one run, and `least_usd` the minimum with which a
+    run begins. `work` is the training time of a trial, if the job specifies it; `usd_per_hour` is the maximum price of
+    its instances.
     """
 
     trials: int
@@ -117,10 +116,10 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     A trial that has begun; trials are numbered from 1.
 
     `settled`: it has ended, and costs nothing more. `asked_to_stop`: its ledger has a stop request; `judged`: the
-    newest such request is the sweep's own. `spared`: the trial was carried on after this epoch, and is no longer judged
-    by epochs up to it. `epoch_s` is the training time of an epoch, and `start_s` the time from launch to first step,
-    once an epoch has ended. `usd_per_hour` is the maximum price of its instances, `price_usd_per_hour` the price of its
-    cheapest launch. `age` is run time since its launch.
+    sweep made the newest such request. `spared`: the trial was carried on after this epoch, and is no longer judged by
+    epochs up to it. `epoch_s` is the training time of an epoch, and `start_s` the time without training in the first
+    epoch, both once an epoch has ended. `usd_per_hour` is the maximum price of its instances, `price_usd_per_hour` the
+    price of its cheapest launch. `age` is run time since its run was created.
     """
 
     number: int
@@ -158,10 +157,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """
-    Begin this trial, whose run may spend `budget_usd`. `work` is the expected training time, measured on earlier
-    trials; None if it is unknown.
-    """
+    """Begin this trial, whose run may spend `budget_usd`. `work` is its expected training time; None if unknown."""
 
     number: int
     budget_usd: Decimal
@@ -174,21 +170,21 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class CarryOn(msgspec.Struct, frozen=True):
-    """Carry on this trial, which the sweep has stopped before."""
+    """Carry on this trial, which the sweep has stopped."""
 
     number: int
 
 
 class Over(msgspec.Struct, frozen=True):
-    """The end of the sweep: no trial is left running, and none begins any more. `reason` is "" if all have begun."""
+    """The end of the sweep: no trial runs, and no more begin. `reason` is why; "" if all have begun."""
 
     reason: str
 
 
 class Unknown(msgspec.Struct, frozen=True):
     """
-    No trial logs the metric, so trials cannot be judged. `metric` is "" if any metric that looks like a loss would do.
-    `known` are the metrics that are logged.
+    No trial logs the metric, so trials cannot be judged. `metric` is "" if any metric that looks like a loss is enough.
+    `known` are the logged metrics.
     """
 
     metric: str
@@ -208,7 +204,7 @@ Action = Begin | Stop | CarryOn | Over | Unknown
 
 def trials_of(grid: Mapping[str, Sequence[str]], count: int, seed: int) -> list[dict[str, str]]:
     """
-    Return the parameters of `count` different trials; of all combinations if there are not more. The same seed gives
+    Return the parameters of `count` different trials, or of all combinations if there are fewer. The same seed gives
     the same trials in the same order.
     """
     study = optuna.create_study(sampler=optuna.samplers.GridSampler(grid, seed))
@@ -227,8 +223,8 @@ def trial_of(
     judged: bool = False,
 ) -> TrialProgress:
     """
-    Return a trial, computed from the ledger of its run at run time `now`. `epochs_total` comes from its agent; None if
-    the agent does not know it. `judged`: see `TrialProgress`.
+    Return a trial, computed from the ledger of its run at run time `now`. `epochs_total` is as the agent reports it;
+    None if unknown. `judged`: see `TrialProgress`.
     """
     created = state.created
 
@@ -286,10 +282,9 @@ def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
 
 def next_actions(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None = None) -> list[Action]:
     """
-    Return the actions to do now. `trials` are those that have begun; `time_left` is run time until the deadline, None
-    without a deadline.
+    Return the actions to do now. `trials` have begun; `time_left` is run time until the deadline, None without one.
 
-    The deadline ends all trials that run. If nothing is left to do, the last action is `Over`.
+    The deadline ends all trials that run. If the sweep is over, the last action is `Over`.
     """
     running = [each for each in trials if each.outcome == "running"]
     if time_left is not None and time_left <= timedelta():
@@ -316,13 +311,13 @@ def _begins(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedel
     need, begun, found = need_of(plan, trials), list(trials), list[Begin]()
     pilot = need is None and all(each.settled for each in trials)
     if need is None and not pilot and max(each.age for each in trials if not each.settled) < ALONE:
-        return [], "the first trial is to show what one needs"
+        return [], "the first trial has to show what a trial needs"
     if need is not None and time_left is not None and time_left < SPARE * need.time:
         return [], "the time to its deadline is too short for another trial"
     while len(begun) < plan.trials and not (found and pilot):
         free = plan.max_parallel - sum(not each.settled for each in begun)
         if free <= 0:
-            return found, "enough trials run at once"
+            return found, "enough trials run at the same time"
         wanted_by = PILOT_IN if pilot else min(free, plan.trials - len(begun))
         share = _share(plan, need, _left(plan, begun), wanted_by, plan.trials - len(begun))
         if share is None:
@@ -338,7 +333,7 @@ def _left(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Decimal:
 
 
 def held_usd(trials: Iterable[TrialProgress]) -> Decimal:
-    """Return the cost of these trials so far, and the maximum further cost of those that have not ended."""
+    """Return the cost of these trials so far, plus the maximum further cost of the trials that have not ended."""
     return sum((each.held_usd for each in trials), ZERO)
 
 
@@ -346,8 +341,8 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     """
     Return the budget of the next trial; None if `left` is too little.
 
-    The next `wanted_by` trials get equal shares; if `left` is too little for all, fewer do. If the need is known, no
-    trial gets more than an ample share, unless `left` has more for all that are still `to_begin`.
+    The next `wanted_by` trials get equal shares, or fewer trials if `left` is too little for all. If the need is known,
+    no trial gets more than `AMPLE` times it, or up to `GENEROUS` times if `left` is enough for all trials `to_begin`.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -372,10 +367,10 @@ def _all_fail(trials: Sequence[TrialProgress]) -> str | None:
 
 def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
     """
-    Return the metric that trials are judged by.
+    Return the metric by which trials are judged.
 
-    If the user names none, it is `val_loss`, or the most similar loss among the metrics of trials' first judged epochs;
-    None while no loss was logged there.
+    If the user names none, it is `val_loss`, or the most similar loss that a trial has logged in its first judged
+    epoch; None while there is no loss.
     """
     if plan.metric is not None:
         return plan.metric
@@ -391,7 +386,7 @@ def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown 
     Two trials have to come far enough, because the metric of one may have become NaN. One is enough if it logs a metric
     with a similar name.
 
-    If the user names no metric, and trials are to be compared, any loss will do.
+    If the user names no metric, and trials are to be compared, any loss is enough.
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
     if plan.metric is None:
@@ -433,10 +428,9 @@ def worst(plan: SweepPlan, trials: Sequence[TrialProgress]) -> list[Stop]:
 
 def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
     """
-    Return after how many epochs trials are first compared: the later, the less a slow start counts.
+    Return the number of epochs after which trials are first compared: the later, the less a slow start counts.
 
-    If the user does not set it, that is as late as budget and time allow, estimated from the first trial that was
-    measured.
+    Unless the user sets it, it is as late as budget and time allow, estimated from the first measured trial.
     """
     if plan.grace_epochs is not None or plan.keep_one_in is None:
         return plan.grace_epochs or 1
@@ -459,7 +453,7 @@ def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
 
 
 def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> float:
-    """Return how many epochs halving trains in total, if each comparison leaves exactly one in `keep_one_in`."""
+    """Return the epochs that halving trains in total, if each comparison keeps exactly one in `keep_one_in`."""
     left, at, total, upto = float(trials), 0, 0.0, first
     while at < epochs:
         total += left * (min(upto, epochs) - at)
@@ -477,7 +471,7 @@ def _pruned(
     logged: tuple[tuple[int, int, float], ...], keep_one_in: int, grace_epochs: int, maximize: bool
 ) -> dict[int, tuple[int, ...]]:
     """
-    Return which trials Optuna prunes, and after which epochs, if these values (number, epoch, value) are reported in
+    Return the trials that Optuna prunes, and after which epochs, if these values (number, epoch, value) are reported in
     this order. A trial that is carried on is compared again later.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)
@@ -495,8 +489,7 @@ def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: 
     """
     Return the stopped trials that can be carried on within the sweep's budget and deadline, the most promising first.
 
-    Trials with the most epochs come first. Trials with equally many epochs are in the order of their ranks at this
-    epoch.
+    Trials with the most epochs come first; trials with equally many epochs are ordered by their rank at this epoch.
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)
     free = plan.max_parallel - sum(not each.settled for each in trials)
@@ -521,7 +514,7 @@ def _waiting(trials: Iterable[TrialProgress]) -> list[TrialProgress]:
 def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> bool:
     """
     Return True if stopping a trial pays although all trials have begun: its money stays unspent, or goes to a more
-    promising one. Otherwise the sweep would carry the same trial on at once.
+    promising trial. Otherwise the sweep would carry the same trial on immediately.
     """
     metric = metric_of(plan, trials)
     if not plan.resume_stopped or metric is None:
@@ -557,7 +550,7 @@ def _standing(trial: TrialProgress, trials: Sequence[TrialProgress], metric: str
 def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
-    """Return how the trial compared after that epoch with all trials that had come as far by then."""
+    """Return how the trial compares after that epoch with all trials that had ended it by then."""
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"
     if own != own:

@@ -1,6 +1,4 @@
-"""
-Reports a sweep by its name: the user's request comes from its record, everything else from the ledgers of its runs.
-"""
+"""Reads a sweep for its report: the user's request from its record, everything else from the ledgers of its runs."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from spotrun.sweep.rungs import SweepPlan, trials_of
 
 def sweep_shown(sweep: NamedSweep) -> SweepShown:
     """
-    Return the sweep as it is now. It works without a process that attends to the sweep.
+    Return the current state of the sweep. No process needs to attend to the sweep.
 
     Raises:
         SpecInvalid: an older spotrun began the sweep, and did not record its budget.

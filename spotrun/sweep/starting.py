@@ -41,7 +41,7 @@ from spotrun.units import count_of, format_duration, parse_usd
 
 SUFFIX = "-sweep"
 RATES = ("acc", "auc", "f1", "iou", "bleu", "rouge", "precision", "recall", "psnr", "r2")
-"""Parts of the names of metrics for which larger values are better."""
+"""Parts of metric names that suggest that larger values are better."""
 NAME_MAX = 57
 """Maximum length of a sweep's name, in characters: a run's name also contains the trial's number."""
 KEEP_EXACT = 0.01
@@ -50,8 +50,6 @@ FORGOTTEN_AFTER = timedelta(minutes=10)
 
 
 class SweepFlags(NamedTuple):
-    """The flags of `spotrun sweep`."""
-
     grid: tuple[str, ...]
     budget: str | None
     deadline: str | None
@@ -68,17 +66,14 @@ class SweepFlags(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """
-    The report to show at the end, and the error that the command ends with; both None if another process attends to the
-    sweep from now on.
-    """
+    """The report and the error at the end of the command; both None if another process attends to the sweep now."""
 
     shown: SweepShown | None
     error: SpotrunError | None
 
 
 class RequestedSweep(NamedTuple):
-    """The sweep that the user requests with flags and job. `digest` is the job's digest."""
+    """The sweep that flags and job request. `digest` is the job's digest."""
 
     name: str
     wanted: SweepJob
@@ -177,9 +172,9 @@ def _default_name(spec: RunSpec) -> str:
 
 def _keep_one_in(factor: float) -> int | None:
     """
-    Return in how many trials a comparison leaves one; None if it does not stop any.
+    Return n if each comparison keeps one trial in n; None if it stops none.
 
-    The old name of the flag, `--stop-worst`, took the share that stops: 0.67 is the factor 3.
+    `--stop-worst`, the old name of the flag, accepts the share that stops: 0.67 is the factor 3.
 
     Raises:
         SpecInvalid: `factor` is neither a whole number from 2 on nor 1 - 1/n for such a number n.
@@ -276,7 +271,7 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
 
 def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     """
-    Return the plan with the market's current prices, and the market itself.
+    Return the plan with the market's current prices, and the market.
 
     Raises:
         SpecInvalid: the budget does not pay for any trial, or no suitable offering exists.
@@ -296,17 +291,17 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
 
 
 def _found(asked: RequestedSweep) -> NamedSweep | None:
-    """Return the existing sweep of that name, None if there is none. Creates nothing."""
+    """Return the existing sweep of that name, or None."""
     return sweep_named(asked.name, asked.wanted.spec.checkpoint.uri)
 
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
-    """Return True if the sweep began a while ago and lacks runs: its runs were deleted, and the name is free."""
+    """Return True if the sweep began a while ago and has no runs: they were deleted, and the name is free."""
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
 
 def _wanted_by(asked: RequestedSweep, wish: SweepFlags) -> dict[str, Any]:
-    """Return the values that identify this sweep, by flag. All other flags may change when it is carried on."""
+    """Return the values that identify this sweep, by flag. All other flags may change when the sweep is carried on."""
     return {"--grid": list(wish.grid), "--sample": wish.sample, "--seed": wish.seed, "the job": asked.digest}
 
 
@@ -314,7 +309,7 @@ def _created(
     asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None, in_place_of: NamedSweep | None
 ) -> NamedSweep:
     """
-    Create the sweep. If `in_place_of` is given, that sweep was removed, and its name is used again.
+    Create the sweep. It replaces the record of `in_place_of`, a removed sweep of this name.
 
     Raises:
         SpotrunError: another machine has just begun a sweep of this name.
@@ -357,13 +352,13 @@ def _carry_on(
     sweep: NamedSweep, runs: Sequence[OpenRun], asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None
 ) -> None:
     """
-    Carry on the sweep with the current flags. A deadline that is the same as before still counts from the beginning.
+    Carry on the sweep with the current flags. An unchanged deadline still counts from the sweep's beginning.
 
-    `--yes` does not confirm that its runs are this user's, because anyone with access to the store could have changed
-    the record that names them.
+    `--yes` does not confirm that the runs belong to this user, because anyone with access to the store could have
+    changed the record that names them.
 
     Raises:
-        SpecInvalid: the sweep of this name is a different one; or one of its runs is not this user's.
+        SpecInvalid: the sweep of this name is a different one, or one of its runs belongs to another user.
     """
     record, now = sweep.record, _wanted_by(asked, wish)
     changed = [flag for flag, value in now.items() if record.wanted.get(flag) != value]
@@ -388,17 +383,14 @@ def _carry_on(
 
 def _was(flag: str, value: object) -> str:
     if not flag.startswith("--"):
-        return f"{flag} was another one then"
+        return f"{flag} was different then"
     if value is None:
         return f"it had no {flag}"
     return f"its {flag} was {' '.join(value) if isinstance(value, list) else value}"
 
 
 def _lock_path(asked: RequestedSweep) -> Path:
-    """
-    Return the path of the sweep's lock. If the store is a folder, the lock is in it, so that all its users share the
-    lock.
-    """
+    """Return the path of the sweep's lock: in the store if it is a folder, so that all its users share the lock."""
     place = address.parse(asked.wanted.spec.checkpoint.uri)
     if isinstance(place, str):
         return Path(address.absolute(place)) / FOLDER / f".{asked.name}.lock"

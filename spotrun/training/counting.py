@@ -1,6 +1,6 @@
 """
-Counts the epochs and steps of the run, over all fits of a script: a fit continues the counts of the fit before it, even
-if the framework starts again at 0.
+Counts the run's epochs and steps over all fits of a script: each fit continues the counts of the fit before it, even if
+the framework starts again at 0.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class Counting:
     """
     Epoch and step counts for the `fit`-th fit of its process.
 
-    `there` is the framework's own epoch and step in the snapshot that a fit resumes from; None for a fresh start. A
-    fresh fit() may first load a checkpoint that the user made: the caller calls `begins` after that.
+    `there` is the framework's epoch and step in the snapshot that the fit resumes from; None for a fresh start. A fresh
+    fit() may load a checkpoint that the user made, so the caller calls `begins` after that.
     """
 
     def __init__(self, framework: Framework, resume: Resume, there: tuple[int, int] | None) -> None:
@@ -26,15 +26,14 @@ class Counting:
         self.fit = resume.fit
 
     def begins(self) -> None:
-        """Fix the counts. The framework now stands at its first batch."""
+        """Fix the counts. The framework is now at its first batch."""
         _ = self._ahead
 
     def epoch(self, epoch: int) -> int:
         """
         Return the run's number of the framework's `epoch`.
 
-        A fit() that trains nothing ends at epoch -1. The result is then the number of the last epoch before the fit, or
-        0.
+        A fit() that trains nothing ends at epoch -1. The result is then the number of the epoch before the fit, or 0.
         """
         return max(0, epoch + self._ahead[0])
 
@@ -43,7 +42,7 @@ class Counting:
 
     @cached_property
     def _ahead(self) -> tuple[int, int]:
-        """The number of epochs and steps by which the run is ahead of the framework."""
+        """The numbers of epochs and steps by which the run is ahead of the framework."""
         here = self._resume
         if self._there is not None:
             return here.epoch - self._there[0], here.step - self._there[1]

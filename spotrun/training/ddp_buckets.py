@@ -1,11 +1,10 @@
 """
 Saves and restores the order in which DDP adds gradients up.
 
-Ranks add their gradients bucket by bucket. From three ranks on, the place of a gradient in its bucket decides which
+Ranks add their gradients bucket by bucket. From three ranks on, the position of a gradient in its bucket decides which
 ranks' values are added first. DDP rebuilds its buckets once, after the first backward pass, in the order in which the
-gradients came. A trainer that resumes has not had that pass: its first step would add gradients up in other buckets,
-and differ in the last bit. So a snapshot holds that order, and a resumed DDP begins with the buckets that follow from
-it.
+gradients came. A trainer that resumes has not had that pass, so its first step would add gradients up in other buckets,
+and differ in the last bit. So a snapshot holds that order, and a resumed DDP begins with the buckets for that order.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ PRIVATE_NAMES = (
     "_comm_hooks",
     "_ddp_init_helper",
 )
-"""Private names that DDP has in torch 2.13. Unpickling a DDP calls the last of them too."""
+"""Private names of DDP in torch 2.13. Unpickling a DDP calls the last of them too."""
 DECIDES_FROM = 3
-"""Minimum number of ranks for which the order matters. The sum of two values is the same in either order."""
+"""Minimum ranks for which the order matters. The sum of two values is the same in either order."""
 _ASSIGNS = "_compute_bucket_assignment_by_size"
 
 
@@ -51,8 +50,8 @@ class DdpBuckets:
 
     def begin(self, orders: Sequence[Order]) -> None:
         """
-        Set the orders that the snapshot holds, before the first step. `orders` is empty for a fresh training. A DDP
-        whose parameters differ from the snapshot's begins with its default buckets.
+        Set the snapshot's orders before the first step. `orders` is empty for a fresh training. A DDP whose parameters
+        differ from the snapshot's begins with its default buckets.
 
         Raises:
             NamesMoved: this torch lacks one of PRIVATE_NAMES.
@@ -71,13 +70,13 @@ class DdpBuckets:
                 self._recorders.append(_Recorder(parameters, known))
 
     def dump(self) -> list[Order]:
-        """Return the orders as of now; an order is whole once a backward pass is done."""
+        """Return the orders so far. An order is complete after a backward pass."""
         self._recorders = [each for each in self._recorders if not each.is_done()]
         return [list(order) for order in self._orders]
 
 
 class _Recorder:
-    """Records the order in which the first gradients come."""
+    """Records the order of the first gradients."""
 
     def __init__(self, parameters: Sequence[Tensor], order: Order) -> None:
         self._order = order
@@ -87,7 +86,7 @@ class _Recorder:
             self._handles.append(register(self._hook(number)))
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
-        """Return a hook whose `__module__` names this module, which distinguishes the hook from the script's hooks."""
+        """Return a hook whose `__module__` is this module, which distinguishes it from the script's hooks."""
 
         def came(_: Tensor) -> None:
             if number not in self._order:
@@ -97,7 +96,7 @@ class _Recorder:
 
     def is_done(self) -> bool:
         """
-        Return whether the order is complete. If so, remove all hooks: a hook that removed itself would end the process.
+        Return whether the order is complete; then remove all hooks. A hook that removed itself would end the process.
         """
         if len(self._order) < len(self._handles):
             return False
@@ -108,8 +107,8 @@ class _Recorder:
 
 def _wrappers_of(module: nn.Module) -> list[Any]:
     """
-    Return the DDPs that rebuild their buckets, in the order of their first parameters. The search covers all objects,
-    because each framework keeps its DDPs in another place.
+    Return the DDPs that rebuild their buckets, in the order of their first parameters. Searches all objects, because
+    each framework stores its DDPs elsewhere.
     """
     place = {id(parameter): number for number, parameter in enumerate(module.parameters())}
     found = {}
@@ -123,7 +122,7 @@ def _wrappers_of(module: nn.Module) -> list[Any]:
 
 def _begin_with(wrapper: Any, parameters: list[Tensor], sparse: list[bool], order: Order) -> None:
     names, static = wrapper._build_debug_param_to_name_mapping(parameters), wrapper.static_graph
-    wrapper.static_graph = False  # the new reducer needs an explicit setting
+    wrapper.static_graph = False  # a new reducer is static only after an explicit setting
     with _made_by(order, _limits_of(wrapper._bucket_config)):
         wrapper._ddp_init_helper(parameters, sparse, names, static)
     register: Any = vars(distributed)["_register_comm_hook"]
@@ -132,17 +131,13 @@ def _begin_with(wrapper: Any, parameters: list[Tensor], sparse: list[bool], orde
 
 
 def _limits_of(config: Any) -> list[int]:
-    """
-    Return the maximum bytes of the buckets that DDP rebuilds, in order. The last limit holds for all further buckets.
-    """
+    """Return the maximum bytes of each bucket that DDP rebuilds. The last limit also holds for all further buckets."""
     return list(config.per_bucket_bytes_caps) or [config.first_bucket_bytes_cap, config.bucket_bytes_cap]
 
 
 @contextmanager
 def _made_by(order: Order, limits: Sequence[int]) -> Iterator[None]:
-    """
-    Replace the function that DDP calls for its buckets. DDP reverses the result, so the replacement does so first.
-    """
+    """Replace the function that DDP calls for its buckets. DDP reverses the result, so this reverses it before."""
     original: Any = vars(distributed)[_ASSIGNS]
 
     def assign(parameters: Sequence[Tensor], _: Sequence[int], sparse: Sequence[bool]) -> Any:

@@ -1,13 +1,13 @@
 """
 Takes snapshots around a validation, which may take long.
 
-A snapshot that is requested before a validation is taken at once. A snapshot that is requested during a validation
-holds the state from before that validation, which is kept in memory. A training that resumes from either snapshot
+A snapshot that is requested before a validation is taken before it. A snapshot that is requested during a validation
+holds the state from before the validation, which is kept in memory. A training that resumes from either snapshot
 repeats the whole validation. With several ranks, no snapshot is taken during a validation.
 
-The training's last validation is an exception if there is only one rank. The snapshot at the end of training holds the
-same step, so no snapshot is taken before that validation. If the validation takes longer than LAST_IS_LONG_S, a
-requested snapshot is taken during it after all.
+The training's last validation is an exception if there is only one rank: no snapshot is taken before it, because the
+snapshot at the end of training holds the same step. If the validation takes longer than LAST_IS_LONG_S, a requested
+snapshot is taken during it after all.
 """
 
 from __future__ import annotations
@@ -29,17 +29,14 @@ LAST_IS_LONG_S = 10.0
 """Maximum system time in seconds for which a requested snapshot waits for the end of the last validation."""
 
 KEPT_MAX_BYTES = 256 << 20
-"""
-Maximum bytes of the tensors outside the model that a copy of the state keeps in memory. If there are more, no snapshot
-is taken during a validation.
-"""
+"""Maximum bytes outside the model that are kept in memory. With more, no snapshot is taken during a validation."""
 
 
 @dataclass(frozen=True)
 class _Before:
     """
-    The state before a validation. Its weights are the model's own, not copies, because a validation does not change
-    them; `norms` shows whether that holds.
+    The state before a validation. Its weights are not copied, because a validation does not change them; `norms`
+    reveals if one did.
     """
 
     place: Boundary
@@ -47,7 +44,7 @@ class _Before:
     norms: list[Tensor]
 
     def still_holds(self, module: nn.Module) -> bool:
-        """Return False if an averaging callback has swapped the weights for the validation."""
+        """Return whether the weights are unchanged. An averaging callback may have swapped them for the validation."""
         now = _norms(module)
         return len(now) == len(self.norms) and all(map(torch.equal, self.norms, now))
 
@@ -57,7 +54,7 @@ def _norms(module: nn.Module) -> list[Tensor]:
 
 
 class DueValidation:
-    """Handles the validation that is due or running, if any."""
+    """Handles a validation that is due or running."""
 
     def __init__(self, framework: Framework, agent: Agent, ranks: Ranks, snapshots: Snapshots) -> None:
         self._framework = framework
@@ -68,10 +65,8 @@ class DueValidation:
         self._patient_until_s = 0.0
 
     def comes(self, place: Boundary, *, last: bool) -> None:
-        """
-        Handle a validation that comes next. `last`: only the end of training and its snapshot follow the validation.
-        """
-        # Several ranks would have to meet during the validation, and without an agent no snapshot is wanted.
+        """Handle a validation that comes next. `last`: only the end of training and its snapshot follow."""
+        # Several ranks would have to meet during the validation, and without an agent no snapshot is requested.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
         if not self._is_patient:
@@ -88,7 +83,7 @@ class DueValidation:
         if sum(tensor.nbytes for tensor in tensors.tensors_of(dump.state[KEY])) > KEPT_MAX_BYTES:
             dump.close()
             return None
-        # Metrics are changed in place while the validation runs, so this keeps a copy.
+        # Metrics are copied, because the validation changes them in place.
         kept = dump.state | {KEY: tensors.owned(dump.state[KEY])}
         return _Before(place, Dump(kept, dump.files), _norms(self._framework.module))
 

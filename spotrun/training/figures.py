@@ -1,8 +1,8 @@
 """
-Logs the run's cost so far as metrics through the loggers of the training's library, where people already look.
+Logs the run's cost so far as metrics through the loggers of the training framework, where people already look.
 
-The figures go to the loggers directly, not into the framework's metrics. Metrics that schedulers and early stopping
-read must be the same bits in an interrupted training as in a straight one, and dollars are not.
+The figures go only to the loggers, not into the framework's metrics: metrics that schedulers and early stopping read
+must be the same bits in an interrupted training as in a straight one, and dollars are not.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from spotrun.trainer_link import Figures
 from spotrun.training.framework import Framework
 
 LAST_WAIT_S = 1.0
-"""Maximum system time in seconds for which the end of training waits for the figures of the last epoch."""
+"""Maximum system seconds for which the end of training waits for the figures of the last epoch."""
 
 
 class FiguresBox:
-    """
-    The agent's newest figures. The listening thread puts them in; the training thread takes them between two batches.
-    """
+    """The agent's newest figures. The listening thread puts them in; the training thread takes them between batches."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -38,14 +36,13 @@ class FiguresBox:
         return newest
 
     def wait(self, epochs: int, timeout_s: float) -> None:
-        """Wait until the agent has reported this many epochs. Return at once if it never reported any."""
+        """Wait until the agent has reported this many epochs. Return immediately if it never reported any."""
         with self._changed:
             if self._epochs >= 0:
                 self._changed.wait_for(lambda: self._epochs >= epochs, timeout_s)
 
 
 def log(framework: Framework, box: FiguresBox) -> None:
-    """Log the agent's newest figures once, on the training thread."""
     if (told := box.take()) is not None:
         framework.log(told.metrics())
 

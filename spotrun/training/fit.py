@@ -1,23 +1,23 @@
 """
-Runs one fit() under an agent; a process may have several, one after the other.
+Runs one fit() under an agent. A process may have several, one after the other.
 
 The order of events (epoch and batch count from 0; a *boundary* is a moment between two optimizer steps):
 
     setup              send Hello (FitBegins for a later fit()); wait for Resume and the weights; give the framework its
                        checkpoint; exchange the loaders
     the model is built record the Python objects: a resuming script makes these again, and snapshots hold later ones
-    each batch         generators seeded by (seed, epoch, batch)
+    each batch         seed generators by (seed, epoch, batch)
     first step         wait for the states of the optimizers
     batch end          Progress. If a validation is due, a wanted snapshot is taken before it (if it is the training's
                        last, only a final snapshot); a training that resumes from that snapshot validates first
-    within validation  a wanted snapshot, at once, of the state before the validation
+    within validation  a wanted snapshot, immediately, of the state before the validation
     boundary           a wanted snapshot, if an arena is free; with DrainWanted a final one, and no step after it
-    next backward      the rest of that snapshot (tensors that only optimizers write to) is copied: tell the agent
+    next backward      copy the rest of that snapshot (tensors that only optimizers write to), and tell the agent
     epoch end          EpochEnded, then a wanted snapshot, which holds the whole epoch
     training's end     the final snapshot, unless training resumed from it; then Finished
 
 A snapshot after an epoch's last batch waits for the epoch's end, and so does the final snapshot at the end of training.
-Thus the epoch's end runs once, whatever the history.
+Thus the epoch's end runs once, whatever interruptions there were.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.revival import revived
 from spotrun.training.snapshots import KEY, LAST_ARENA_WAIT_S, Snapshots
 from spotrun.training.structure import Structure
-from spotrun.training.uncarried import Uncarried
+from spotrun.training.uncarried import UntrackedReporter
 from spotrun.training.unsupported import TrainingUnsupported
 from spotrun.training.weights import Misfit
 from spotrun.training.work_folder.work_files import WorkFiles
@@ -71,7 +71,7 @@ RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 
 
 class Fit:
-    """Implements `Hooks` for one training: decides what to do at each of them."""
+    """Implements `Hooks` for one training."""
 
     def __init__(
         self, framework: Framework, agent: session.Agent, ranks: Ranks, resume: Resume, memory: Memory | None
@@ -100,7 +100,7 @@ class Fit:
         )
         self._python = PythonState(framework, work=self._files.folder)
         self._data = TrainingData(framework, agent, self._seed, self._own.get("data"), self._python.knows)
-        self._uncarried = Uncarried(agent, ranks, required=resume.exact)
+        self._uncarried = UntrackedReporter(agent, ranks, required=resume.exact)
         self._late = LateParts(framework.module)
         self._loaders_made = 0
         self._loads_late = False
@@ -139,8 +139,8 @@ class Fit:
     @classmethod
     def begin_anyway(cls, framework: Framework, local: str | None = None) -> Fit:
         """
-        Return the fit as `begin` does, even without an agent. Without an agent, the training has the same order and the
-        same random numbers, and is saved in the folder `local`, if given.
+        Return the fit, even without an agent: the training then has the same order and the same random numbers, and is
+        saved in the folder `local`, if given.
         """
         ranks, agent = _agent_of(framework)
         if agent is None and local is not None:
@@ -149,7 +149,7 @@ class Fit:
 
     @classmethod
     def under(cls, framework: Framework, ranks: Ranks, agent: session.Agent) -> Fit:
-        """Return the fit that talks to `agent`, ready to start; or refuse the training before its first step."""
+        """Return the fit with `agent`, ready to start; or refuse the training before its first step."""
         if agent.unfinished:
             unsupported.reject(
                 agent,
@@ -191,9 +191,7 @@ class Fit:
         return state
 
     def _machine(self) -> machine.Facts:
-        """
-        Return the facts to compare with the checkpoint's meta. A checkpoint from spotrun 0.1 has the key `lightning`.
-        """
+        """Return the facts to compare with a checkpoint's meta. The meta of spotrun 0.1 has the key `lightning`."""
         version = self._framework.version
         return machine.facts() | {"framework": f"{self._framework.name} {version}", "lightning": version}
 
@@ -206,7 +204,7 @@ class Fit:
             structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
-        # The framework copies the weights. Optimizers and callbacks may keep everything else that it receives.
+        # The framework copies the weights. Optimizers and callbacks may keep all other tensors that they receive.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
         whole = {**revived(state), **kept}
@@ -214,7 +212,7 @@ class Fit:
         every_kind.continue_run(self._framework.loggers, self._resumed)
 
     def close(self) -> None:
-        if self._finished:  # so that the rest of the script is the same after any history
+        if self._finished:  # so that the rest of the script is the same with and without interruptions
             seeds.seed_process(seeds.derive(self._seed, "run ends"))
         self._agent.end()
         self._framework.close()
@@ -231,9 +229,7 @@ class Fit:
         self._framework.load_metrics(self._own["metrics"])
 
     def _put_back(self) -> None:
-        """
-        Restore the state, once the script's own start hooks have run: they may write to anything and make model parts.
-        """
+        """Restore the state after the script's own start hooks, which may write to anything and make model parts."""
         self._put_files_back()
         if not self._started:
             self._started = True
@@ -254,7 +250,7 @@ class Fit:
         if "python" in own:
             self._python.load(own["python"], last=True)
             self._uncarried.say(self._python.news(), self._counting.step(self._framework.step))
-        else:  # of spotrun 0.1
+        else:  # a checkpoint of spotrun 0.1
             attributes.load(module, own["attributes"])
 
     def _load_averages(self, own: State) -> None:
@@ -303,7 +299,7 @@ class Fit:
         return self._snapshots.plan(self._snapshots.state(self._here())).size_bytes
 
     def _complete_optimizers(self) -> None:
-        """Wait, before the first step, for the rest of the checkpoint, which is the optimizer states."""
+        """Before the first step, wait for the rest of the checkpoint: the optimizer states."""
         if self._structure is not None:
             self._structure.optimizers.arrive()
             self._structure = None
@@ -324,7 +320,7 @@ class Fit:
     def exact(self, loader: Any, stage: Stage) -> Any:
         self._python.reads(loader, stage, self._loaders_made)
         self._loaders_made += 1
-        if stage == "train" and "python" in self._own:  # workers are started with it
+        if stage == "train" and "python" in self._own:  # before workers are started, which copy this state
             self._python.load(self._own["python"], last=False)
         return self._data.exact(loader, stage, late=self._loads_late)
 
@@ -332,7 +328,7 @@ class Fit:
     def loading(self, stage: Stage, epoch: int) -> Iterator[None]:
         self._loaders_made = 0
         self._loads_late = epoch > 0
-        if self._loads_late and "python" in self._own:  # the script made them with its state in mid-training
+        if self._loads_late and "python" in self._own:  # the script made these loaders from its state in that epoch
             self._python.load(self._own["python"], last=False)
         with seeds.kept():
             seeds.seed_cpu(seeds.derive(self._seed, "loaders", stage, epoch))
@@ -378,7 +374,7 @@ class Fit:
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
         self._complete_optimizers()
-        self._snapshots.settle()  # sees an optimizer that wrote without calling a hook
+        self._snapshots.settle()  # notices an optimizer that wrote without calling a hook
         last = self._framework.batch == self._framework.batches
         self._reporter.progress("train", always=last or not self._trained)
         self._trained = True
@@ -394,7 +390,7 @@ class Fit:
 
     def step_ends(self) -> None:
         self._validation.is_over()
-        if not self._agent.arenas_asked:  # optimizers have their state only now
+        if not self._agent.arenas_asked:  # before the first step, optimizers had no state
             self._agent.want_arenas(self._size_bytes())
         self._snapshots.take_if_wanted(self._here())
 
@@ -419,10 +415,7 @@ class Fit:
             self._snapshots.take_if_wanted(Boundary(epoch, batches, epoch_ended=True))
 
     def finish(self) -> None:
-        """
-        Take the final snapshot and report the end, once. Take none if training resumed from the final one and had
-        nothing left to do.
-        """
+        """Report the end, once, after a final snapshot. Take none if training resumed from it and trained nothing."""
         if self._finished:
             return
         self._finished = True
@@ -439,7 +432,7 @@ class Fit:
         self._agent.end()
 
     def fail(self) -> None:
-        """Report the exact step to the agent after the script raised. The run ends if the same step fails twice."""
+        """Report the exact step to the agent after an error of the script. The run ends if a step fails twice."""
         self._snapshots.settle()
         self._reporter.progress("train", always=True)
 
@@ -453,9 +446,7 @@ def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
 
 
 def _seed_of(resume: Resume, script_seed: int) -> int:
-    """
-    Derive the fit's seed from the run's seed, the script's own (so --seed 2 trains differently), and the fit's number.
-    """
+    """Derive the fit's seed from the run's seed, the script's (so --seed 2 trains differently) and the fit's number."""
     fit = () if resume.fit == 1 else ("fit", resume.fit)
     return seeds.derive(resume.seed, script_seed, *fit)
 

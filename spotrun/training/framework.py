@@ -23,12 +23,13 @@ STEP = "global_step"
 """The three entries that every framework's state has: weights by name, one state per optimizer, the step count."""
 SCHEDULERS = "lr_schedulers"
 """
-The entry of schedulers. In it and in OPTIMIZERS, a framework passes the script's own objects to `load_state_dict`.
+Entry with the schedulers. Before `load_state_dict`, a framework puts the script's own objects into this entry and
+OPTIMIZERS.
 """
 
 
 class Problem(NamedTuple):
-    """A reason why a resumed training would not be bit-identical, and what the user can do about it."""
+    """A reason why a resumed training would not be bit-identical, and advice for the user."""
 
     reason: str
     hint: str
@@ -36,10 +37,10 @@ class Problem(NamedTuple):
 
 class Framework(Protocol):
     """
-    A training as its framework sees it: its position, and the state to save.
+    Reports the position of a training, and saves and restores its state.
 
     Epochs and batches count from 0. All ranks of a training make the same calls in the same order. No method may draw
-    random numbers, move a counter or change a weight, except `load` and the restore that it starts.
+    random numbers, change a counter or change a weight, except `load` and the restore that it starts.
 
     A fit begins in this order: `problems`; `load` or, on a fresh start, perhaps `load_file`; `open`. Then the framework
     calls `Hooks.built`; restores itself and calls `Hooks.restore`, which calls `load_metrics` after a resume; makes its
@@ -49,7 +50,7 @@ class Framework(Protocol):
     # --- what it is
 
     name: str
-    """The package whose version is `version`. It is in the first message to the agent and in each checkpoint."""
+    """Name of the package, whose version is `version`. Part of the first message and of each checkpoint."""
     version: str
     rank: int
     ranks: int
@@ -83,47 +84,47 @@ class Framework(Protocol):
     @property
     def base(self) -> Mapping[str, str]:
         """
-        Digests, by name, of unchanged weights that the script makes in each process. No image holds these weights.
-        Empty if all weights are trained.
+        Digests, by name, of weights that the script makes in each process and never changes. No image holds these
+        weights. Empty if all weights are trained.
         """
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """Modules besides `module` that hold averages of it, by names that never change."""
+        """Modules besides `module` that hold averages of it, by constant names."""
 
     @property
     def own_attributes(self) -> frozenset[str]:
-        """Names of the module's attributes that belong to the framework and not to the script."""
+        """Names of the module's attributes that belong to the framework, not to the script."""
 
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Objects of the framework that a script may hold and that change during training. The framework itself saves the
-        part of their state that matters.
+        Objects of the framework that a script may hold and that training changes. The framework itself saves the part
+        of their state that matters.
         """
 
     def roots(self) -> Mapping[str, object]:
         """
-        Objects besides `module` that the script gave to the training, by names that never change: callbacks, and
-        loggers of its own classes.
+        Objects besides `module` that the script gave to the training, by constant names: callbacks, and loggers of its
+        own classes.
         """
 
     def lost(self) -> Sequence[UntrackedChange]:
-        """Return the changes that the framework sees and that no image holds. Each call returns all of them."""
+        """Return all changes that the framework knows of and that no image holds."""
 
     @property
     def loggers(self) -> Sequence[Any]:
-        """The loggers that this process writes to: none on ranks other than 0."""
+        """The loggers that this process writes to; none on ranks other than 0."""
 
     # --- where it is
 
     @property
     def epoch(self) -> int:
-        """The epoch that runs; once it has ended, the next one."""
+        """The current epoch; once it has ended, the next one."""
 
     @property
     def batch(self) -> int:
-        """The number of batches of this epoch that were trained on."""
+        """The number of batches of this epoch that have been trained."""
 
     @property
     def batches(self) -> int:
@@ -150,28 +151,26 @@ class Framework(Protocol):
         """The loss of the newest batch; None if it has none."""
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return the last known value of each metric. This call must not compute a metric."""
+        """Return the newest value of each metric, without computing it."""
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
         Send `figures` to the loggers of libraries, and nowhere else. A name that the script uses keeps the script's
-        value. A logger of the script's own class is left out, because it may keep every value that it gets.
+        value. Loggers of the script's own classes get none, because they may keep every value that they get.
         """
 
     # --- its data
 
     def loaders(self, stage: Stage) -> Sequence[Any]:
-        """Return the loaders in use. Each was returned by `Hooks.exact`."""
+        """Return the loaders in use, all of which `Hooks.exact` returned."""
 
     @property
     def cycles(self) -> bool:
-        """True if training reads several loaders, and a short one begins again until the longest ends."""
+        """True if training reads several loaders, and shorter ones begin again until the longest ends."""
 
     @property
     def passes_before(self) -> int:
-        """
-        The number of passes over training data that the current epoch has completed, if an epoch may have several.
-        """
+        """The number of passes over training data completed in this epoch, if an epoch may have several."""
 
     @property
     def pass_begins_at(self) -> tuple[int, int]:
@@ -179,31 +178,31 @@ class Framework(Protocol):
 
     def restart_pass(self) -> None:
         """
-        Throw away the iterator over the training data and begin a new one at `pass_begins_at`. Does nothing in a
-        framework whose passes begin only with their first batch.
+        Replace the iterator over the training data by a new one at `pass_begins_at`. Does nothing in a framework whose
+        passes begin only with their first batch.
         """
 
     # --- its state
 
     def dump(self) -> State:
         """
-        Return the framework's own checkpoint, which contains WEIGHTS as the script shows them, OPTIMIZERS and STEP. Its
-        tensors are the training's own, not copies.
+        Return the framework's own checkpoint. It contains WEIGHTS as the script's `state_dict` shows them, OPTIMIZERS
+        and STEP. Its tensors are not copied.
         """
 
     def dump_rest(self) -> State:
-        """Return the state that `dump` leaves out. It is equal on all ranks, and its names never change."""
+        """Return the state that `dump` does not contain. It is equal on all ranks, and its names are constant."""
 
     def dump_metrics(self) -> State:
-        """Return the counts and logged metrics of this rank so far."""
+        """Return this rank's counts and logged metrics so far."""
 
     def load(
         self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
         """
         Resume at `place`. `state` is an earlier `dump` without OPTIMIZERS, and `rest` an earlier `dump_rest`. The
-        framework uses both when it restores itself. It copies the weights, because their memory is freed later.
-        `optimizers` begins to load when the framework has its optimizers.
+        framework uses both when it restores itself. It must copy the weights, because their memory is freed later.
+        `optimizers` starts to load once the framework has its optimizers.
 
         `weights` are the module's own, and `state[WEIGHTS]` is the script's view of them. Whatever the framework
         restores from that view, the module's own weights are restored before the first batch. `weights` is None for a
@@ -214,31 +213,31 @@ class Framework(Protocol):
         """
         After a resume, call the script's epoch-start hooks again for each of the first `epochs` epochs, because they
         may make parts of the model and optimizers. The restore that follows undoes their other effects. Without
-        `training` nothing is left to train, and the hooks of the start of training have to be called too.
+        `training`, nothing is left to train, and the hooks of the start of training have to be called too.
         """
 
     def misfit(self) -> str:
-        """Name the framework's own part that changed, so that the state of `load` does not fit; "" if none changed."""
+        """Return which part of the framework changed, so that the state of `load` does not fit; "" if none did."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Train with `optimizers` from now on. If that is impossible, `misfit` gives the reason."""
+        """Train with `optimizers` from now on. If that is impossible, `misfit` returns the reason."""
 
     def load_metrics(self, metrics: State) -> None:
         """Restore an earlier `dump_metrics` of the same rank."""
 
     def enter(self) -> None:
-        """Move the loop to the place given to `load`: it continues with whatever came after the snapshot."""
+        """Move the loop to the place given to `load`, so that it continues with what followed the snapshot."""
 
     def load_file(self, path: str) -> None:
-        """Start from the framework's own checkpoint file at `path`, whatever the script says."""
+        """Start from the framework's own checkpoint file at `path`, whatever the script specifies."""
 
     # --- its loop
 
     def open(self, hooks: Hooks) -> None:
-        """Let the loop call `hooks` from now on."""
+        """Make the loop call `hooks` from now on."""
 
     def close(self) -> None:
-        """Restore the loop as it was. Idempotent."""
+        """Restore the loop to its state before `open`. Idempotent."""
 
 
 class Hooks(Protocol):
@@ -250,27 +249,27 @@ class Hooks(Protocol):
     `optimizer_steps`, then `batch_ends`, its validation if one is due, and `step_ends`.
 
     If the script owns the loop, its epoch code makes passes over data. Each pass begins with `pass_begins` and ends,
-    once no batch is left, with `pass_ends`. A resume within a pass first runs the epoch's code that comes before the
-    pass. That happens between `epoch_begins_again` and `epoch_begins`, and `epoch_begins` undoes its effects.
+    after its last batch, with `pass_ends`. A resume within a pass first runs the epoch's code before the pass, between
+    `epoch_begins_again` and `epoch_begins`. Then `epoch_begins` undoes the effects of that code.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:
-        """Return the loader to read instead of `loader`. The seed and the place decide its order and position."""
+        """Return the loader to read instead of `loader`. Its order and position follow from the seed and the place."""
 
     def loading(self, stage: Stage, epoch: int) -> AbstractContextManager[None]:
         """Return a context in which the framework makes loaders, perhaps by calling the script's own code."""
 
     def built(self) -> None:
         """
-        Note that the script has built the model, and nothing has been restored. Anything that the script makes from the
-        weights after this, such as a copy of them, would differ in a training that resumes.
+        The script has built the model, and nothing has been restored. Anything that the script makes from the weights
+        after this, such as a copy of them, would differ in a training that resumes.
         """
 
     def restore(self) -> None:
-        """Note that the framework has restored itself; its metrics may be loaded now."""
+        """The framework has restored itself. Its metrics may be loaded now."""
 
     def start(self) -> None:
-        """Note that loaders and optimizers exist. Training begins next."""
+        """Loaders and optimizers exist. Training begins next."""
 
     def epoch_begins_again(self) -> None:
         """Restore the Python state only. `epoch_begins` restores the weights and everything else."""
@@ -278,10 +277,10 @@ class Hooks(Protocol):
     def epoch_begins(self) -> None: ...
 
     def pass_begins(self) -> None:
-        """Note a pass. `exact` returned its loader, which is among `Framework.loaders` and still unread."""
+        """A pass begins. `exact` returned its loader, which is among `Framework.loaders` and still unread."""
 
     def pass_ends(self, *, boundary: bool) -> None:
-        """Note that no batch is left. At a boundary, a resume continues here, with the script's code after the pass."""
+        """No batch is left. At a boundary, a resume continues here, with the script's code after the pass."""
 
     def batch_begins(self) -> None: ...
 
@@ -290,30 +289,27 @@ class Hooks(Protocol):
     def backward_ends(self) -> None: ...
 
     def optimizer_steps(self) -> None:
-        """Note that an optimizer is about to write."""
+        """An optimizer is about to write."""
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
-        """
-        Note that the batch is trained and counted; its validation, if due, comes next. `boundary`: no gradient is
-        pending.
-        """
+        """The batch is trained and counted; its validation, if due, comes next. `boundary`: no gradient is pending."""
 
     def step_ends(self) -> None:
-        """Note a boundary after a batch whose validation, if due, is done; more batches of this epoch follow."""
+        """A boundary after a batch and its validation, if one was due. More batches of this epoch follow."""
 
     def validation_batch_ends(self) -> None: ...
 
     def epoch_closes(self) -> None:
-        """Note that the batches and validations of an epoch are done; its end hooks come next."""
+        """The batches and validations of an epoch are done; its end hooks come next."""
 
     def epoch_validates(self) -> None:
         """
-        Note that the script's own epoch-end hooks are done and that a validation follows. A framework that resumes here
-        calls this again, but not those hooks.
+        The script's own epoch-end hooks are done, and a validation follows. A framework that resumes here calls this
+        again, but not those hooks.
         """
 
     def epoch_ends(self) -> None:
-        """Note that the epoch is done. `Framework.epoch` is the next one."""
+        """The epoch is done. `Framework.epoch` is the next one."""
 
     def finish(self) -> None:
-        """Note that training is done, including the script's end hooks. Idempotent."""
+        """Training is done, including the script's end hooks. Idempotent."""

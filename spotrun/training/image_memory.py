@@ -1,6 +1,6 @@
 """
-Manages the memory of a checkpoint that a trainer resumes from. The trainer copies most of it and gives that memory
-back. Tensors that optimizers and callbacks keep stay where they lie.
+Manages the memory of a checkpoint that a trainer resumes from. The trainer copies most tensors and frees their memory.
+Large tensors that optimizers and callbacks keep stay where they are.
 
 New memory is the most expensive part of a restore. Touching a page for the first time takes several times as long as
 copying into it, and many times as long on a virtual machine whose host has not allocated that page yet.
@@ -29,14 +29,13 @@ from spotrun.training.tensors import mapped, owned, tensors_of
 KEPT_FROM_BYTES = 64 << 10
 """Minimum bytes of a tensor that stays in place. A smaller one is copied, because it would keep whole pages in use."""
 _POPULATE_READ = 22
-"""MADV_POPULATE_READ of Linux 5.14, for which the module mmap has no name. An older kernel does nothing."""
+"""MADV_POPULATE_READ of Linux 5.14, which the module mmap does not define. An older kernel rejects it without harm."""
 _MAPPED_BYTES = 4 << 20
 _MAPPING_PAUSE_S = 1e-4
 """
-Pause in seconds between two calls. A thread that allocates memory has to wait until a call ends; without pauses, it
-would wait 4 ms or more.
+Pause in seconds between calls. A thread that allocates memory waits until a call ends; without pauses, 4 ms or more.
 """
-_madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap.madvise keeps the interpreter from other threads
+_madvise = ctypes.CDLL(None, use_errno=True).madvise  # unlike mmap.madvise, releases the interpreter lock
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
@@ -44,7 +43,7 @@ Bytes: TypeAlias = bytearray | np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Arrival:
-    """The number of an image's first bytes that have arrived."""
+    """Tracks how many of an image's first bytes have arrived."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -57,7 +56,7 @@ class Arrival:
             self._changed.notify_all()
 
     def ends(self) -> None:
-        """Note that no more bytes will arrive."""
+        """End all waits: no more bytes will arrive."""
         with self._changed:
             self._lost = True
             self._changed.notify_all()
@@ -80,8 +79,8 @@ class ImageMemory:
     The image behind `fd`, from `start` on. Only its first `here_bytes` may have arrived so far. Closes the descriptor.
     Besides this object, only the agent, which fetches the rest, may use that memory.
 
-    `image` is a private view of that memory, to be read only: a write to `image` does not reach the memory. Large
-    tensors that are kept are views of the memory itself, so a forked process shares these tensors with this process.
+    `image` is a private view, to be read only: a write to it does not reach the memory. Large tensors that are kept are
+    views of the memory itself, so a forked process shares them.
     """
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:
@@ -93,7 +92,7 @@ class ImageMemory:
 
     def map_beside(self) -> None:
         """
-        Map all pages from another thread, as they arrive. Otherwise the reading thread would stop at every sixteenth
+        Map all pages in another thread, as they arrive. Otherwise the reading thread would fault at every sixteenth
         page, which costs a third of the time of the copy.
         """
         memory = torch.frombuffer(self._private, dtype=torch.uint8)
@@ -127,9 +126,7 @@ class ImageMemory:
         return mapped(tree, own)
 
     def let_go(self) -> None:
-        """
-        Keep no further tensors. All memory besides the kept tensors is given back once no view into `image` is left.
-        """
+        """Keep no further tensors. Memory without kept tensors is freed once no view into `image` is left."""
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
         spare = list(_pages_between(sorted(self._kept), len(lasting)))
         weakref.finalize(self.image, _give_back, os.getpid(), self._private, lasting, spare).atexit = False
@@ -140,7 +137,7 @@ class ImageMemory:
 
 
 class Received:
-    """An image that another process will send. Has the interface of `ImageMemory`."""
+    """An image that another process will send, with the interface of `ImageMemory`."""
 
     def __init__(self, size_bytes: int) -> None:
         self.image: Bytes = bytearray(size_bytes)
@@ -183,9 +180,7 @@ def _pages_between(kept: Iterable[tuple[int, int]], size_bytes: int) -> Iterator
 
 
 def _give_back(process: int, private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
-    """
-    Give memory back in a thread, because it takes 0.1 s per GB. A forked child does nothing: its parent may still read.
-    """
+    """Free memory in a thread, as it takes 0.1 s per GB. In a forked child, do nothing: its parent may still read."""
     if os.getpid() == process:
         threading.Thread(target=_remove, args=(private, memory, spare), name="spotrun-give-back", daemon=True).start()
 

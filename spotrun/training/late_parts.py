@@ -1,8 +1,8 @@
 """
-Finds model parts that only a batch makes, or throws away. A process that resumes does not repeat that batch.
+Finds model parts that only a batch makes or removes. A process that resumes does not repeat that batch.
 
 A resume repeats the script's start hooks, and can copy a part that is built like another part. It would refuse a model
-with any other late part, so the training is refused as soon as it has such a part.
+with any other late part, so the training is refused as soon as it has one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from spotrun.training.weights import class_of, kinds_of, named, without_copies
 
 
 class LateParts:
-    """
-    Late parts of a model. Call `epoch_begins` before the hooks of each epoch's start, and `batch_begins` after them.
-    """
+    """Late parts of a model. Call `epoch_begins` before the start hooks of each epoch, `batch_begins` after them."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._kinds: dict[str, str] = {}
-        """Kinds of the parts that a resuming process also has."""
+        """Kinds of the parts that a resuming process has too."""
         self._before: dict[str, str] | None = None
         self._judges = False
 
@@ -43,10 +41,7 @@ class LateParts:
             self._kinds.pop(name, None)
 
     def misfit(self, modules: Mapping[str, str]) -> str:
-        """
-        Name the parts that a resume could not make as they are in `modules` (kinds of all parts, by name); "" if it
-        could make all.
-        """
+        """Name parts that a resume could not make as in `modules` (kinds by name); "" if it could make all."""
         if not self._judges:
             return ""
         known = self._kinds

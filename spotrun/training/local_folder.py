@@ -2,7 +2,7 @@
 Saves and resumes a training without an agent in a local folder, with the same engine as any other training.
 
 The folder has one file for each fit: its newest snapshot, in the image format of checkpoints. A snapshot is taken once
-a minute and at the end of a fit, and written while training goes on. Once all of it is on disk, it replaces the
+a minute and at the end of a fit, and written while training continues. Once all of it is on disk, it replaces the
 previous snapshot.
 """
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.snapshot import ImagePlan, Piece
-from spotrun.checkpoint.staging import Aside, Staged, Stager
+from spotrun.checkpoint.staging import CopyTask, Staged, Stager
 from spotrun.errors import SpotrunError
 from spotrun.trainer_link import Message, Resume, SnapshotTaken
 from spotrun.training.image_memory import ImageMemory
@@ -34,12 +34,12 @@ T = TypeVar("T")
 EVERY_S = 60.0
 """System time in seconds between two snapshots."""
 SLACK_BYTES = 4 << 20
-"""Bytes by which snapshots may grow."""
+"""Bytes by which snapshots may grow before they need new arenas."""
 ANOTHER = "name another folder: Loop(local=…)"
 
 
 class SnapshotDueEvent(threading.Event):
-    """An event that is also set when the last snapshot is old enough."""
+    """An event that is also set when the last snapshot is older than EVERY_S."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class SnapshotDueEvent(threading.Event):
 
 class LocalFolder(Alone):
     """
-    Replaces a session on rank 0. Has two arenas, so that training goes on while one of them is written.
+    Replaces a session on rank 0. Has two arenas, so that training continues while one of them is written.
 
     Raises:
         SpotrunError: the folder cannot be written to, or another process trains in it.
@@ -88,7 +88,7 @@ class LocalFolder(Alone):
         )
 
     def tell(self, message: Message, fds: Collection[int] = ()) -> bool:
-        """Write a snapshot; ignore the other messages that the engine sends to an agent."""
+        """Write a snapshot. Ignore other messages."""
         if isinstance(message, SnapshotTaken):
             self._settle()
             self._written = self._writer.submit(self._write, self._path, message.arena, message.size_bytes)
@@ -123,7 +123,7 @@ class LocalFolder(Alone):
     def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
         return self._stager.stage(plan, later, overlapped=overlapped)
 
-    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> CopyTask[T]:
         return self._stager.aside(work, tensors)
 
     def unstage(self, staged: Staged) -> None:
@@ -152,10 +152,7 @@ class LocalFolder(Alone):
 
 
 def _in_memory(image: bytes) -> ImageMemory:
-    """
-    Copy the image into new memory, because `ImageMemory` frees parts of its memory, and must not remove them from the
-    file.
-    """
+    """Copy the image into new memory, because `ImageMemory` frees parts of its memory, which would damage the file."""
     descriptor = os.memfd_create("spotrun-image", os.MFD_CLOEXEC)
     with open(os.dup(descriptor), "wb") as copy:
         copy.write(image)
@@ -164,12 +161,11 @@ def _in_memory(image: bytes) -> ImageMemory:
 
 @functools.cache
 def in_folder(folder: str) -> LocalFolder:
-    """Return this process's `LocalFolder` of `folder`."""
     return LocalFolder(Path(folder))
 
 
 def _locked(folder: Path) -> int:
-    """Return an open descriptor of the lock file: this process holds the folder until the descriptor is closed."""
+    """Return a descriptor of the lock file. This process holds the folder until the descriptor is closed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

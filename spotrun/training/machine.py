@@ -1,4 +1,4 @@
-"""Collects facts that decide the last bits of a float: the CPU, its threads, the libraries."""
+"""Collects facts on which the last bits of a float depend: the CPU, its threads, the libraries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = {
     "lightning": "lightning",
     "python": "python",
 }
-"""The entries of a snapshot's meta that must be equal for a resumed run to be identical, and their names."""
+"""Entries of a snapshot's meta that must be equal for a resumed run to be identical, and their names in messages."""
 
 
 def facts() -> Facts:
@@ -36,7 +36,6 @@ def facts() -> Facts:
 
 @cache
 def _driver() -> Facts:
-    """Return the version of the NVIDIA driver; empty if there is no such driver."""
     try:
         return driver_in(Path("/proc/driver/nvidia/version").read_text())
     except OSError:
@@ -44,7 +43,7 @@ def _driver() -> Facts:
 
 
 def driver_in(text: str) -> Facts:
-    """Return the version from the first line of the driver's own file, `NVRM version: …`; empty if it has none."""
+    """Return the version in the line `NVRM version: …` of the driver's own file; empty if there is none."""
     found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
     return {"driver": f"NVIDIA {found[1]}"} if found else {}
 
@@ -60,10 +59,7 @@ def _cpu_model() -> str:
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """
-    Return `CPU (A, then B)` for each of NAMES that differs between two metas. An entry that one meta lacks counts as
-    equal.
-    """
+    """Return `CPU (A, then B)` for each of NAMES that differs between two metas that both have it."""
     return [
         f"{name} ({before[key]}, then {now[key]})"
         for key, name in NAMES.items()

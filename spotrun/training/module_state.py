@@ -13,7 +13,7 @@ State = dict[str, Any]
 
 
 def dump(module: torch.nn.Module, *, gradients: bool = False) -> State:
-    """Return non-persistent buffers, the running states of torchmetrics, and gradients that outlive a boundary."""
+    """Return non-persistent buffers, the running states of torchmetrics, and gradients pending at a boundary."""
     parts = list(module.named_modules())
     return {
         "buffers": dict(_hidden_buffers(parts)),
@@ -87,9 +87,7 @@ def _metrics(parts: Parts) -> list[tuple[str, Any]]:
 
 
 def counts_of(metric: Any) -> dict[str, int | float]:
-    """
-    Return the counts in a metric's plain attributes. For example, a window of last values keeps its position there.
-    """
+    """Return the counts in a metric's plain attributes, such as the position in a window of last values."""
     return {name: value for name, value in vars(metric).items() if type(value) in (int, float, bool)}
 
 

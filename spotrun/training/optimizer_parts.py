@@ -2,8 +2,8 @@
 Saves and restores optimizers by the names of the parameters that they train.
 
 `state_dict()` numbers parameters in the order of their groups. So after a group was added in training, or an optimizer
-was exchanged, a parameter would get the state of another. A snapshot therefore holds the names too, and a resume groups
-the parameters as they were before it loads the states.
+was exchanged, a parameter would get the state of another. A snapshot therefore holds the names too, and a resume
+restores the old groups before it loads the states.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from spotrun.training.weights import Misfit
 
 State = dict[str, Any]
 BY_NAME = "spotrun_optimizers"
-"""The entry of a state that holds the result of `by_name`."""
+"""Entry of a state with the result of `by_name`."""
 DEPTH = 4
-"""Maximum depth of optimizers that hold optimizers."""
+"""Maximum depth of nested optimizers."""
 _OF_TORCH = frozenset(vars(Optimizer([nn.Parameter(torch.zeros(1))], {})))
 
 
@@ -33,8 +33,8 @@ _OF_TORCH = frozenset(vars(Optimizer([nn.Parameter(torch.zeros(1))], {})))
 
 def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
     """
-    Return each optimizer's class, and the names of the parameters in each of its groups. A parameter that `module` does
-    not list has None for its name.
+    Return each optimizer's class, and the names of the parameters in each of its groups: None for a parameter that
+    `module` does not list.
     """
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return [
@@ -48,8 +48,8 @@ def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
 
 def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
     """
-    Return, for each optimizer that `is_odd`, its state, groups and plain attributes, and the same for the optimizers in
-    it. None if no optimizer is odd. Tensors are the optimizers' own, not copies.
+    Return, for each optimizer that `is_odd` and for the optimizers in it, its state, groups and plain attributes. None
+    if no optimizer is odd. Tensors are not copied.
     """
     if not any(map(is_odd, optimizers)):
         return None
@@ -58,7 +58,7 @@ def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] 
 
 
 def is_odd(optimizer: Any) -> bool:
-    """Return whether `optimizer` holds another optimizer, or keeps more than torch would save of it."""
+    """Return whether `optimizer` holds another optimizer, or has state that torch would not save."""
     if _is_of_torch(type(optimizer)):
         return False
     return any(True for _ in _held(optimizer, "", DEPTH)) or bool(_own(optimizer)) or saves_itself(optimizer)
@@ -75,8 +75,8 @@ def saves_itself(optimizer: Any) -> bool:
 
 def kind_of(optimizer: Any) -> str:
     """
-    Return the class name of `optimizer`. For a class of the script, the name of its module is left out, because that
-    name may change: the script's module is called `__main__` if it is the program.
+    Return the class name of `optimizer`, with its module only for torch's classes: the script's module is called
+    `__main__` if it is the program.
     """
     kind = type(optimizer)
     return f"{kind.__module__}.{kind.__qualname__}" if _is_of_torch(kind) else kind.__qualname__
@@ -103,7 +103,7 @@ def _node(optimizer: Any, names: Mapping[Any, str]) -> State:
 
 
 def _is_whole(optimizer: Any, state: Mapping[Any, Any], names: Mapping[Any, str]) -> bool:
-    """Return whether a node holds everything of `optimizer`, so that its own way to load is not needed."""
+    """Return whether a node holds all of `optimizer`, so that the optimizer's own loading is not needed."""
     if len(state) < len(optimizer.state) or not all(isinstance(key, str) or key in names for key in state):
         return False
     more = {name: value for name, value in vars(optimizer).items() if name not in _OF_TORCH}
@@ -146,7 +146,7 @@ def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
                 yield from _held(item, f"{path}.{place}", depth - 1)
 
 
-# --- and its restore
+# --- restoring
 
 
 class Parts:
@@ -166,8 +166,8 @@ class Parts:
 
     def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
         """
-        Return `optimizers`, with each one whose kind has changed replaced by a new one of the old kind. Only optimizers
-        of torch can be made so; others stay.
+        Return `optimizers`, with each one whose class has changed replaced by a new one of the old class. Only
+        optimizers of torch can be made in this way; others stay.
         """
         if self.are_kinds_of(optimizers):
             return list(optimizers)
@@ -205,7 +205,7 @@ class Parts:
         for optimizer, saved in zip(optimizers, self._described, strict=True):
             for number, group in enumerate(saved["groups"]):
                 if missing := {name for name in group if name is not None} - names:
-                    raise Misfit(f"an optimizer of the checkpoint trains {min(missing)}, which this model has not")
+                    raise Misfit(f"an optimizer of the checkpoint trains {min(missing)}, which this model lacks")
                 there = optimizer.param_groups[number]["params"] if number < len(optimizer.param_groups) else []
                 if None in group and len(there) != len(group):
                     raise Misfit(f"group {number} of {saved['kind']} trains weights that the model does not have")
@@ -221,8 +221,8 @@ class Parts:
 
     def regroup(self, optimizer: Any, number: int, hyper: Sequence[State] | None) -> None:
         """
-        Give `optimizer` the groups that optimizer `number` had, with the values `hyper`. The present groups, and the
-        list of them, stay the same objects.
+        Give `optimizer` the groups that optimizer `number` had, with the values `hyper`. Existing groups, and their
+        list, stay the same objects.
         """
         groups = self._described[number]["groups"]
         if (saved := self._by_name[number]) is not None:
@@ -231,7 +231,7 @@ class Parts:
         _regroup(optimizer, groups, hyper, dict(self._module.named_parameters()))
 
     def put(self, optimizer: Any, number: int) -> None:
-        """Restore an odd optimizer, and the optimizers in it, in place. See `Containers`."""
+        """Restore an odd optimizer, and the optimizers in it, in place, after `Containers.have_again`."""
         saved = self._by_name[number]
         if saved is None:
             return
@@ -281,15 +281,13 @@ def _put(optimizer: Any, saved: State, parameters: Mapping[str, nn.Parameter]) -
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Move a tensor to `device`. A step count, which has no dimension, stays where most optimizers keep it."""
+    """Move a tensor to `device`. A step count, which has no dimension, stays where it is, as in most optimizers."""
     return tensor.to(device) if tensor.dim() else tensor
 
 
 @torch.no_grad()
 def _fill(held: Any, value: Any) -> bool:
-    """
-    Copy `value` into the existing tensors, because other objects may hold them. False if shapes or types differ.
-    """
+    """Copy `value` into existing tensors, as other objects may hold them. False if shapes or types differ."""
     if isinstance(value, Tensor):
         if not isinstance(held, Tensor) or (held.shape, held.dtype) != (value.shape, value.dtype):
             return False
@@ -301,10 +299,7 @@ def _fill(held: Any, value: Any) -> bool:
 
 
 class Containers:
-    """
-    The groups and states of an optimizer and of the optimizers inside it, to be put back after a load. The optimizers
-    may share groups and states.
-    """
+    """The groups and states of an optimizer and of the optimizers in it, which may share them, to set after a load."""
 
     def __init__(self, optimizer: Any) -> None:
         self._kept = [

@@ -2,7 +2,7 @@
 Loads the optimizer states of a checkpoint, which may arrive after training has begun.
 
 They are half of a checkpoint or more, and nothing needs them before the first step: the first forward and backward are
-computed while they arrive. No code sees an optimizer without its state, because reading the state waits for it.
+computed while they arrive. No code finds an optimizer without its state, because reading the state waits for it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ State = dict[str, Any]
 
 class OptimizerStates:
     """
-    States of optimizers. `views` has one state for each optimizer, as that optimizer saves it. The tensors of these
-    states lie in `memory`, and no tensors are taken from `memory` after them. `parts` describes the optimizers; None
-    for an older snapshot.
+    States of optimizers. `views` has one state for each optimizer, as the optimizer saves it. Their tensors are in
+    `memory`, which is freed once they are taken. `parts` describes the optimizers; None for an older snapshot.
     """
 
     def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
@@ -41,7 +40,7 @@ class OptimizerStates:
         self._waiting: list[tuple[Optimizer, list[State], int]] = []
 
     def take(self) -> Sequence[State]:
-        """Return the states, once they have arrived. They lack the script's functions: see `of_living`."""
+        """Return the states, once they have arrived. They lack the script's functions, which `of_living` adds."""
         if self._taken is None:
             self._taken = self._views = self._memory.keep(self._views)
             self._memory.let_go()
@@ -49,12 +48,13 @@ class OptimizerStates:
 
     def load(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Load the optimizers of torch: their groups now, and each state when code first reads it. Other optimizers may
-        behave differently with less than their whole state, so `put_back` loads them whole. It does the same for
-        optimizers that differ from the snapshot's so far.
+        Load optimizers of torch: their groups now, and each state when code first reads it.
+
+        Others may behave differently with less than their whole state, so `put_back` loads them whole. It also does so
+        if these optimizers still differ from the snapshot's.
         """
         for optimizer, _, _ in self._waiting:
-            optimizer.state = defaultdict(dict)  # another one takes its place
+            optimizer.state = defaultdict(dict)  # another optimizer replaces it
         self._waiting, self._loaded = [], []
         if self._parts is not None and not self._parts.fits(optimizers):
             return
@@ -74,8 +74,8 @@ class OptimizerStates:
 
     def put_back(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Restore optimizers, once the script's start hooks have run: the hooks may write to groups, add groups, and
-        exchange optimizers.
+        Restore optimizers after the script's start hooks, which may write to groups, add groups, and exchange
+        optimizers.
 
         Raises:
             Misfit: these are not the optimizers of the snapshot, or one of them cannot load its state.
@@ -118,8 +118,8 @@ class OptimizerStates:
 
 def _load(optimizer: Any, state: State) -> None:
     """
-    Load a state, and keep the order of entries that the script gave each group: torch would put the parameters last,
-    but a file that pickles an optimizer keeps the order.
+    Load a state, and keep the order of entries in each group: torch would put the parameters last, but a file with a
+    pickled optimizer contains the order.
     """
     orders = list(map(list, optimizer.param_groups))
     optimizer.load_state_dict(state)
@@ -134,21 +134,21 @@ def _are(some: Sequence[object], others: Sequence[object]) -> bool:
 
 
 def _to_devices(optimizer: Any) -> None:
-    """Move tensors to their devices: an optimizer's own way to load may leave them where the checkpoint was."""
+    """Move tensors to their devices, because an optimizer's own loading may leave them on the CPU."""
     for parameter, values in optimizer.state.items():
         if isinstance(parameter, Tensor):
             optimizer.state[parameter] = mapped(values, partial(on_device, device=parameter.device))
 
 
 def of_living(optimizers: Sequence[Optimizer], states: Sequence[State]) -> list[State]:
-    """Return `states`, completed with the functions that the script has put into the groups of its optimizers."""
-    # A copy of each group: the checkpoint's groups are filled into it, so it must not be the optimizer's own.
+    """Return `states`, with the functions that the script has put into the groups of its optimizers."""
+    # Copies of the groups, because the checkpoint's groups are filled into them.
     living = [{"param_groups": list(map(dict, optimizer.param_groups))} for optimizer in optimizers]
     return [revived(saved, standing) for saved, standing in zip(states, living, strict=False)]
 
 
 def can_wait(optimizer: Any) -> bool:
-    """Return whether `optimizer` can load its state late: neither its own class nor a hook decides what is loaded."""
+    """Return whether `optimizer` can load its state late: neither its own class nor a hook changes what is loaded."""
     kind = type(optimizer)
     if is_odd(optimizer) or saves_itself(optimizer) or not kind.__setstate__.__module__.startswith("torch."):
         return False
@@ -173,7 +173,7 @@ def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) ->
 
 
 class _Awaited(MutableMapping[Any, Any]):
-    """A stand-in for an optimizer's state until that arrives: `arrive` replaces it with the true state."""
+    """A stand-in for an optimizer's state until the state arrives: `arrive` replaces it by the true state."""
 
     def __init__(self, optimizer: Optimizer, arrive: Callable[[], None]) -> None:
         self._optimizer = optimizer
@@ -199,7 +199,7 @@ class _Awaited(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._true())
 
-    # The mixin would implement these three with `__getitem__`, which differs from a defaultdict.
+    # The mixin would implement these three by `__getitem__`, unlike a defaultdict.
 
     def __contains__(self, key: object) -> bool:
         return key in self._true()

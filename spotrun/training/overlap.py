@@ -1,13 +1,13 @@
 """
-Finds tensors of a snapshot that may be copied while training goes on, and proves that nothing wrote to them meanwhile.
+Finds tensors of a snapshot that may be copied while training continues, and proves that nothing wrote to them
+meanwhile.
 
 In nearly every script, nothing writes to the parameters and the state of an optimizer between two of its steps. This
-module checks that for each script. Each tensor counts the writes to it (`Tensor._version`), and a snapshot counts as
-taken only if the counts have not changed. If a script does write, training waits from then on while a snapshot is
-copied.
+module checks it: each tensor counts the writes to it (`Tensor._version`), and a snapshot counts as taken only if the
+counts have not changed. If a script does write, training waits from then on while a snapshot is copied.
 
-Writes through `.data` are not counted. So the first snapshot of an attempt and every 32nd are copied at once, and
-compared later with the tensors as they are then.
+Writes through `.data` are not counted. So the first snapshot of an attempt and every 32nd are copied immediately, and
+later compared with the tensors.
 """
 
 from __future__ import annotations
@@ -23,16 +23,13 @@ from spotrun.checkpoint.staging import Staged
 from spotrun.training.framework import Framework
 
 FROM_BYTES = 8 << 20
-"""Minimum bytes that are copied later: less takes under a millisecond, so that copying it later would save nothing."""
+"""Minimum bytes to copy later. Less takes under a millisecond, so that copying it later would save nothing."""
 PIECE_FROM_BYTES = 64 << 10
 PROBE_EVERY = 32
 
 
 class Overlap:
-    """
-    Decides which tensors of a training to copy later: none without `steps_optimizers`, because then the script decides
-    when optimizers write.
-    """
+    """Decides which tensors to copy later: none without `steps_optimizers`, when optimizers may write at any time."""
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
@@ -66,18 +63,14 @@ class Overlap:
 
 
 class Watch:
-    """
-    Watches the tensors of one snapshot. With `probes` their whole content is compared, and they must be copied at once.
-    """
+    """Watches the tensors of one snapshot. With `probes`, they are copied immediately and compared whole."""
 
     def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:
         self.probes = probes
         self._versions = [(piece.tensor, piece.tensor._version) for piece in pieces]
 
     def sees_writes(self, staged: Staged) -> bool:
-        """
-        Return whether a write was made since the watch began. Only a watch with `probes` sees writes through `.data`.
-        """
+        """Return whether anything has written since. Only a watch with `probes` finds writes through `.data`."""
         counted = any(tensor._version != version for tensor, version in self._versions)
         return counted or (self.probes and staged.changed())
 
@@ -92,9 +85,7 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _is_watched(tensor: Tensor) -> bool:
-    """
-    Return whether `tensor` counts writes, and its memory is plain or on a device that copies without the processor.
-    """
+    """Return whether `tensor` counts writes, and its memory is plain or on a device that copies without the CPU."""
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 
 

@@ -1,4 +1,4 @@
-"""A boundary of a training, at which a snapshot may be taken; and the positions that the data continues from."""
+"""Boundaries of a training, at which snapshots may be taken; and the positions at which its data continues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Boundary:
-    """After `batch` batches of `epoch` (both from 0), perhaps before validation, or after the epoch's end."""
+    """A moment after `batch` batches of `epoch` (both from 0): perhaps before validation, or after the epoch's end."""
 
     epoch: int
     batch: int
@@ -22,7 +22,7 @@ class Boundary:
         return not (self.validation_due or self.epoch_ended or self.finished)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the boundary as snapshots store it. `Boundary(**stored)` reads it back."""
+        """Return the boundary as snapshots store it. `Boundary(**stored)` reads it."""
         return asdict(self)
 
 
@@ -31,8 +31,8 @@ class PassStart:
     """
     The epoch and the batch with which a pass over a loader begins.
 
-    `number` is the index of the loader among the training's loaders. `cycling` is true if short loaders begin again
-    until the longest ends.
+    `number` is the index of the loader among the training's loaders. With `cycling`, short loaders begin again until
+    the longest ends.
     """
 
     epoch: int
@@ -44,12 +44,12 @@ class PassStart:
 @dataclass(frozen=True)
 class StreamPosition:
     """
-    The position of a stream: a pass that begins with `batch` of `epoch` starts from it. `state` is the stream's own
-    state; None if the stream has no state.
+    The position of a stream from which a pass that begins with `batch` of `epoch` starts. `state` is the stream's own
+    state; None if the stream has none.
 
-    `ended`: the pass has no batch left, and `state` is the stream's state between two passes. `earlier`, for a stream
-    that can be read only once: the passes before, each with the number of batches that it read. `mark`, for a stream
-    without a state: the `mark_of` its last batch.
+    `ended`: the pass has no batch left, and `state` is the state between two passes. `earlier`, for a stream that can
+    be read only once: the earlier passes, each with its number of batches. `mark`, for a stream without a state: the
+    `mark_of` its last batch.
     """
 
     epoch: int
@@ -60,7 +60,7 @@ class StreamPosition:
     mark: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the position as snapshots store it. `StreamPosition(**stored)` reads it back."""
+        """Return the position as snapshots store it. `StreamPosition(**stored)` reads it."""
         whole = {"epoch": self.epoch, "batch": self.batch, "ended": self.ended, "state": self.state}
         marked = {} if self.mark is None else {"mark": self.mark}
         return whole | marked | ({"earlier": self.earlier} if self.earlier else {})

@@ -1,4 +1,4 @@
-"""Finds names of other packages that spotrun relies on and that their installed release lacks."""
+"""Finds names of other packages that spotrun uses and that the installed release lacks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from spotrun.training.python_state.script import set_by
 
 def missing(owner: object, names: Iterable[str]) -> list[str]:
     """
-    Return the `names` that `owner` lacks. A name with dots leads to a part of a part. A class also has the names that
-    its methods set on its instances.
+    Return the `names` that `owner` lacks. Names may be dotted. A class also has the names that methods set on `self`.
     """
     return [name for name in names if not _has(owner, name)]
 

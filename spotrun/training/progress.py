@@ -15,7 +15,7 @@ PROGRESS_INTERVAL_S = 0.1
 
 
 class ProgressReporter:
-    """Reports on one training, no more often than a person can read. Epochs come in as the framework counts them."""
+    """Reports on one training, at most every PROGRESS_INTERVAL_S. Epochs are passed as the framework counts them."""
 
     def __init__(
         self,
@@ -25,9 +25,7 @@ class ProgressReporter:
         waited_s: Callable[[], float],
         samples: Callable[[int], int],
     ) -> None:
-        """
-        Take `waited_s` (`data_s` of Progress), and `samples`, which counts the samples of the epoch's first batches.
-        """
+        """`waited_s` returns `data_s` of Progress, and `samples` the number of samples in the epoch's first batches."""
         self._framework = framework
         self._agent = agent
         self._counting = counting
@@ -68,7 +66,7 @@ class ProgressReporter:
 
 
 def finite_metrics(framework: Framework) -> dict[str, float]:
-    """Return the last known metrics that are finite numbers: JSON cannot hold others."""
+    """Return the newest metrics that are finite numbers, because JSON cannot hold others."""
     values = {name: _number(value) for name, value in framework.metrics().items()}
     return {name: value for name, value in values.items() if value is not None}
 

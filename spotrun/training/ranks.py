@@ -1,9 +1,9 @@
 """
-The processes of one training: DDP, on one machine or on all of a gang. Only rank 0 talks to the agent; the other ranks
-do what rank 0 decides.
+The processes of one training: DDP, on one machine or on all of a gang. Only rank 0 communicates with the agent; the
+other ranks do what rank 0 decides.
 
-They meet in their own gloo group, on the training thread and at the same places of the loop, so that all take the same
-snapshot after the same step. A lone process does not communicate.
+They communicate in a separate gloo group, on the training thread and at the same points of the loop, so that all take
+the same snapshot after the same step. A lone process does not communicate.
 
 Any program that reaches the port can take the place of a rank. So each rank first proves that it has the training's
 secret. After that the ranks exchange only formats that cannot contain code: JSON, and the images of checkpoints.
@@ -31,7 +31,7 @@ from spotrun.training.revival import revived
 from spotrun.wire import plain
 
 LONGEST_FETCH = timedelta(hours=24)
-"""Maximum time for which the other ranks wait in a collective call while rank 0 waits for the agent to fetch."""
+"""Maximum time for which other ranks wait in a collective call while rank 0 waits for the agent to fetch."""
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _UNSAVABLE = "unsavable"
 
@@ -39,12 +39,12 @@ Json = Any
 T = TypeVar("T")
 
 
-class Strangers(SpotrunError):
-    """Raised if the processes that met do not belong together."""
+class RanksUnrelated(SpotrunError):
+    """Raised if the processes that met do not belong to the same training or attempt."""
 
 
 class Ranks:
-    """All processes of a training, seen from one of them."""
+    """The ranks of a training, and their communication with this process."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -54,11 +54,11 @@ class Ranks:
 
     def compare(self) -> None:
         """
-        Check all ranks, before they do anything else together (protocol 37). The check runs in spotrun's own group. It
-        also runs in the group of all ranks if that is a gloo group, because frameworks exchange objects in it.
+        Check all ranks before they do anything else together (protocol 37): in spotrun's group, and in the group of all
+        ranks if that is a gloo group, because frameworks exchange objects in it.
 
-        Each rank sends random bytes. It then proves, over the random bytes of all, that it has the secret. Its gang is
-        part of the proof.
+        Each rank sends random bytes. It then proves, over the random bytes of all ranks and its gang, that it has the
+        secret.
 
         Raises:
             Strangers: another process has taken the place of a rank, or a late process has met ranks of another attempt
@@ -77,13 +77,13 @@ class Ranks:
         gangs = [each[:_DIGEST_BYTES] for each in told]
         for rank, each in enumerate(told):
             if not hmac.compare_digest(each[_DIGEST_BYTES:], _proof(rank, gangs[rank], asked)):
-                raise Strangers(
+                raise RanksUnrelated(
                     f"the process that came as rank {rank} of {self.size} does not know the secret of this training",
                     hint=f"pass {RANKS_SECRET} on to each rank as the job's command has it in its environment; if they"
                     " all have it, another program has reached their port: see docs/gangs.md",
                 )
         if len(set(gangs)) > 1:
-            raise Strangers("the processes that met are of different attempts of a run: one of them came too late")
+            raise RanksUnrelated("the processes that met are of different attempts of a run: one of them came too late")
 
     @property
     def misfit(self) -> str:
@@ -95,7 +95,7 @@ class Ranks:
         return f"the training's world is {self.size}, and with a process on each accelerator of its gang it is {world}"
 
     def agree(self, value: int) -> int:
-        """Return rank 0's value, on every rank."""
+        """Return rank 0's value on every rank."""
         if self._group is None:
             return value
         shared = torch.tensor([value])
@@ -114,7 +114,7 @@ class Ranks:
         return None if found is None else plain.typed(kind, found)
 
     def share_image(self, memory: ImageMemory | None, size_bytes: int) -> Memory | None:
-        """Return rank 0's checkpoint image of `size_bytes` on every rank, each in memory of its own."""
+        """Return rank 0's checkpoint image of `size_bytes` on every rank, each in new memory."""
         if self._group is None:
             return memory
         mine = Received(size_bytes) if memory is None else memory
@@ -123,7 +123,7 @@ class Ranks:
         return mine
 
     def gather(self, value: Json) -> list[Json]:
-        """Return every rank's value on rank 0, as read back from JSON, and an empty list on the others."""
+        """Return every rank's value, as read from JSON, on rank 0, and an empty list on the others."""
         if self._group is None:
             return [value]
         return [_read(each) for each in self._gathered(_as_bytes(value))]
@@ -133,7 +133,7 @@ class Ranks:
         Return every rank's state on rank 0, and an empty list on the others. The tensors of other ranks are on the CPU.
 
         Raises:
-            Unsavable: on rank 0 only: a rank's state holds a value that no image can hold.
+            Unsavable: on rank 0 only; a rank's state holds a value that no image can hold.
         """
         if self._group is None:
             return [own]
@@ -142,13 +142,12 @@ class Ranks:
         return [own, *(_state_of(each, rank) for rank, each in enumerate(others, start=1))] if self.rank == 0 else []
 
     def _everywhere(self, mine: bytes, group: Any) -> list[bytes]:
-        """Return the bytes that each rank sent, on every rank. All ranks send the same number of bytes."""
+        """Return the bytes that each rank sent, on every rank. All ranks must send the same number of bytes."""
         boxes = [torch.empty(len(mine), dtype=torch.uint8) for _ in range(self.size)]
         distributed.all_gather(boxes, torch.frombuffer(bytearray(mine), dtype=torch.uint8), group=group)
         return [mine if rank == self.rank else box.numpy().tobytes() for rank, box in enumerate(boxes)]
 
     def _gathered(self, mine: Tensor) -> list[Tensor]:
-        """Return each rank's bytes on rank 0, and an empty list on the others."""
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         distributed.all_gather(sizes, torch.tensor([len(mine)]), group=self._group)
         if self.rank != 0:
@@ -176,7 +175,7 @@ def _read(data: Tensor) -> Json:
 
 
 def _image_of(own: Any) -> Tensor:
-    """Return the image of a rank's state; if no image can hold the state, an image that names the value at fault."""
+    """Return the image of a rank's state or, if no image can hold it, an image that names the value at fault."""
     try:
         plan = plan_image({"own": own}, {})
     except Unsavable as problem:
@@ -189,7 +188,7 @@ def _image_of(own: Any) -> Tensor:
 
 def _state_of(image: Tensor, rank: int) -> Any:
     """
-    Return the state that an image holds. Its tensors lie in the image.
+    Return the state in an image, as views into the image.
 
     Raises:
         Unsavable: the rank reported that no image can hold its state.

@@ -1,5 +1,5 @@
 """
-Derives random seeds from the place: the seed of the run, the epoch, the batch, the sample.
+Derives random seeds from a position: the run's seed, the epoch, the batch, the sample.
 
 So nothing has to be saved, and nothing can drift (docs/decisions/002-order-of-samples.md). Each seed is the first 8
 bytes of BLAKE2b over the parts.
@@ -19,7 +19,7 @@ import torch
 
 
 def derive(*parts: object) -> int:
-    """Derive a 64-bit seed from parts whose `repr` is stable: numbers, texts, and tuples of these."""
+    """Return a 64-bit seed. The `repr` of all parts must be stable: numbers, texts, and tuples of these."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
@@ -67,7 +67,7 @@ GeneratorsState = tuple[Any, Any, torch.Tensor]
 
 
 def state() -> GeneratorsState:
-    """Return the state of this process's global generators, without those of accelerators."""
+    """Return the state of this process's global generators, without the generators of accelerators."""
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 

@@ -1,8 +1,8 @@
 """
 The trainer's session with its agent.
 
-A thread reads the agent's messages and raises flags. The training thread reads the flags between two steps, where I/O
-and collective calls are safe. If the agent is gone, the process ends within a minute (protocol 17).
+A thread reads the agent's messages and sets flags. The training thread reads the flags between two steps, where I/O and
+collective calls are safe. If the agent is gone, the process ends within a minute (protocol 17).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from spotrun import trainer_link
 from spotrun.checkpoint.snapshot import ImagePlan, Piece
-from spotrun.checkpoint.staging import Aside, Staged, Stager
+from spotrun.checkpoint.staging import CopyTask, Staged, Stager
 from spotrun.trainer_link import (
     SEED,
     ArenaFree,
@@ -48,13 +48,11 @@ from spotrun.training.image_memory import Arrival, ImageMemory
 
 LISTENER_ENDS_WITHIN_S = 5.0
 LOOK_S = 0.5
-"""System time in seconds between two checks that the agent is still running."""
+"""System time in seconds between two checks whether the agent is still running."""
 AGENT_GONE_EXIT_CODE = 75
 AGENT_GONE_EXIT_S = 55.0
 ARENA_SLACK_BYTES = 4 << 20
-"""
-Bytes by which an arena is larger than the first snapshot: counters, metrics and callbacks' states grow a little.
-"""
+"""Bytes by which an arena exceeds the first snapshot: counters, metrics and callbacks' states grow a little."""
 
 T = TypeVar("T")
 
@@ -67,7 +65,7 @@ class Session:
 
     def __init__(self, link: TrainerLink) -> None:
         self._link = link
-        # Data loading workers outlive a killed trainer by seconds, and the agent must see the trainer's end at once.
+        # Data loading workers outlive a killed trainer by seconds, and the agent must notice its end immediately.
         os.register_at_fork(after_in_child=link.leave_to_parent)
         self._stager = Stager()
         self._asked_bytes = 0
@@ -93,7 +91,7 @@ class Session:
     def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
         """
         Report that a fit() begins, and wait for the checkpoint to resume from, however long the agent takes to find it.
-        The part that the agent has yet to fetch is waited for later, when training needs it.
+        For bytes that the agent has yet to fetch, `Arrival.need` waits later.
 
         Raises:
             LinkClosed: the agent is gone.
@@ -111,7 +109,7 @@ class Session:
             listener.start()
             atexit.register(self._leave, os.getpid(), listener)
         if memory is not None:
-            memory.map_beside()  # after the listener has memory for its stack, or it would wait
+            memory.map_beside()  # after the listener has memory for its stack, for which it would otherwise wait
         return resume, memory
 
     def _first_resume(self, framework: str) -> tuple[Resume, list[int]]:
@@ -132,7 +130,7 @@ class Session:
         raise LinkClosed("the agent is gone")
 
     def _leave(self, process: int, listener: threading.Thread) -> None:
-        """End the threads at exit: a thread that computes while the interpreter shuts down would abort the process."""
+        """End the threads at exit. A thread that computes while the interpreter shuts down would abort the process."""
         if os.getpid() != process:
             return
         self._over.set()
@@ -150,7 +148,7 @@ class Session:
             self._take(message, fds)
 
     def tell(self, message: Message, fds: Collection[int] = ()) -> bool:
-        """Send a message. Return False if the agent is gone; training then goes on without it."""
+        """Send a message. Return False if the agent is gone; training then continues without it."""
         if self.closed.is_set():
             return False
         try:
@@ -160,15 +158,13 @@ class Session:
         return not self.closed.is_set()
 
     def end(self) -> None:
-        """End the fit(): from now on the process outlives the agent, until the next fit() begins."""
+        """End the fit(). The process now outlives the agent until the next fit() begins."""
         self._over.set()
 
     # --- files
 
     def want_files(self, wanted: FilesWanted) -> str:
-        """
-        Request the checkpoint's files, and wait for them. Return the reason why they could not be restored, or "".
-        """
+        """Request the checkpoint's files, and wait for them. Return why they could not be restored, or ""."""
         self.tell(wanted)
         while not self.closed.is_set():
             try:
@@ -188,8 +184,8 @@ class Session:
 
     def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
         """
-        Return whether a free arena can take `plan`. If no arena is large enough, request larger ones from the agent,
-        once. If this call has to wait, it sends RoomWanted to the agent.
+        Return whether a free arena can hold `plan`. If no arena is large enough, request larger ones from the agent,
+        once. If none is free and `wait_s` is given, send RoomWanted to the agent.
         """
         if plan.size_bytes > self._stager.size_bytes:
             self.want_arenas(plan.size_bytes)
@@ -198,7 +194,7 @@ class Session:
         return not self.closed.is_set() and self._stager.wait(plan.size_bytes, wait_s)
 
     def any_room(self) -> bool:
-        """Return whether an arena is free; it may be too small."""
+        """Return whether an arena is free, whatever its size."""
         return self._stager.ready()
 
     def want_arenas(self, size_bytes: int) -> None:
@@ -209,11 +205,9 @@ class Session:
             self.tell(ArenasWanted(size_bytes=self._asked_bytes))
 
     def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
-        """Stage an image: see `Stager.stage`."""
         return self._stager.stage(plan, later, overlapped=overlapped)
 
-    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
-        """Return work for the copying thread: see `Stager.aside`."""
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> CopyTask[T]:
         return self._stager.aside(work, tensors)
 
     def unstage(self, staged: Staged) -> None:
@@ -264,7 +258,7 @@ class Session:
 
 
 class Follower:
-    """Replaces a session on all ranks except rank 0: it has no agent, and no snapshot is wanted."""
+    """Replaces a session on ranks other than 0: has no agent, and no snapshot is wanted."""
 
     def __init__(self) -> None:
         self.snapshot_wanted = threading.Event()
@@ -292,7 +286,7 @@ class Follower:
     def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
         raise AssertionError("only rank 0 has arenas")
 
-    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> CopyTask[T]:
         raise AssertionError("only rank 0 has arenas")
 
     def unstage(self, staged: Staged) -> None:
@@ -300,9 +294,7 @@ class Follower:
 
 
 class Alone(Follower):
-    """
-    Replaces a session if there is no agent. Each fit of the process starts afresh, and each process has the same seed.
-    """
+    """Replaces a session without an agent. Each fit of the process starts fresh, and each process has the same seed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -316,18 +308,18 @@ class Alone(Follower):
 
 
 Agent: TypeAlias = Session | Follower
-"""The agent that a fit talks to, or a replacement of it."""
+"""The agent of a fit, or a replacement."""
 
 _alone = Alone()
 
 
 def alone() -> Alone:
-    """Return the stand-in for an agent, for fits of this process that have no agent."""
+    """Return the replacement for an agent that all fits of this process share."""
     return _alone
 
 
 _claimed: tuple[int, Session] | None = None
-"""The process that claimed the session, and the session. A forked child has to claim its own."""
+"""The process that claimed the session, and the session. A forked child has to claim another."""
 
 
 def claim() -> Session | None:

@@ -1,8 +1,8 @@
 """
 Takes snapshots of a training: decides when one is due, collects the state, and writes it into an arena.
 
-A snapshot is the framework's own checkpoint plus two entries. "spotrun" holds the state that the framework leaves out.
-`weights.BESIDE` holds the model's weights that the framework's checkpoint does not show (weights.py).
+A snapshot is the framework's own checkpoint plus two entries: "spotrun" holds the state that the framework's checkpoint
+does not contain, and `weights.BESIDE` the model's weights that it does not show (weights.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from enum import IntEnum
 from functools import partial
 from typing import NoReturn
 
-from spotrun.checkpoint.objects import Standing
+from spotrun.checkpoint.objects import InitialObjects
 from spotrun.checkpoint.snapshot import ImagePlan, plan_image
-from spotrun.checkpoint.staging import Aside, Staged
+from spotrun.checkpoint.staging import CopyTask, Staged
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.trainer_link import SnapshotTaken
 from spotrun.training import machine, module_state, optimizer_parts, tensors, unsupported, weights
@@ -32,7 +32,7 @@ from spotrun.training.progress import finite_metrics
 from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
-from spotrun.training.uncarried import Uncarried
+from spotrun.training.uncarried import UntrackedReporter
 from spotrun.training.work_folder.freezing import Frozen
 from spotrun.training.work_folder.work_files import WorkFiles
 from spotrun.version import __version__
@@ -42,7 +42,6 @@ LAST_ARENA_WAIT_S = 600.0
 
 KEY = "spotrun"
 LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
-"""Entries that no resume reads."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +56,19 @@ class Dump:
         return Dump(self.state, None if self.files is None else self.files.duplicate())
 
     def close(self) -> None:
-        """Close an unused dump."""
         if self.files is not None:
             self.files.close()
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """A snapshot that was not reported to the agent yet."""
+    """A snapshot that has not been reported to the agent yet."""
 
     taken: SnapshotTaken
     files: Frozen | None
     staged: Staged
     watch: Watch
-    finite: Aside[bool]
+    finite: CopyTask[bool]
     stall_s: float
     step_before: int
 
@@ -80,10 +78,7 @@ class _Pending:
         self.finite.begin()
 
     def done(self) -> bool:
-        """
-        Return whether the snapshot can be reported at once. A snapshot that probes cannot: it is compared as late as
-        possible.
-        """
+        """Return whether the snapshot can be reported now. A snapshot with probes cannot: it is compared late."""
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
 
@@ -94,7 +89,7 @@ class _Decision(IntEnum):
 
 
 class Snapshots:
-    """Takes the snapshots of a training: one every `every_steps` optimizer steps, and whenever the agent wants one."""
+    """Takes a snapshot every `every_steps` optimizer steps, and whenever the agent requests one."""
 
     def __init__(
         self,
@@ -103,7 +98,7 @@ class Snapshots:
         ranks: Ranks,
         data: TrainingData,
         python: PythonState,
-        uncarried: Uncarried,
+        uncarried: UntrackedReporter,
         files: WorkFiles,
         late: LateParts,
         counting: Counting,
@@ -126,7 +121,7 @@ class Snapshots:
         self._overlap = Overlap(framework)
         self._buckets = DdpBuckets(framework.module, ranks.size)
         self._pending: _Pending | None = None
-        self._standing = Standing((OPTIMIZERS, SCHEDULERS), self._saved_elsewhere)
+        self._standing = InitialObjects((OPTIMIZERS, SCHEDULERS), self._saved_elsewhere)
 
     def begin(self, resumed: State | None) -> None:
         """Begin, before the first step. `resumed` is the "spotrun" entry of the snapshot; None for a fresh start."""
@@ -136,11 +131,11 @@ class Snapshots:
             unsupported.reject(self._agent, str(moved), "install torch 2.13.0, or a newer spotrun")
 
     def resumed_at(self, step: int) -> None:
-        """Note that the snapshot of `step` exists already."""
+        """Record that a snapshot of `step` exists already."""
         self._step = step
 
     def wanted(self) -> bool:
-        """Return whether a snapshot is wanted. True on rank 0 only."""
+        """Return whether a snapshot is wanted. Only rank 0 returns True."""
         if self._agent.closed.is_set():
             return False
         return self._agent.drain_wanted.is_set() or self._agent.snapshot_wanted.is_set() or self._interval_is_over()
@@ -152,9 +147,7 @@ class Snapshots:
     def take_if_wanted(self, place: Boundary, dump: Dump | None = None) -> None:
         """
         Take a wanted snapshot if an arena is free; otherwise it stays wanted. When draining, wait for an arena, and
-        never return.
-
-        All ranks do what rank 0 decides.
+        never return. All ranks do what rank 0 decides.
         """
         match self._ranks.agree(self._decide()):
             case _Decision.DRAIN:
@@ -209,7 +202,7 @@ class Snapshots:
     def _told(
         self, arena: int, plan: ImagePlan, place: Boundary, files: Frozen | None, *, final: bool
     ) -> SnapshotTaken:
-        """Return the report to the agent. `settle` sets the values that only the finished snapshot shows."""
+        """Return the report to the agent. `settle` sets `stall_s` and `finite`, which are known only then."""
         return SnapshotTaken(
             arena=arena,
             size_bytes=plan.size_bytes,
@@ -229,8 +222,8 @@ class Snapshots:
         """
         Finish the newest snapshot, and report it to the agent.
 
-        Called with `wait` before optimizers write again. If the script has written meanwhile, the snapshot is thrown
-        away, and another snapshot is wanted.
+        Called with `wait` before optimizers write again. If the script has written to the tensors meanwhile, the
+        snapshot is discarded, and another is wanted.
         """
         coming = self._pending
         if coming is None or not (wait or coming.done()):
@@ -275,13 +268,13 @@ class Snapshots:
         unsupported.reject(self._agent, f"the state holds {problem}", f"leave {problem.where} out of the saved state")
 
     def dump(self, place: Boundary, *, final: bool = False) -> Dump:
-        """Return the state and the files as they are now, after loggers and the script's open files are flushed."""
+        """Return the present state and files, after loggers and the script's open files are flushed."""
         return Dump(self.state(place), self._files.freeze(final=final))
 
     def state(self, place: Boundary) -> State:
         """
-        Return everything that the rest of the training depends on. Tensors are the training's own, not copies. Report
-        changed values that no image holds.
+        Return everything on which the rest of the training depends, and report changed values that no image holds.
+        Tensors are not copied.
 
         Raises:
             TrainingUnsupported: no resume could rebuild the model as it is. Or no image holds a changed value, and the
@@ -332,7 +325,7 @@ class Snapshots:
             "module": module_state.dump(framework.module, gradients=framework.leaves_gradients),
             "python": self._python.dump(),
             "averages": {name: module_state.dump(average) for name, average in framework.averages.items()},
-            # Ranks have running statistics of their own; those of rank 0 are in the weights.
+            # Ranks have different running statistics; the statistics of rank 0 are in the weights.
             "buffers": dict(framework.module.named_buffers()) if self._ranks.rank else {},
         }
 

@@ -1,9 +1,9 @@
 """
 Restores the model and its optimizers with the parts that they had in a snapshot.
 
-A script may make parts of both late: in a hook, at the beginning of an epoch, in a step. Parts that a start hook makes
-exist in a new process as well. If a part is missing, the hooks of all epochs that have begun are called again. A part
-that is still missing then cannot be resumed, and the training ends with a line that names the part.
+A script may make parts of both late: in a hook, at the beginning of an epoch, in a step. A new process also has the
+parts that a start hook makes. If a part is missing, the hooks of all epochs that have begun are called again. If it is
+still missing then, it cannot be resumed, and the training ends with a message that names it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from spotrun.training.weights import Misfit, Weights
 
 class Structure:
     """
-    The structure of the resumed `state`; its own entries are removed from `state`. `described` is the snapshot's
-    `optimizer_parts.described`. An older snapshot has neither that nor the names of its weights: then the framework
-    alone restores model and optimizers.
+    The structure of the resumed `state`, from which its entries are removed. `described` is the snapshot's
+    `optimizer_parts.described`. An older snapshot has neither this nor the names of its weights: then only the
+    framework restores model and optimizers.
 
     Raises:
         Misfit: the base of the model has other weights than in the checkpoint.

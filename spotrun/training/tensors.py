@@ -1,4 +1,4 @@
-"""Copies trees and sets of tensors, and checks that their values are sound."""
+"""Copies trees of tensors, and checks tensors for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
-        tree = copy.copy(value)  # an OrderedDict or Counter stays one
+        tree = copy.copy(value)  # keeps the class, such as OrderedDict or Counter
         for key, item in value.items():
             tree[key] = mapped(item, function)
         return tree
@@ -37,7 +37,6 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """Return all tensors of a tree."""
     found: list[Tensor] = []
     mapped(value, found.append)
     return found
@@ -46,8 +45,7 @@ def tensors_of(value: Any) -> list[Tensor]:
 @torch.no_grad()
 def norms(parameters: Iterable[Tensor]) -> list[Tensor]:
     """
-    Return the 2-norms of all floating-point tensors, as one tensor per device and type. A NaN or infinity shows in
-    them.
+    Return the 2-norms of all floating-point tensors, one tensor per device and type. They preserve NaN and infinity.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in parameters:

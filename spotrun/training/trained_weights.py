@@ -21,8 +21,8 @@ def left_out(module: nn.Module, optimizers: Sequence[Optimizer], state: State) -
     Return the names of the weights that an optimizer trains and `state` lacks, in the optimizers' order. `state` is the
     whole state without the optimizers' states.
 
-    The module's own weights are saved in any case (weights.py). Another weight is saved if `state` has a tensor in the
-    same memory, because a script may save it.
+    The module's own weights are always saved (weights.py). Another weight is saved if `state` has a tensor in the same
+    memory, because a script may save it.
     """
     there = {id(weight) for weight in module.parameters()}
     memory: set[int] | None = None
@@ -55,10 +55,7 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _name(module: nn.Module, weight: Tensor) -> str | None:
-    """
-    Return the place where `module` holds `weight`: registered, or in a container that torch does not search. None if it
-    is in neither.
-    """
+    """Return the path at which `module` holds `weight`, registered or in a container that torch does not search."""
     parts = list(module.named_modules())
     places = [(name, held) for prefix, part in parts for name, held in _held(vars(part), prefix)]
     found = (name for name, held in [*module.named_parameters(), *places] if held is weight)

@@ -1,4 +1,4 @@
-"""Reports by name, once, values that change in training but are in no checkpoint. A job may choose to end then."""
+"""Reports by name, once, values that training changes but no checkpoint holds. A job may choose to end then."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
 
 TOLD_MAX = 100
-"""Maximum number of places in one message. `TEXT_MAX` is the maximum number of characters of each."""
+"""Maximum places in one message, and maximum characters of each text."""
 TEXT_MAX = 300
 HINT = (
-    "keep it in plain values and make the object from them at each start (docs/checkpoints.md), or say"
+    "keep it in plain values and make the object from them at each start (docs/checkpoints.md), or set"
     " checkpoint: {exact: tell}"
 )
 
 
-class Uncarried:
-    """Reports to the script's output, and to the agent, which records it. `required`: a report ends the training."""
+class UntrackedReporter:
+    """Reports to the script's output, and to the agent, which records it. If `required`, a report ends the training."""
 
     def __init__(self, agent: Agent, ranks: Ranks, *, required: bool) -> None:
         self._agent = agent
@@ -32,7 +32,7 @@ class Uncarried:
 
     def say(self, found: Iterable[UntrackedChange], step: int) -> None:
         """
-        Report the changes that this process has found, before the snapshot of `step`. All ranks call it together.
+        Report the changes that this process has found, before the snapshot of `step`. All ranks must call it together.
 
         Raises:
             TrainingUnsupported: the job requires that each resume is exact.

@@ -28,7 +28,7 @@ def reject(agent: Agent, reason: str, hint: str) -> NoReturn:
 
 def check(framework: Framework, agent: Agent) -> None:
     """
-    Refuse a training that cannot be resumed exactly.
+    Reject a training that cannot be resumed exactly.
 
     Raises:
         TrainingUnsupported: a part of this training keeps a resumed run from being bit-identical.

@@ -1,9 +1,8 @@
 """
 Saves and restores the weights of a module as they are: its parameters and persistent buffers, by name.
 
-`state_dict()` is the view that a script gives other readers. This view may have averages in place of the weights, only
-the adapters, or a pruned model. A snapshot keeps the view, and next to it (`BESIDE`) each weight of the model that the
-view does not hold.
+`state_dict()` is the script's view of them for other readers. It may have averages in place of the weights, only the
+adapters, or a pruned model. A snapshot has this view, and separately (`BESIDE`) each weight that the view lacks.
 """
 
 from __future__ import annotations
@@ -20,13 +19,11 @@ from torch.nn.utils import prune
 State = dict[str, Any]
 
 BESIDE = "spotrun_weights"
-"""The entry of a state for the model's weights that the script's view lacks."""
+"""Entry of a state with the model's weights that the script's view lacks."""
 
 
 class Misfit(Exception):
-    """
-    Raised if the module's structure differs from when its weights were saved. The text says where, `hint` what to do.
-    """
+    """Raised if a module's structure differs from the saved one. The text says where, and `hint` what to do."""
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text)
@@ -43,10 +40,7 @@ class Weights(NamedTuple):
     frozen: frozenset[str] | None = None
     """The parameters that needed no gradient; None if the snapshot did not save them."""
     shared: Mapping[str, str] = MappingProxyType({})
-    """
-    Further names of parts and weights, for example of tied layers: each with the name under which its part or weight is
-    listed.
-    """
+    """Further names of parts and weights, such as of tied layers, each with the name under which it is listed."""
 
     @property
     def by_name(self) -> dict[str, Tensor]:
@@ -55,8 +49,8 @@ class Weights(NamedTuple):
 
 def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
-    Return the weights that a snapshot has to hold in addition to `shown`, the script's own view. Tensors are the
-    model's own, not copies. For `base` it holds only the digests.
+    Return the weights that a snapshot needs in addition to `shown`, the script's own view. Tensors are not copied. Of
+    the weights in `base`, the result has only the digests.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -78,8 +72,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot: the weights in the view `shown`, and the weights that this view lacks. Weights of
-    a base come from `module`, if it has them.
+    Return all weights of a snapshot: the weights in the view `shown`, and the weights that the view lacks. Weights of a
+    base come from `module`, if it has them.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
@@ -96,7 +90,7 @@ def put_back(module: nn.Module, weights: Weights) -> None:
     after the module was built are made here. Missing parts are not made.
 
     Raises:
-        Misfit: a part is missing, new or different. The module has no new values then, but `prune_again` and
+        Misfit: a part is missing, new or different. No value of the module has changed, but `prune_again` and
             `share_again` may have changed its structure.
     """
     prune_again(module, weights)
@@ -123,7 +117,7 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
     if other := [name for name, digest in before.items() if now.get(name) != digest]:
         raise Misfit(
-            f"the base of the model is not the one of the checkpoint: {named(other)}",
+            f"the base of the model differs from the base of the checkpoint: {named(other)}",
             hint="load the very same weights as before, by their revision; seed what is drawn before the adapters",
         )
 
@@ -140,7 +134,7 @@ def fits(module: nn.Module, weights: Weights) -> bool:
 
 
 def fitting(module: nn.Module, weights: Weights) -> dict[str, Tensor]:
-    """Return the weights for which the module currently has a place of the same shape."""
+    """Return the weights for which the module now has a parameter or buffer of the same shape."""
     now = dict(module.named_parameters()) | dict(_persistent_buffers(module))
     return {name: value for name, value in weights.by_name.items() if name in now and now[name].shape == value.shape}
 
@@ -158,7 +152,7 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
 
 
 def share_again(module: nn.Module, weights: Weights) -> None:
-    """Tie the parts and weights that were tied, and untie the parts and weights that were not."""
+    """Tie the parts and weights that were tied, and untie the others."""
     parts = dict(module.named_modules())
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
@@ -178,7 +172,7 @@ def share_again(module: nn.Module, weights: Weights) -> None:
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
     """
-    Make each missing part as a copy of another part that is built alike: teachers and averages are such copies.
+    Make each missing part as a copy of another part that is built in the same way, such as a teacher or an average.
     `put_back` then gives it its own weights.
     """
     for name, like in copies(weights.modules, kinds_of(module)).items():
@@ -188,8 +182,8 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    Return, for each of `modules` that is missing in `now` and can be copied, the name of a part that is built alike.
-    The parts of a copied part come with it.
+    Return, for each of `modules` that is missing in `now` and can be copied, the name of a part that is built in the
+    same way. The inner parts of a copied part are not listed.
     """
     there, builds = _builds(now), _builds(modules)
     found: dict[str, str] = {}
@@ -222,7 +216,7 @@ def class_of(kind: str) -> str:
 
 
 def _title_of(kind: str) -> str:
-    """Return the class name in `kind`. Its module is left out: another program imports a script under another name."""
+    """Return the class name in `kind`, without its module: another program imports a script under another name."""
     return class_of(kind).rpartition(".")[2]
 
 
@@ -238,9 +232,7 @@ def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def build_of(part: nn.Module) -> dict[str, str]:
-    """
-    Return the kinds of all parts of `part`, by name. Modules that are built alike have places for the same weights.
-    """
+    """Return the kinds of all parts of `part`, by name. Modules with equal results can hold the same weights."""
     return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
 
 
@@ -250,8 +242,8 @@ def _is_in(name: str, whole: str) -> bool:
 
 def _kind_of(part: nn.Module) -> str:
     """
-    Return the class of `part`, with the constructor's arguments if torch shows them: for example, a convolution's
-    stride does not show in its weights.
+    Return the class of `part`, with the constructor's arguments if torch shows them, because weights do not reveal all
+    arguments, such as a convolution's stride.
     """
     kind = type(part)
     made = part.extra_repr() if kind.__module__.startswith("torch.nn.") else ""
@@ -261,12 +253,12 @@ def _kind_of(part: nn.Module) -> str:
 def _check(module: nn.Module, weights: Weights) -> None:
     parts = {name: _title_of(kind) for name, kind in kinds_of(module).items()}
     if missing := sorted(weights.modules.keys() - parts.keys()):
-        raise Misfit(f"the checkpoint's model has {named(missing)}, which this one has not when it goes on")
+        raise Misfit(f"the checkpoint's model has {named(missing)}, which this model lacks when training continues")
     now = dict(module.named_parameters()) | dict(_persistent_buffers(module))
     if new := sorted(now.keys() - weights.by_name.keys()) or sorted(parts.keys() - weights.modules.keys()):
-        raise Misfit(f"this model has {named(new)} when it goes on, which the checkpoint's has not")
+        raise Misfit(f"this model has {named(new)} when training continues, which the checkpoint's model lacks")
     if other := sorted(name for name, kind in weights.modules.items() if _title_of(kind) != parts[name]):
-        raise Misfit(f"the checkpoint's model has another module as {named(other)} than this one when it goes on")
+        raise Misfit(f"when training continues, {named(other)} is another module than in the checkpoint's model")
 
 
 def named(names: list[str]) -> str:
@@ -336,7 +328,7 @@ def _device(module: nn.Module) -> torch.device:
 
 def _put_parameter(owner: nn.Module, leaf: str, value: Tensor, device: torch.device) -> None:
     now = owner._parameters.get(leaf)
-    if now is value:  # of the base
+    if now is value:  # a weight of the base
         return
     if now is None:
         setattr(owner, leaf, nn.Parameter(value.to(device, copy=True), requires_grad=value.is_floating_point()))

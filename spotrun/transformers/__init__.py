@@ -1,5 +1,6 @@
 """
-Exact resume for scripts that use the Trainer of transformers, behind the port in spotrun/training/framework.py. A
-script needs no extra line: autoload calls `entry.install` once transformers.trainer is imported. Importing this package
-costs nothing.
+Exact resume for scripts that use the Trainer of transformers: implements the port of spotrun/training/framework.py.
+
+A script needs no extra line, because autoload calls `entry.install` after the import of transformers.trainer. Importing
+this package does not import transformers.
 """

@@ -1,4 +1,4 @@
-"""transformers behind the port `Framework`: answers training's calls from one Trainer."""
+"""Implements the port `Framework` for one Trainer of transformers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _is_ours(thing: object) -> bool:
 
 
 def _holder(given: Any) -> object:
-    """Return the object that `given` is or is a method of; None for a function, which is found in its module."""
+    """Return `given`, or the object whose method it is; None for a function, which is found in its module."""
     held = getattr(given, "__self__", given)
     return None if isinstance(held, FunctionType | ModuleType) else held
 
 
 class TransformersFramework(TrainerLoop):
-    """One train() of one Trainer. `module_of` is the transformers.trainer module of that Trainer."""
+    """One train() of one Trainer. `module_of` is the Trainer's transformers.trainer module."""
 
     name = "transformers"
     averages: Mapping[str, nn.Module] = MappingProxyType({})
@@ -69,7 +69,7 @@ class TransformersFramework(TrainerLoop):
         self.ranks: int = trainer.args.world_size
         self.seed: int = trainer.args.seed
         self.output: Any = None
-        """The result of train(), once that is known."""
+        """The result of train(), once it has returned."""
 
     def problems(self) -> Sequence[Problem]:
         return refusals.problems(self._trainer, self._module_of, self.version)
@@ -98,9 +98,7 @@ class TransformersFramework(TrainerLoop):
 
     @property
     def leaves_gradients(self) -> bool:
-        """
-        True if a pass over a stream may end within the batches of one step. The next pass continues with its gradients.
-        """
+        """True if a pass over a stream may end within a step. The next pass continues with the gradients."""
         return self.batches == 0 and self._trainer.args.gradient_accumulation_steps > 1
 
     @cached_property
@@ -109,9 +107,7 @@ class TransformersFramework(TrainerLoop):
 
     @property
     def own_objects(self) -> Sequence[object]:
-        """
-        The libraries' own objects. The Trainer is one of them, unless its class is the script's: then it is a root.
-        """
+        """The libraries' objects, including the Trainer unless its class is the script's: then it is a root."""
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
         return [one for one in held if _is_ours(one)] + trainer_state.configs(self.module)
@@ -126,9 +122,7 @@ class TransformersFramework(TrainerLoop):
         return ()
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """
-        Log through the reporting callbacks, never through the Trainer's own `log`, which would add to its history.
-        """
+        """Log through the reporting callbacks, not through the Trainer's own `log`, which would add to its history."""
         trainer = self._trainer
         logs = {name: value for name, value in figures.items() if name not in self._metrics}
         for callback in trainer.callback_handler.callbacks:
@@ -154,9 +148,7 @@ class TransformersFramework(TrainerLoop):
         }
 
     def dump_rest(self) -> State:
-        """
-        Return also the state of a library's own Trainer class, such as sums of metrics that it has not logged yet.
-        """
+        """Include the state of a library's own Trainer class, such as sums of metrics that are not logged yet."""
         trainer = self._trainer
         return {
             "callbacks": trainer_state.dump_callbacks(trainer, self._module_of),
@@ -189,7 +181,7 @@ class TransformersFramework(TrainerLoop):
         return super()._on_counters(with_counts, *args, **kwargs)
 
     def _on_prepared(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note the attributes that accelerate sets: it wraps `forward`, and marks the model as prepared."""
+        """Record the attributes that accelerate sets: it wraps `forward`, and marks the model as prepared."""
 
         def noting(*args: Any, **kwargs: Any) -> Any:
             before = {*vars(self.module)} - {"forward"}
@@ -207,7 +199,7 @@ class TransformersFramework(TrainerLoop):
             now = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
             with torch.no_grad():
                 for name, value in saved_weights.fitting(self.module, weights).items():
-                    if now[name] is not value:  # weights of the base, which must not be written to
+                    if now[name] is not value:  # a weight of the base must not be written to
                         now[name].copy_(value)
         optimizers.load(self.optimizers)
         trainer_state.load_helpers(self._trainer, state)
@@ -216,9 +208,7 @@ class TransformersFramework(TrainerLoop):
         return ""
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
-        """
-        Run the script's epoch-start callbacks for these epochs. The train-start callbacks were called in any case.
-        """
+        """Call the script's epoch-start callbacks for these epochs. Its train-start callbacks have already run."""
         trainer = self._trainer
         for _ in range(epochs):
             for callback in trainer.callback_handler.callbacks:
@@ -250,7 +240,7 @@ class TransformersFramework(TrainerLoop):
         self._taps.around(self._trainer, "_finalize_training", self._on_end)
 
     def _on_end(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Skip the end of a training that had ended before this process: its image was made after that end."""
+        """Skip the end of a training that had ended before this process, because its image was made after that end."""
         if self._place is None or not self._place.finished:
             return original(*args, **kwargs)
         trainer = self._trainer

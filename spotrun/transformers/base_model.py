@@ -1,6 +1,6 @@
 """
 Digests the base of a model that is trained through adapters: weights that the script itself makes in each process and
-that nothing writes to. These weights are most of the model, so a checkpoint holds only a digest of each.
+that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIGEST_BYTES = 16
 
 
 class BaseModel:
-    """The frozen weights of a PEFT model as they are now. For any other model, no weights."""
+    """The present frozen weights of a PEFT model; for any other model, no weights."""
 
     def __init__(self, model: nn.Module) -> None:
         frozen = {name: weight for name, weight in model.named_parameters() if not weight.requires_grad}

@@ -1,4 +1,4 @@
-"""Lets a training with the Trainer resume: `Trainer.train`, which subclasses call too, runs in a `Fit`."""
+"""Lets trainings with the Trainer resume: runs `Trainer.train`, which subclasses call too, in a `Fit`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AGENT = "SPOTRUN_AGENT"
 
 def install(module: ModuleType) -> None:
     """
-    Make `train()` of each Trainer begin at the place that the agent gives. `module` is transformers.trainer, freshly
+    Make `train()` of each Trainer begin at the position that the agent gives. `module` is transformers.trainer, just
     imported. Idempotent. Does nothing without an agent.
     """
     if AGENT not in os.environ or hasattr(module.Trainer.train, "asks_its_agent"):

@@ -15,11 +15,11 @@ from spotrun.transformers.taps import Taps
 
 RESUME = "resume_from_checkpoint"
 HELD = "held by spotrun"
-"""A folder name that does not exist, so the Trainer loads nothing."""
+"""A folder name that does not exist, so that the Trainer loads nothing."""
 
 
 def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run `original(trainer, …)` from the place that this run has reached. `module` is transformers.trainer."""
+    """Run `original(trainer, …)` from the position that this run has reached. `module` is transformers.trainer."""
     framework = TransformersFramework(trainer, module)
     agent = claim() if framework.rank == 0 else Follower()
     if agent is None:
@@ -36,7 +36,7 @@ def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs:
 
 
 class Training:
-    """The Trainer's own loop with a `Fit` around it. `asked` is the checkpoint that the script itself resumes from."""
+    """The Trainer's own loop inside a `Fit`. `asked` is the checkpoint from which the script itself resumes."""
 
     def __init__(self, framework: TransformersFramework, module: ModuleType, trainer: Any, asked: Any) -> None:
         self._framework = framework
@@ -66,10 +66,7 @@ class Training:
         return output
 
     def _own_checkpoint(self) -> str | None:
-        """
-        On a fresh start, load the checkpoint that the script names, as the Trainer would. None if it names no
-        checkpoint.
-        """
+        """On a fresh start, load the checkpoint that the script names, as the Trainer would; None if it names none."""
         if not self._asked:
             return None
         folder = self._trainer.args.output_dir

@@ -1,4 +1,4 @@
-"""Replaces the loaders of one Trainer with exact ones, inside the wrappers that accelerate makes."""
+"""Replaces the loaders of one Trainer by exact loaders, inside the wrappers that accelerate makes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotrun.training.framework import Hooks, Stage
 from spotrun.transformers.taps import Taps
 
 BENEATH = "base_dataloader"
-"""Attribute of an accelerate loader that holds the loader it reads from."""
+"""Attribute of an accelerate loader with the loader that it reads from."""
 
 
 def begins_anywhere(loader: Any) -> bool:
@@ -19,7 +19,7 @@ def begins_anywhere(loader: Any) -> bool:
 
 
 class Loaders:
-    """The loaders that `get_train_dataloader` and `get_eval_dataloader` return while one train() runs."""
+    """The loaders that `get_train_dataloader` and `get_eval_dataloader` return during one train()."""
 
     def __init__(self, trainer: Any, taps: Taps) -> None:
         self._trainer = trainer
@@ -29,7 +29,7 @@ class Loaders:
         self._outer: Any = None
 
     def exchange(self, hooks: Hooks, epoch: Callable[[], int]) -> None:
-        """Exchange loaders from now on. `epoch` returns the epoch that runs."""
+        """Exchange loaders from now on. `epoch` returns the current epoch."""
 
         def train(original: Any, *args: Any, **kwargs: Any) -> Any:
             with hooks.loading("train", 0):
@@ -66,7 +66,7 @@ class Loaders:
 
     @property
     def batches(self) -> int:
-        """The number of batches in a pass over the training data; 0 if unknown."""
+        """Number of batches in a pass over the training data; 0 if unknown."""
         try:
             return len(self._outer)
         except TypeError:
@@ -74,7 +74,7 @@ class Loaders:
 
     @property
     def has_ended(self) -> bool:
-        """True if the last batch read is the last of its pass, as far as accelerate knows."""
+        """True if the last batch read is the last of its pass, according to accelerate."""
         return bool(vars(self._outer).get("end_of_dataloader", False))
 
     def close(self) -> None:

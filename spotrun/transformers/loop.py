@@ -1,9 +1,8 @@
 """
-The loop of one Trainer: its place, and the moments at which it calls `Hooks`.
+The loop of one Trainer: its position, and the points at which it calls `Hooks`.
 
 One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves
-if its TrainerControl asks for it. It does so once more after an epoch's last batch, when the epoch's own callbacks have
-run.
+if its TrainerControl requests it, and once more after an epoch's last batch, after the epoch's own callbacks.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ NOTHING_TO_READ: tuple[list[Any], None] = ([], None)
 
 
 class TrainerLoop:
-    """The loop of one train(). `batch` counts in the epoch that runs or, between epochs, in the last one."""
+    """The loop of one train(). `batch` counts in the current epoch or, between epochs, in the last one."""
 
     _hooks: Hooks
 
@@ -89,14 +88,14 @@ class TrainerLoop:
         }
 
     def load_place(self, place: Boundary, saved: State) -> None:
-        """Begin at `place` as soon as the Trainer begins."""
+        """Let the Trainer begin at `place`."""
         self._place = place
         self._last = (saved["grad_norm"], saved["learning_rate"]) if saved["has_stepped"] else None
         self._closes_again = saved["closing"] and place.validation_due
         self._pass_has_ended = saved["pass_has_ended"]
         self._control_before = saved["control"]
 
-    # --- its moments
+    # --- its hooks
 
     def open(self, hooks: Hooks) -> None:
         self._hooks = hooks
@@ -126,7 +125,7 @@ class TrainerLoop:
         self._taps.close()
 
     def restored(self) -> None:
-        """Continue once the model, the optimizer and its schedule exist and are on their device."""
+        """Continue after the model, the optimizer and its schedule exist and are on their device."""
 
     def _on_counters(self, original: Any, *args: Any, **kwargs: Any) -> tuple[int, int]:
         """Return the epoch in which training begins, and the batch in that epoch."""
@@ -163,7 +162,7 @@ class TrainerLoop:
         if self._entering is None and not self._first:
             self.batch, self._last = 0, None
         self._hooks.epoch_begins()
-        if self._entering is not None:  # its callbacks ran before the snapshot
+        if self._entering is not None:  # the callbacks ran before the snapshot
             return control
         return original(args, state, control)
 
@@ -190,7 +189,7 @@ class TrainerLoop:
         )
 
     def _on_batches(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Begin a batch when the Trainer reads the batches of a step, all of them at once."""
+        """Begin a batch when the Trainer reads the batches of a step, all of them together."""
         if self._nothing_is_left:
             return NOTHING_TO_READ
         batches, items = original(*args, **kwargs)
@@ -229,7 +228,7 @@ class TrainerLoop:
         self, original: Any, tr_loss: Any, grad_norm: Any, *args: Any, learning_rate: Any = None, **kwargs: Any
     ) -> None:
         if self._closing:
-            if grad_norm is None and learning_rate is None and self._last is not None:  # of a step before a resume
+            if grad_norm is None and learning_rate is None and self._last is not None:  # the step was before a resume
                 grad_norm, learning_rate = self._last
             if self._trainer.control.should_evaluate:
                 self._hooks.epoch_validates()
@@ -257,7 +256,7 @@ class TrainerLoop:
 
     def _on_epoch_end(self, original: Any, args: Any, state: Any, control: Any) -> Any:
         self._closing = True
-        if self._closes_again:  # its callbacks ran before the snapshot
+        if self._closes_again:  # the callbacks ran before the snapshot
             self._closes_again = False
             return control
         self._hooks.epoch_closes()

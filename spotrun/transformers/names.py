@@ -11,7 +11,7 @@ from spotrun.training.private_names import missing
 FLOOR = (5, 10)
 """Oldest version (major, minor): before it, the sums of losses are locals of one long function."""
 KNOWN = "5.24"
-"""The version that the tests run with."""
+"""The version with which the tests run."""
 METHODS = {
     "_inner_training_loop": ("resume_from_checkpoint",),
     "_init_training_state": (),
@@ -33,7 +33,7 @@ ATTRIBUTES = (
     "_initial_num_input_tokens_seen",
     "current_flos",
 )
-"""Attributes that a Trainer has during training."""
+"""Attributes of a Trainer during training."""
 OF_THE_MODULE = (
     "skip_first_batches",
     "get_last_checkpoint",

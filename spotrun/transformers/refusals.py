@@ -1,4 +1,4 @@
-"""Finds, before their first step, the Trainers of transformers that spotrun cannot resume exactly."""
+"""Finds, before the first step, why spotrun cannot resume a Trainer of transformers exactly."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     ),
     (
         lambda t: t.hp_search_backend is not None,
-        Problem("hyperparameter_search runs many trainings, one in the other", "launch each trial as a run"),
+        Problem("hyperparameter_search runs many trainings inside one", "launch each trial as a run"),
     ),
     (
         _steps_in_backward,
@@ -88,7 +88,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     (
         _reads_a_stream_together,
         Problem(
-            "several processes read one IterableDataset, which the first of them deals out",
+            "several processes read one IterableDataset, whose batches the first process distributes",
             "train with a map-style dataset, or in one process",
         ),
     ),
@@ -96,7 +96,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
 
 
 def problems(trainer: Any, module: ModuleType, version: str) -> list[Problem]:
-    """Return every problem of this Trainer that keeps a resumed run from being bit-identical."""
+    """Return every reason why a resumed run of this Trainer would not be bit-identical."""
     known = f"install transformers {names.KNOWN}, or a newer spotrun"
     if names.is_too_old(version):
         return [Problem(f"transformers {version} is older than {'.'.join(map(str, names.FLOOR))}", known)]

@@ -1,4 +1,4 @@
-"""Saves and loads the state of a Trainer that the rest of its training depends on."""
+"""Saves and loads the state of a Trainer on which the rest of its training depends."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ COUNTED = (
     "best_model_checkpoint",
     "stateful_callbacks",
 )
-"""Attributes of a TrainerState, besides its `log_history`. The others follow from the arguments."""
+"""Attributes of a TrainerState, besides its `log_history`. Others follow from the arguments."""
 WANTED = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
-"""Attributes of a TrainerControl."""
 LOG_FOLDER = "logging_dir"
-"""Attribute of a callback that reports into files."""
+"""Attribute of a callback that writes reports to files."""
 SCALER = "scaler"
 COUNTS = "trainer_state"
 
@@ -41,7 +40,7 @@ def dump(trainer: Any) -> State:
     return {
         COUNTS: {
             **{name: copy.copy(getattr(state, name)) for name in COUNTED},
-            "log_history": list(state.log_history),  # nothing changes an entry once it is there
+            "log_history": list(state.log_history),  # entries never change
         },
         SCHEDULERS: [scheduler.state_dict()] if scheduler is not None else [],
         SCALER: None if scaler is None else scaler.state_dict(),
@@ -49,13 +48,13 @@ def dump(trainer: Any) -> State:
 
 
 def load_counts(trainer: Any, saved: State) -> None:
-    """Load counts once the Trainer has made its new TrainerState."""
+    """Load counts after the Trainer has made its new TrainerState."""
     for name, value in saved[COUNTS].items():
         setattr(trainer.state, name, value)
 
 
 def load_helpers(trainer: Any, saved: State) -> None:
-    """Load the scheduler and the scaler, once they exist."""
+    """Load the scheduler and the scaler, after the Trainer has made them."""
     for state in saved[SCHEDULERS]:
         trainer.lr_scheduler.load_state_dict(state)
     if saved[SCALER] is not None and trainer.accelerator.scaler is not None:
@@ -113,9 +112,7 @@ def load_configs(model: nn.Module, saved: list[State]) -> None:
 
 
 def dump_log_folders(trainer: Any) -> list[str | None]:
-    """
-    Return each callback's log folder, or None. TensorBoard's folder has the time of the first start in its name.
-    """
+    """Return each callback's log folder, or None. TensorBoard's has the time of the first start in its name."""
     found = (getattr(each, LOG_FOLDER, None) for each in trainer.callback_handler.callbacks)
     return [folder if isinstance(folder, str) else None for folder in found]
 
@@ -128,7 +125,7 @@ def load_log_folders(trainer: Any, saved: list[str | None]) -> None:
 
 
 def set_by_libraries(cls: type) -> frozenset[str]:
-    """Return the attributes set by library classes of Trainer that lie between the script's and transformers' own."""
+    """Return the attributes set by libraries' subclasses of Trainer, other than transformers' own."""
     script = Script.of_this_process()
     between = (each for each in cls.__mro__ if each.__module__.partition(".")[0] not in ("transformers", "builtins"))
     return set_by(tuple(each for each in between if not script.owns(each)))
@@ -148,5 +145,5 @@ def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
 
 
 def shown(model: nn.Module, without: Mapping[str, str]) -> State:
-    """Return the weights of a model by their names in `state_dict`, without those in `without`."""
+    """Return the weights of a model by their names in `state_dict`, except `without`."""
     return {name: weight for name, weight in model.state_dict().items() if name not in without}

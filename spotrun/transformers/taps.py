@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 Tap = Callable[..., Any]
-"""Called with the original method, and with that method's arguments."""
+"""Called with the original method and its arguments."""
 
 
 class Taps:
-    """Taps on methods. Each is set on the object itself, so that its class and other instances stay unchanged."""
+    """Wrappers of methods. Each is set on the object itself, so that its class and other instances stay unchanged."""
 
     def __init__(self) -> None:
         self._tapped: list[tuple[Any, str, Any]] = []

@@ -1,8 +1,8 @@
 """
-Writes the trace of one train() for `spotrun verify-resume`: the trace behind the port, at the Trainer's own moments.
+Writes the trace of one train() for `spotrun verify-resume`, at the Trainer's own callbacks.
 
-Its taps wrap the taps of TrainerLoop, so that a batch is recorded before the generators are seeded for the code that
-follows the batch.
+Its taps wrap the taps of TrainerLoop, so that a batch is recorded before the generators are seeded for the code after
+the batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def begin(framework: Framework, trainer: Any) -> TrainerTrace | None:
 
 
 class TrainerTrace:
-    """Traces one training. Close it before the framework, and end it after that."""
+    """Traces one training. Call `close` before the framework closes, and `ended` after that."""
 
     def __init__(self, framework: Framework, trainer: Any) -> None:
         self._here = framework
@@ -52,7 +52,7 @@ class TrainerTrace:
         self._taps.close()
 
     def ended(self) -> None:
-        """From now on, record the results of the script's own calls of the Trainer as results of the process."""
+        """Record the end. From now on, record results of the script's own calls of the Trainer."""
         assert self._trace is not None
         self._trace.ended()
         for stage in ("evaluate", "predict"):
@@ -60,7 +60,7 @@ class TrainerTrace:
             if not hasattr(method, IS_TRACED):
                 setattr(self._trainer, stage, traced_result(self._trace.process, self._trainer, method, stage))
 
-    # --- its moments
+    # --- its hooks
 
     def _on_train_begin(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         control = original(*args, **kwargs)
@@ -103,7 +103,7 @@ class TrainerTrace:
 
     def _on_evaluate(self, original: Any, *args: Any, skip_scheduler: bool = False, **kwargs: Any) -> Any:
         metrics = original(*args, skip_scheduler=skip_scheduler, **kwargs)
-        if not skip_scheduler:  # before the first step: `eval_on_start`
+        if not skip_scheduler:  # it is set before the first step: `eval_on_start`
             assert self._trace is not None
             self._trace.validated()
         return metrics

@@ -2,7 +2,8 @@
 Runs a command once without kills and once with kills, and compares the files that the command leaves.
 
 The steps of a command cannot be compared one by one. If a file differs, the command runs without kills once more. If
-two such runs differ too, the command is not deterministic, and no comparison can show whether it resumes exactly.
+the two runs without kills differ too, the command is not deterministic, and no comparison can show whether it resumes
+exactly.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from spotrun.run.events import Uncarried
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.verify import job
-from spotrun.verify.kills import Killed, KillPlan
+from spotrun.verify.kills import KillPlan, PlannedKill
 from spotrun.verify.left_files import LeftFiles
-from spotrun.verify.rehearsal import Rehearsal, Rehearsed, Watch
+from spotrun.verify.rehearsal import Rehearsal, RehearsalResult, Watch
 from spotrun.verify.sandbox import Sandbox
 
 COMMITS = 20
-"""Minimum commits in a command's run without kills. The interval between commits follows from it."""
+"""
+The duration of a command's run without kills, divided by the interval between commits in its run with kills (but that
+is at least COMMIT_MIN_S).
+"""
 COMMIT_MIN_S = 1.0
 
 
@@ -39,7 +43,7 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
     is known to differ between two runs without kills.
 
     `resumes_from_checkpoint` counts the kills after which the command continued from a checkpoint of its state.
-    `redone_s` is the work that it did again, in seconds of system time. `likely_cause` explains the first difference.
+    `redone_s` is its rework, in seconds of system time. `likely_cause` explains the first difference.
     """
 
     identical: bool
@@ -59,8 +63,8 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
     folder: str | None = None
 
 
-def is_command(spec: RunSpec, straight: Rehearsed) -> bool:
-    """Return whether the job keeps files as its state, and contains no training that could be traced."""
+def is_command(spec: RunSpec, straight: RehearsalResult) -> bool:
+    """Return whether the job keeps its state in files, and contains no training that could be traced."""
     if straight.has_trace:
         return False
     kept = any(path.startswith(f"{spec.train.state_dir}/") for path in straight.work.paths)
@@ -68,7 +72,7 @@ def is_command(spec: RunSpec, straight: Rehearsed) -> bool:
 
 
 def verify_command(
-    spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch, straight: Rehearsed
+    spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch, straight: RehearsalResult
 ) -> CommandVerification:
     """
     Run a command with kills, and compare its files with the files of the `straight` run.
@@ -96,10 +100,10 @@ def waits(plan: KillPlan, every_s: float) -> list[float]:
 
 
 class CommandRehearsal(Rehearsal):
-    """Kills the instance some time after it has saved the state, so that each kill loses work."""
+    """Kills the instance some time after a commit, so that each kill loses work."""
 
     def __init__(self, sandbox: Sandbox, spec: RunSpec, waits: Sequence[float]) -> None:
-        super().__init__(sandbox, spec, "interrupted", [Killed(step=0, victim="instance") for _ in waits])
+        super().__init__(sandbox, spec, "interrupted", [PlannedKill(step=0, victim="instance") for _ in waits])
         self._waits = waits
         self._killed_at_commit = -1
         self._due_s: float | None = None
@@ -125,9 +129,9 @@ class CommandRehearsal(Rehearsal):
 def compare(
     spec: RunSpec,
     plan: KillPlan,
-    straight: Rehearsed,
-    interrupted: Rehearsed,
-    again: Rehearsed | None,
+    straight: RehearsalResult,
+    interrupted: RehearsalResult,
+    again: RehearsalResult | None,
     clean: Clean,
 ) -> CommandVerification:
     """Compare the files of the runs. `again` is a second run without kills, if one was needed."""
@@ -153,7 +157,7 @@ def compare(
 
 
 def resumed(state: RunState) -> int:
-    """Return how many attempts after the first one continued from a checkpoint."""
+    """Return the number of attempts that continued from a checkpoint."""
     begun = [attempt.trainers[0].commit for attempt in state.attempts.values() if attempt.trainers]
     return sum(commit is not None for commit in begun[1:])
 

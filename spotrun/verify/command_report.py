@@ -1,4 +1,4 @@
-"""Formats the result of `spotrun verify-resume` for a command as text."""
+"""Shows the result of `spotrun verify-resume` for a command as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from spotrun.verify.report import LINE_MAX, describe, named_by_the_run, others, 
 
 
 def text(seen: CommandVerification) -> str:
-    """Return the result in a few lines."""
     parts = [verdict(seen), *others(seen.differences), *named_by_the_run(seen.not_carried), *uncompared(seen)]
     parts += [_kills(seen)]
     if not seen.deterministic:
@@ -24,8 +23,8 @@ def text(seen: CommandVerification) -> str:
 
 
 NOT_DETERMINISTIC = (
-    "note: the command is not deterministic: two runs of it that nothing interrupts leave different files. Of these "
-    "files spotrun cannot say whether a resume is exact, and an interruption costs the time that is done again"
+    "note: the command is not deterministic: two runs without interruptions leave different files. For these files "
+    "spotrun cannot determine whether a resume is exact; an interruption costs the time of the repeated work"
 )
 
 
@@ -44,7 +43,9 @@ def _kills(seen: CommandVerification) -> str:
     if seen.kills < seen.kills_planned:
         killed += f" (not {seen.kills_planned}: a kill comes after a checkpoint, and it had ended before)"
     if not seen.kills:
-        return f"{killed}; no resume was compared: let it save its state and rest for a second, more often"
+        return (
+            f"{killed}; no resume was compared: let it save its state more often, and write nothing for a second then"
+        )
     anew = seen.kills - seen.resumes_from_checkpoint
     began = f", {anew} of them from the start" if anew else ""
     again = span(seen.redone_s) if seen.redone_s else "none"

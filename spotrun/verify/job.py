@@ -20,8 +20,8 @@ from spotrun.units import Steps
 
 TIME_SCALE = 60.0
 """
-The speed of the clock for interrupted trainings. Commits are half a minute of run time apart, which is half a second of
-system time at this speed.
+Ratio of run time to system time in interrupted trainings. Commits are at least half a minute of run time apart, which
+is then half a second of system time.
 """
 HANG_AFTER = timedelta(minutes=5)
 """Maximum system time without progress before a trainer counts as hung."""
@@ -31,20 +31,20 @@ RESTARTS_MAX = 1000
 
 
 def straight(spec: RunSpec, store: Path) -> RunSpec:
-    """Return the job without interruptions: on demand, in real time, and practically without checkpoints."""
+    """Return the job without interruptions: on demand, in real time, and with hardly any checkpoints."""
     every = SELDOM_OF_COMMANDS if spec.train.state else SELDOM
     return _calm(spec, store, "on-demand", every, time_scale=1.0)
 
 
 def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
-    """Return the job for interrupted instances: on spot, with a checkpoint after each `every` steps."""
+    """Return the job to interrupt: on spot, with a checkpoint after each `every` steps."""
     return _calm(spec, store, "spot", every, time_scale=TIME_SCALE)
 
 
 def interrupted_command(spec: RunSpec, store: Path, every_s: float) -> RunSpec:
     """
-    Return a command on spot, with a checkpoint after each `every_s` seconds of system time, if its state is at rest
-    then.
+    Return the command to interrupt: on spot, with a checkpoint after each `every_s` seconds of system time, unless its
+    files are changing then.
     """
     return _calm(spec, store, "spot", timedelta(seconds=every_s * TIME_SCALE), time_scale=TIME_SCALE)
 
@@ -57,7 +57,7 @@ def _calm(
     *,
     time_scale: float,
 ) -> RunSpec:
-    """Return the job in a calm market, and without limits that could end it."""
+    """Return the job without losses by the market, and without limits that could end it."""
     return spec.model_copy(
         update={
             "resources": ResourcesSpec(spot_policy=policy, image_id=spec.resources.image_id),

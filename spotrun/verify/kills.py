@@ -1,4 +1,4 @@
-"""Plans when a verification kills, and which process, and records from where the training resumed."""
+"""Plans the kills of a verification, and records the steps from which the training resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.exactness.trace import Trace
 from spotrun.units import Steps
 
 VICTIMS = ("instance", "trainer")
-"""The targets of the kills, in turn: everything on the machine at once, or only the training."""
+"""The targets of the kills, in turn: all processes on the machine, or only the trainer."""
 DURABLE_STEPS = 10
 """Number of steps after a metric's best value until a checkpoint with that value is durable."""
 
@@ -21,9 +21,7 @@ DURABLE_STEPS = 10
 class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The kills that the user requests. `at` names the steps. If it is empty, `kills` steps are drawn with `seed`, and one
-    of them is moved to the end of the best epoch.
-
-    `within` limits each training, in system time.
+    step is moved to the end of the best epoch. `within` limits each training, in system time.
     """
 
     kills: int
@@ -32,27 +30,27 @@ class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     within: timedelta
 
 
-class Killed(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedKill(msgspec.Struct, frozen=True, kw_only=True):
     """A kill after optimizer step `step`."""
 
     step: int
     victim: str
 
 
-class Kill(Killed, frozen=True, kw_only=True):
+class ResumedKill(PlannedKill, frozen=True, kw_only=True):
     """A kill and the step from which the next trainer continued; 0 is the beginning."""
 
     resumed_from: int
 
 
-def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Killed]:
+def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[PlannedKill]:
     """
     Return the kills of a training of `steps` steps, in order. `improved` are the steps at which a callback saw a new
     best value.
 
-    Unless the user names the steps, one kill ends the instance soon after the last step of `improved` that is followed
-    by enough further steps. The next instance then has the script's files from the best epoch only if a checkpoint
-    restored them.
+    Unless the user names the steps, one kill ends the instance soon after a best value: after the last step of
+    `improved` that is followed by enough further steps. The next instance then has the script's files of the best epoch
+    only if a checkpoint restored them.
     """
     drawn = kill_steps(steps, plan)
     best = None if plan.at else _after_best(steps, improved)
@@ -62,7 +60,7 @@ def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Killed]
     victims = {step: VICTIMS[number % len(VICTIMS)] for number, step in enumerate(drawn)}
     if best is not None:
         victims[best] = "instance"
-    return [Killed(step=step, victim=victims[step]) for step in drawn]
+    return [PlannedKill(step=step, victim=victims[step]) for step in drawn]
 
 
 def _after_best(steps: int, improved: Sequence[int]) -> int | None:
@@ -76,7 +74,7 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
     """
     Return the steps at which a training of `steps` steps is killed, in order.
 
-    Drawn steps are in the last nine tenths of the training, so that most have a checkpoint before them.
+    Drawn steps are in the last nine tenths of the training, so that most kills have a checkpoint before them.
     """
     beyond = [step for step in plan.at if not 1 <= step <= steps]
     if beyond:
@@ -90,12 +88,13 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
 
 
 def checkpoint_every(steps: int) -> Steps:
-    """Return an interval between checkpoints at which each kill loses some steps, but only a few."""
+    """Return an interval between checkpoints at which each kill loses a few steps."""
     return Steps(max(2, min(25, steps // 20)))
 
 
-def with_resumes(kills: Sequence[Killed], trace: Trace) -> tuple[Kill, ...]:
+def with_resumes(kills: Sequence[PlannedKill], trace: Trace) -> tuple[ResumedKill, ...]:
     went_on = trace.resumed_after_holds()
     return tuple(
-        Kill(step=kill.step, victim=kill.victim, resumed_from=step) for kill, step in zip(kills, went_on, strict=False)
+        ResumedKill(step=kill.step, victim=kill.victim, resumed_from=step)
+        for kill, step in zip(kills, went_on, strict=False)
     )

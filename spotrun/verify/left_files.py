@@ -10,7 +10,7 @@ from spotrun.exactness.difference import Difference, DifferenceKind, difference
 from spotrun.exactness.same_everywhere import Clean
 from spotrun.exactness.scope import VARIES_AGAIN, ComparedCount, NotCompared
 from spotrun.exactness.varying import Varying, unnumbered
-from spotrun.verify.rehearsal import Rehearsed
+from spotrun.verify.rehearsal import RehearsalResult
 
 NAMED_MAX = 20
 """Maximum parts of one file that are listed as not compared."""
@@ -18,13 +18,16 @@ NAMED_MAX = 20
 
 class LeftFiles:
     """
-    The files in the two work folders, as the last instances left them. If a second straight training, `again`, left
-    other content than the first one, that content is not compared. It may be a whole file, or lines and fields of a
-    file.
+    The files in the two work folders, as the last instances left them. Content that differs between the first straight
+    training and a second one, `again`, is not compared: whole files, or lines and fields of a file.
     """
 
     def __init__(
-        self, straight: Rehearsed, interrupted: Rehearsed, clean: Clean, again: Rehearsed | None = None
+        self,
+        straight: RehearsalResult,
+        interrupted: RehearsalResult,
+        clean: Clean,
+        again: RehearsalResult | None = None,
     ) -> None:
         refused = straight.refused | interrupted.refused
         names = folders.names_of(straight.work.paths | interrupted.work.paths)
@@ -41,12 +44,12 @@ class LeftFiles:
     def _steady(
         self,
         found: list[folders.FileDifference],
-        straight: Rehearsed,
-        interrupted: Rehearsed,
-        again: Rehearsed,
+        straight: RehearsalResult,
+        interrupted: RehearsalResult,
+        again: RehearsalResult,
         clean: Clean,
     ) -> list[folders.FileDifference]:
-        """Return the differences that remain when everything that varies is left out."""
+        """Return the differences in content that does not vary between the two straight trainings."""
         two = [folders.names_of(each.work.paths) for each in (straight, again)]
         coming = {unnumbered(name) for name in two[0] ^ two[1]}
         differing = [each.path for each in found]
@@ -76,7 +79,6 @@ class LeftFiles:
         return [ComparedCount("files", len(self.names))] if self.names else []
 
     def not_compared(self) -> list[NotCompared]:
-        """Return the whole files, and the parts of files, that were not compared."""
         whole = [NotCompared(f"file {name}", reason) for name, reason in sorted(self._why.items())]
         parts = (
             NotCompared(f"file {name}, {part}", VARIES_AGAIN)

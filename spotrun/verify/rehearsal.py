@@ -32,14 +32,14 @@ from spotrun.spec.model import RunSpec
 from spotrun.spec.patterns import chooser
 from spotrun.store.opening import open_store
 from spotrun.units import format_duration
-from spotrun.verify.kills import Killed
+from spotrun.verify.kills import PlannedKill
 from spotrun.verify.sandbox import Sandbox, environment
 
 LOOK_EVERY_S = 0.1
-"""System time between two checks of the run and its trace."""
+"""Seconds of system time between two checks of the run and its trace."""
 SEED = "1"
 STARTED = "2025-01-01T12:00:00+00:00"
-"""The start time that both trainings get. In a real run, all attempts get the same start time too."""
+"""The start time that both trainings receive. In a real run, all attempts receive the same start time too."""
 LEFT_OUT = "checkpoint.files.exclude names it"
 
 
@@ -57,18 +57,17 @@ class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
 Watch = Callable[[RehearsalProgress], None]
 
 
-class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
+class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
     """
     A training that reached its end: the traces of its ranks, and the files that it left. `refused` has the reason for
-    each file that no checkpoint carries, and `not_carried` names state that changed and is in no checkpoint. `state` is
-    the state of the run.
+    each file that no checkpoint includes, and `not_carried` names state that changed and is in no checkpoint.
     """
 
     ranks: dict[int, Trace]
     work: Folder
     refused: dict[str, str]
     not_carried: tuple[Uncarried, ...]
-    kills: tuple[Killed, ...]
+    kills: tuple[PlannedKill, ...]
     duration_s: float
     state: RunState
 
@@ -83,13 +82,11 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsal:
-    """Runs `spec` in `sandbox`, with the kills in `plan`."""
-
-    def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, plan: Sequence[Killed] = ()) -> None:
+    def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, plan: Sequence[PlannedKill] = ()) -> None:
         self._name = name
         self._plan = plan
         self._counts_steps = not spec.train.state
-        self._kills: list[Killed] = []
+        self._kills: list[PlannedKill] = []
         self._instances = sandbox.instances
         self._excluded = spec.checkpoint.files.exclude
         self._path = sandbox.folder / f"{name}.trace"
@@ -105,7 +102,7 @@ class Rehearsal:
         self._cloud = sandbox.cloud(clock, MarketConfig(boot_s=spec.local.boot.total_seconds()))
         self._runner = Runner(self._ledger, store, self._cloud, clock, spec, uri)
 
-    def run(self, within: timedelta, watch: Watch) -> Rehearsed:
+    def run(self, within: timedelta, watch: Watch) -> RehearsalResult:
         """
         Train to the end, with the planned kills.
 
@@ -130,7 +127,7 @@ class Rehearsal:
         self._refuse_failure(tick)
         work, refused = self._files()
         state = self._ledger.refresh()
-        return Rehearsed(
+        return RehearsalResult(
             ranks=read_ranks(self._path),
             work=work,
             refused=refused,
@@ -157,7 +154,7 @@ class Rehearsal:
     # -- killing -----------------------------------------------------------------------------------------------------
 
     def _kill_if_due(self, trace: Trace) -> bool:
-        """Kill the trainer that waits at its step. Return True if there was one."""
+        """Kill the trainer, or its instance, if it waits at the step of the next kill. Return True if it did."""
         held_at = trace.held_at
         if len(held_at) <= len(self._kills):
             return False
@@ -190,9 +187,7 @@ class Rehearsal:
             raise failure(self._name, self._kills, end.outcome, in_one_line(end.detail))
 
     def _files(self) -> tuple[Folder, dict[str, str]]:
-        """
-        Return the files that the script has written by its end, and the reason for each file that cannot be compared.
-        """
+        """Return the files that the script has written, and the reason for each file that cannot be compared."""
         last = list(self._ledger.refresh().attempts.values())[-1]
         disk = self._cloud.folder(last.instance_id)
         seen = survey(disk / "work", remembered(disk / "files-before.json"), lambda _: True)
@@ -206,7 +201,7 @@ def _where(trace: Trace) -> str:
     return f"at step {trace.steps}" if trace.begun else "under way"
 
 
-def require_steps(rehearsed: Rehearsed, name: str) -> None:
+def require_steps(rehearsed: RehearsalResult, name: str) -> None:
     """
     Require a trace with at least one step.
 
@@ -226,10 +221,10 @@ def require_steps(rehearsed: Rehearsed, name: str) -> None:
         )
 
 
-def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> RunEnded:
+def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) -> RunEnded:
     """
-    Return the error for a training that did not reach its end. If there are `kills`, this is the interrupted training,
-    and the straight training has reached its end. `detail` includes advice if spotrun refused the training.
+    Return the error for a training that did not reach its end: the interrupted training if there are `kills`, else a
+    straight one. `detail` includes advice if spotrun refused the training.
     """
     told, _, advice = detail.partition(ADVICE)
     after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""
@@ -247,4 +242,4 @@ def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> Ru
 
 
 ADVICE = "; try: "
-"""The separator between a message and its advice. The script's own errors lack advice."""
+"""The separator between a message of spotrun and its advice."""

@@ -1,4 +1,4 @@
-"""Formats `spotrun verify-resume` as text and as JSON: its progress and its result."""
+"""Shows the progress and the result of `spotrun verify-resume` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ PLAIN_EVERY_S = 10.0
 
 
 def view() -> View[RehearsalProgress]:
-    """
-    Return the view of the progress: one changing line on a terminal, plain lines elsewhere. It writes to stderr,
-    because stdout is for the result.
-    """
+    """Return a view of the progress: a changing line on a terminal, else lines; on stderr, as stdout has the result."""
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
@@ -72,7 +69,6 @@ def progress_line(progress: RehearsalProgress) -> str:
 
 
 def text(seen: Verification) -> str:
-    """Return the result in a few lines."""
     parts = [verdict(seen), *others(seen.differences), *named_by_the_run(seen.not_carried)]
     parts += [*_scope(seen), *_kills(seen), _times(seen)]
     if seen.identical:
@@ -100,7 +96,7 @@ def verdict(seen: Verification) -> str:
 
 
 def as_json(seen: Verification | CommandVerification) -> dict[str, Any]:
-    """Return the result as JSON. Epochs, batches and steps count from 1, as in all of spotrun's output."""
+    """Return the result as JSON. Epochs, batches and steps count from 1, as in all output."""
     told: dict[str, Any] = msgspec.to_builtins(seen)
     told.pop("differences")
     return told | _told_differences(seen.differences, told.pop("likely_cause"))
@@ -139,9 +135,7 @@ def _place(found: Difference) -> str:
 
 
 def others(found: Differences) -> list[str]:
-    """
-    Return the differences after the first one: some by name, the others counted. They may be consequences of the first.
-    """
+    """Return the differences after the first, which may be consequences of it: some by name, the others counted."""
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:
         return []
@@ -160,7 +154,6 @@ def named_by_the_run(not_carried: Sequence[Uncarried]) -> list[str]:
 
 
 def _scope(seen: Verification) -> list[str]:
-    """Return lines about what was compared, and what was not."""
     compared = ", ".join(count_of(each.count, *_COUNTED[each.what]) for each in seen.compared if each.what in _COUNTED)
     return [f"  the same in: {compared}", *uncompared(seen)] if seen.identical else uncompared(seen)
 

@@ -1,4 +1,4 @@
-"""A store and a local cloud for one verification. Afterwards nothing is left running or on disk."""
+"""A store and a local cloud for one verification."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from spotrun.clouds.local.driver import LocalDriver
 
 class Sandbox:
     """
-    A store and a local cloud. Enter it before the first run; leaving it ends every instance, even after Ctrl-C and
-    SIGTERM.
-
-    `keep`: the files stay on disk.
+    A store and a local cloud. Enter it before the first run. Leaving it ends every instance, even after Ctrl-C and
+    SIGTERM, and removes all files, unless `keep`.
     """
 
     def __init__(self, *, keep: bool) -> None:
@@ -57,9 +55,7 @@ class Sandbox:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """
-    Set variables for instances launched in the `with` block. A spec cannot set them: their names start with SPOTRUN_.
-    """
+    """Set variables for instances launched in the block. A job cannot set them: their names begin with SPOTRUN_."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -17,9 +17,9 @@ from spotrun.run.events import Uncarried
 from spotrun.spec.model import RunSpec
 from spotrun.verify import job
 from spotrun.verify.command import CommandVerification, is_command, verify_command
-from spotrun.verify.kills import Kill, KillPlan, checkpoint_every, planned, with_resumes
+from spotrun.verify.kills import KillPlan, ResumedKill, checkpoint_every, planned, with_resumes
 from spotrun.verify.left_files import LeftFiles
-from spotrun.verify.rehearsal import Rehearsal, Rehearsed, Watch, require_steps
+from spotrun.verify.rehearsal import Rehearsal, RehearsalResult, Watch, require_steps
 from spotrun.verify.sandbox import Sandbox
 
 
@@ -36,16 +36,16 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     The result of a verification. `steps` are optimizer steps; `batches_redone` counts batches that were trained more
     than once.
 
-    `compared` counts the parts in which `identical` trainings agree, and `not_compared` lists those that may still
+    `compared` counts the parts in which `identical` trainings agree, and `not_compared` lists the parts that may still
     differ. `not_carried` is the changed state that the interrupted run reported as missing in its checkpoints, and
-    `written_outside` the files that were written outside of the work folder; neither has to matter. `likely_cause`
+    `written_outside` the files that were written outside of the work folder; both may be harmless. `likely_cause`
     explains the first difference. `resumes_from_checkpoint` counts the kills after which training continued from a
     checkpoint. If it is 0, every trainer began from the start, and no resume was compared.
     """
 
     identical: bool
     steps: int
-    kills: tuple[Kill, ...]
+    kills: tuple[ResumedKill, ...]
     batches_redone: int
     resumes_from_checkpoint: int
     differences: Differences
@@ -66,8 +66,8 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
     """
     Train twice, one after the other, and find the differences: in each step, or in the files that a command leaves.
 
-    If all steps and weights are the same and something else differs, train a third time, straight. Where the two
-    straight trainings differ from each other, differences do not count.
+    If all steps and weights are the same and something else differs, train a third time, without interruption. A
+    difference then counts only where the two uninterrupted trainings agree.
 
     Raises:
         SpecInvalid: `plan.at` names a step that the training does not have, or names steps for a command.
@@ -93,7 +93,11 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
 
 
 def compare(
-    straight: Rehearsed, interrupted: Rehearsed, seed: int, clean: Clean, again: Rehearsed | None = None
+    straight: RehearsalResult,
+    interrupted: RehearsalResult,
+    seed: int,
+    clean: Clean,
+    again: RehearsalResult | None = None,
 ) -> Verification:
     """Compare the trainings. `again` is a second straight training, if one was needed."""
     ranks = None if again is None else again.ranks

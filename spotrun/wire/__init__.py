@@ -1,3 +1,1 @@
-"""
-The code that agent and trainer share. It uses only the standard library: a trainer's Python may lack our packages.
-"""
+"""The code that agent and trainer share, with only the standard library: a trainer's Python may lack others."""

@@ -21,13 +21,13 @@ WHOLE_MAX = 2**63
 
 
 class Encoded(bytes):
-    """Encoded JSON. Within a value to encode, it is copied unchanged."""
+    """Encoded JSON, which is copied unchanged into the JSON of a larger value."""
 
 
 def encode(value: Json) -> bytes:
     """
-    Return `value` as JSON in UTF-8, with bytes as base64 and a NamedTuple as a list. msgspec and the standard library
-    write the same values; msgspec is faster.
+    Return `value` as JSON in UTF-8, with bytes as base64 and a NamedTuple as a list. msgspec, which is faster, and the
+    standard library write the same values.
     """
     if not HAS_MSGSPEC:
         return _encode_plainly(value)
@@ -58,8 +58,8 @@ def _as_plain(value: object) -> Json:
 
 def typed(kind: type[T], value: Json) -> T:
     """
-    Convert a value that was read from JSON to `kind`: a dataclass of plain values, tuples, dicts and unions. Fields
-    that `kind` does not have are left out.
+    Convert a value from JSON to `kind`: a dataclass of plain values, tuples, dicts and unions. Fields that `kind` lacks
+    are dropped.
 
     Raises:
         ValueError: the value does not fit `kind`.

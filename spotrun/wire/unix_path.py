@@ -1,7 +1,7 @@
 """
 Unix sockets at a path of any length.
 
-Linux allows 107 bytes for the address of a socket (unix(7)), and the path of an instance's folder may be longer. So the
+Linux allows 107 bytes for a socket's address (unix(7)), and the path of an instance's folder may be longer. So the
 socket is addressed through a descriptor of its folder.
 """
 

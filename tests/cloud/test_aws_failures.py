@@ -122,7 +122,7 @@ def test_unreadable_surroundings_stay_as_last_read_and_a_remark_says_so(account:
         _spoil(account, trouble)
     tick = runner.tick()
     assert tick.blind is None
-    assert f" of {REGION}: as known before, since " in (tick.remark or "")
+    assert f" of {REGION}: the last known value is used, because " in (tick.remark or "")
     account.end(trains, INTERRUPTED)
     for _ in range(3):
         run.ticks(runner)

@@ -196,7 +196,7 @@ def test_p32_the_end_of_a_start_that_failed_names_the_key_and_rests_its_pool(acc
     assert first.intent.offering.pool != second.intent.offering.pool
     assert first.gone is not None
     assert first.gone.evidence == (
-        "the cloud's record: ended by fault (Client.InternalError; mostly EC2's role for spot, "
+        "the cloud's record: ended by fault (Client.InternalError; probably EC2's role for spot, "
         f"AWSServiceRoleForEC2Spot, may not use {KEY}, the default key of EBS in us-east-1: "
         "`spotrun doctor aws` says what to do)"
     )

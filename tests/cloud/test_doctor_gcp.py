@@ -391,7 +391,7 @@ def test_a_quota_that_google_does_not_tell_is_unknown_and_not_zero(account: GcpA
     resources = wanted(instance_type="a3-highgpu-8g", accelerators=read_accelerators("H100:8"), spot_policy="on-demand")
     finding = quotas(examined(clock, resources))["NVIDIA_H100_GPUS in us-central1"]
     assert finding.verdict is Verdict.UNKNOWN
-    assert "not known to be 0" in finding.detail
+    assert "does not report this quota" in finding.detail
     assert "iam-admin/quotas" in finding.hint
 
 

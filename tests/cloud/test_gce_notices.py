@@ -17,7 +17,7 @@ from google.auth.transport.requests import Request
 
 from spotrun.agent.inbox import NoticeHeard, NoticesLost
 from spotrun.clock import ScaledClock, system_clock
-from spotrun.clouds.gcp.notices import FLAVOR, FLAVOR_HEADER, MAINTENANCE, PREEMPTED, ROOT, Value, gce_notices
+from spotrun.clouds.gcp.notices import FLAVOR, FLAVOR_HEADER, MAINTENANCE, PREEMPTED, ROOT, MetadataValue, gce_notices
 from spotrun.clouds.notices import Blind
 from tests.support.eventually import eventually
 from tests.support.gce_metadata import GOOGLE, HANGS, USUAL, GceMetadata, gce_metadata, told
@@ -237,7 +237,7 @@ def test_next_poll_reports_a_preemption_that_came_during_a_failure(metadata: Gce
 
 
 def test_n5_a_server_that_never_answers_is_waited_for_no_longer_than_a_poll(metadata: GceMetadata) -> None:
-    value = Value(PREEMPTED, (metadata.host,), held_back_s=0.2, answer_within_s=0.1)
+    value = MetadataValue(PREEMPTED, (metadata.host,), held_back_s=0.2, answer_within_s=0.1)
     waited: list[float] = []
     for hangs in (True, False, True):
         metadata.replies[PREEMPTED] = iter([HANGS] if hangs else [])
@@ -273,7 +273,7 @@ def test_metadata_server_is_polled_by_address_and_then_by_name(monkeypatch: pyte
 
 
 def test_it_is_another_one_that_answers_after_the_first_did_not(metadata: GceMetadata) -> None:
-    value = Value(PREEMPTED, ("127.0.0.1:1", metadata.host))
+    value = MetadataValue(PREEMPTED, ("127.0.0.1:1", metadata.host))
     with pytest.raises(Blind, match="Connection refused"):
         value.get()
     assert value.get() == "FALSE"

@@ -189,7 +189,7 @@ def test_instance_name_used_by_another_is_not_taken_for_ours(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.fail(INSERT, answers.already_exists("projects/acme-training/zones/us-central1-a/instances/x"), times=None)
-    with pytest.raises(CloudUnavailable, match="cannot be seen yet"):
+    with pytest.raises(CloudUnavailable, match="Google does not list it yet"):
         cloud.launch(request(offered(cloud)))
 
 

@@ -20,7 +20,7 @@ import pytest
 from spotrun.clouds.local import processes
 from spotrun.clouds.local.driver import LocalDriver, instance_id_of
 from spotrun.clouds.local.metadata import MetadataService
-from spotrun.clouds.local.records import Places
+from spotrun.clouds.local.records import CloudPaths
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.offering import CapacityType
@@ -42,7 +42,7 @@ sys.stdin.read(); subprocess.run(["sleep", "1004"])
 
 
 def log(bench: Bench) -> list[dict[str, object]]:
-    return [json.loads(line) for line in Places(bench.root).log.read_text().splitlines()]
+    return [json.loads(line) for line in CloudPaths(bench.root).log.read_text().splitlines()]
 
 
 def record_of(cloud: LocalDriver, instance: Instance) -> tuple[ProcessMark, ProcessMark, str]:
@@ -148,7 +148,7 @@ def test_a_launch_whose_launcher_is_killed_anywhere_can_be_repeated(bench: Bench
 def test_an_empty_folder_left_by_a_crash_is_no_instance_and_is_completed_by_a_repeat(bench: Bench) -> None:
     cloud = bench.cloud()
     request = bench.request(cloud)
-    folder = Places(bench.root).record_folder(instance_id_of(request.token))
+    folder = CloudPaths(bench.root).record_folder(instance_id_of(request.token))
     assert folder is not None
     folder.create()
     assert cloud.instances() == []

@@ -14,7 +14,7 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalDriver
 from spotrun.clouds.local.market import Loss, Market
-from spotrun.clouds.local.records import Places
+from spotrun.clouds.local.records import CloudPaths
 from spotrun.clouds.local.script import Script
 from spotrun.errors import InsufficientCapacity
 from spotrun.instance import EndedBy, Instance, InstanceState
@@ -104,7 +104,7 @@ def _time_left(market: Market, pool: Pool, now: datetime) -> timedelta:
 
 
 def _log(bench: Bench) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Places(bench.root).log.read_text().splitlines()]
+    return [json.loads(line) for line in CloudPaths(bench.root).log.read_text().splitlines()]
 
 
 UPLOADER = """
@@ -179,7 +179,7 @@ def test_when_spot_is_gone_all_spot_instances_go_and_none_is_to_be_had_until_it_
     with pytest.raises(InsufficientCapacity):
         cloud.launch(bench.request(cloud))
     trains(cloud, on_demand, batch=9)
-    eventually(lambda: not Script(Places(bench.root).market(RUN), steps, bench.clock.epoch).spot_is_gone())
+    eventually(lambda: not Script(CloudPaths(bench.root).market(RUN), steps, bench.clock.epoch).spot_is_gone())
     assert bench.running(cloud).notice_deadline is None
     seen = cloud.describe(on_demand.instance_id)
     assert seen is not None
@@ -206,6 +206,6 @@ def test_spot_returns_though_nothing_runs_that_could_see_it(bench: Bench) -> Non
 def test_another_run_on_the_same_cloud_has_a_market_of_its_own(bench: Bench) -> None:
     scripted = bench.cloud(script=(step("epoch 1 at 0%", Action.NO_SPOT),))
     trains(scripted, bench.running(scripted))
-    eventually(lambda: Places(bench.root).market(RUN).exists())
+    eventually(lambda: CloudPaths(bench.root).market(RUN).exists())
     calm = LocalDriver(bench.root, ScaledClock(bench.clock.epoch, 60), MarketConfig(boot_s=1), init=SLEEP)
     assert calm.launch(msgspec.structs.replace(bench.request(calm), run_uid="fedcba9876")).alive

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from spotrun.clouds.local import members, processes
 from spotrun.clouds.local.driver import LocalDriver
 from spotrun.clouds.local.metadata import TOKEN_HEADER, TOKEN_PATH, TOKEN_TTL_HEADER
-from spotrun.clouds.local.records import Places, Record, RecordFolder, instance_id_of, write_atomically
+from spotrun.clouds.local.records import CloudPaths, Record, RecordFolder, instance_id_of, write_atomically
 from spotrun.errors import CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType
@@ -33,7 +33,7 @@ def living(cloud: LocalDriver) -> list[Instance]:
 
 
 def events(bench: Bench, event: str) -> list[str]:
-    lines = [json.loads(line) for line in Places(bench.root).log.read_text().splitlines()]
+    lines = [json.loads(line) for line in CloudPaths(bench.root).log.read_text().splitlines()]
     return [line["instance_id"] for line in lines if line["event"] == event]
 
 
@@ -142,7 +142,7 @@ def test_a_member_that_ends_before_all_are_there_takes_the_others_with_it(
 def test_an_empty_folder_of_one_member_is_completed_by_a_repeat(bench: Bench) -> None:
     cloud = bench.cloud()
     request = gang(bench, cloud)
-    folder = Places(bench.root).record_folder(instance_id_of(request.token, 1))
+    folder = CloudPaths(bench.root).record_folder(instance_id_of(request.token, 1))
     assert folder is not None
     folder.create()
     assert cloud.instances() == []
@@ -214,7 +214,7 @@ def test_two_members_are_taken_in_one_moment_once_two_train(bench: Bench) -> Non
     cloud = bench.cloud(script=(step("epoch 2 at 0%", Action.INTERRUPT, 120, members=2),))
     first, second, third = running_gang(bench, cloud)
     trains(cloud, first, epoch=1)
-    path = Places(bench.root).market(RUN)
+    path = CloudPaths(bench.root).market(RUN)
     eventually(lambda: path.with_suffix(".lock").exists())  # the first of them has looked for a second
     assert not path.exists()
     trains(cloud, third, epoch=0)
@@ -262,7 +262,7 @@ def test_more_members_than_a_pool_has_room_for_are_refused_and_leave_nothing(ben
     with pytest.raises(InsufficientCapacity):
         cloud.launch(gang(bench, cloud, 4))
     assert cloud.instances() == []
-    assert [*Places(bench.root).record_folders()] == []
+    assert [*CloudPaths(bench.root).record_folders()] == []
     cloud.launch(gang(bench, cloud, 3))
     for request in (gang(bench, cloud, 1), bench.request(cloud)):
         with pytest.raises(InsufficientCapacity):

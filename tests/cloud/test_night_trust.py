@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from spotrun.folder.night_record import Begun, NightRecord, Numbered
+from spotrun.folder.night_record import BegunNight, NightRecord, NumberedNight
 from spotrun.night import function as night_function
 from spotrun.night.installation import left_alone
 from spotrun.run.events import StopRequested
@@ -59,7 +59,7 @@ def plant_run(world: NightWorld, uid: str, **changes: Any) -> None:
 
 
 def plant_begun(world: NightWorld, number: int, uid: str, due: str = "2026-11-23") -> None:
-    begun = Numbered(number, Begun(due=due, run=uid, at=world.clock.now()))
+    begun = NumberedNight(number, BegunNight(due=due, run=uid, at=world.clock.now()))
     world._objects.objects[f"runs/nights/{NAME}/begun/{number:08d}.json"] = msgspec.json.encode(begun.begun)
 
 

@@ -16,7 +16,7 @@ from spotrun.clouds.local.catalog import InstanceType, Zone
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalDriver, default_root
 from spotrun.clouds.local.own_machine import OwnMachine
-from spotrun.clouds.owned_machine import HomeDriver
+from spotrun.clouds.owned_machine import OwnedMachineDriver
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.offering import HOME, CapacityType
@@ -153,7 +153,7 @@ def test_run_that_waits_for_a_taken_machine_says_which_run_has_it(sandbox: Sandb
 
 
 def test_a_runner_on_another_machine_rents_and_does_not_take_what_is_at_home_for_gone(sandbox: Sandbox) -> None:
-    there = HomeDriver(CLOUD.account(()).driver, machine(host="office-box"))
+    there = OwnedMachineDriver(CLOUD.account(()).driver, machine(host="office-box"))
     assert {each.cloud for each in there.offerings(must_see=())} == {NAME}
     assert there.remarks[0] == "box is office-box, and only a runner there trains on it"
     assert there.instances("1111111111") == []

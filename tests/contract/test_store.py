@@ -17,7 +17,7 @@ from spotrun.store.asked import RequestCounts, asked
 from spotrun.store.http import BucketStore, crc32c
 from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
-from spotrun.store.port import CopiesItself, InPieces, Sifted, Store
+from spotrun.store.port import CopiesItself, InPieces, ReportsForeignNames, Store
 from tests.support.fault_proxy import FaultProxy, Request
 from tests.support.memory_store import MemoryStore
 from tests.support.object_stores import RunningServer
@@ -61,7 +61,7 @@ def test_object_whose_name_is_no_key_is_not_listed(store: Store, name: str) -> N
     """Training code may put it there, and a command that reads or deletes all that is listed would fail of it."""
     store.put("logs/a", b"1")
     put_under_any_name(store, name)
-    if isinstance(store, Sifted):
+    if isinstance(store, ReportsForeignNames):
         assert store.strange_names("logs/") == [name]
     assert [each.key for each in store.list("")] == ["logs/a"]
 

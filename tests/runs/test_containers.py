@@ -22,7 +22,7 @@ from spotrun.agent import container as agents_container
 from spotrun.agent.container import ImageUnusable, NoImageNow, mounts_of, variables
 from spotrun.agent.processes.trainer_process import environment_of, in_container, start_trainer, training_command
 from spotrun.agent.setup import prepare
-from spotrun.clouds.local.records import CloudLog, Places
+from spotrun.clouds.local.records import CloudLog, CloudPaths
 from spotrun.clouds.local.settling import bury
 from spotrun.container import ENTRANCE
 from spotrun.container import engine as engines
@@ -298,7 +298,7 @@ def test_containers_of_another_machine_are_refused(
 
 @as_root
 def test_the_end_of_a_local_instance_removes_its_container(stand_in: StandIn, tmp_path: Path) -> None:
-    places = Places(tmp_path / "cloud")
+    places = CloudPaths(tmp_path / "cloud")
     folder = places.record_folder("i-0123456789abcdef0")
     assert folder is not None
     folder.disk.mkdir(parents=True)

@@ -18,7 +18,7 @@ from spotrun.doctor.trial import RACERS, SKEW_MAX, SKEW_WARNED, StoreTrial
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.store.conditional_put_probe import race
 from spotrun.store.local import LocalStore
-from spotrun.store.port import Store, StoredObject, StoreFacts, Unsaid
+from spotrun.store.port import Store, StoredObject, StoreFacts, UnknownFact
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.sandbox import Sandbox
@@ -240,12 +240,12 @@ def told(facts: StoreFacts, region: str | None = "eu-west-1") -> dict[str, Findi
         ({}, "versioning", Verdict.OK, "off"),
         ({"region": "us-east-1"}, "region", Verdict.WARNED, "us-east-1"),
         ({"region": "eu"}, "region", Verdict.OK, "eu"),
-        ({"region": Unsaid("forbidden")}, "region", Verdict.UNKNOWN, "forbidden"),
+        ({"region": UnknownFact("forbidden")}, "region", Verdict.UNKNOWN, "forbidden"),
         ({"versioned": True}, "versioning", Verdict.WARNED, "kept as versions"),
         ({"versioned": True, "older_versions_days": 7}, "versioning", Verdict.OK, "7 days"),
         ({"versioned": True, "older_versions_days": 1}, "versioning", Verdict.OK, "paid for, 1 day"),
-        ({"versioned": Unsaid("forbidden")}, "versioning", Verdict.UNKNOWN, "forbidden"),
-        ({"expiries": Unsaid("forbidden")}, "expiry", Verdict.UNKNOWN, "forbidden"),
+        ({"versioned": UnknownFact("forbidden")}, "versioning", Verdict.UNKNOWN, "forbidden"),
+        ({"expiries": UnknownFact("forbidden")}, "expiry", Verdict.UNKNOWN, "forbidden"),
         ({"expiries": ("rule tidy deletes after 30 days",)}, "store", Verdict.FAILED, "30 days"),
         ({"free_bytes": 500 << 30}, "space", Verdict.OK, "GB free"),
         ({"free_bytes": 5 << 30}, "space", Verdict.WARNED, "5.4 GB free"),

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from spotrun.agent.inbox import CameTooLate, Exited, Inbox, Letter, Said, Stranger
+from spotrun.agent.inbox import CameTooLate, Exited, Inbox, Letter, Stranger, TrainerMessage
 from spotrun.agent.processes.socket_credentials import Peer, why_stranger
 from spotrun.agent.processes.trainer_process import TrainerProcess
 from spotrun.agent.processes.trainer_socket import NAME, STRANGERS_MAX
@@ -95,7 +95,9 @@ def start(tmp_path: Path) -> Iterator[Any]:
 
 
 def steps(letters: list[Letter]) -> list[int]:
-    return [each.message.step for each in letters if isinstance(each, Said) and isinstance(each.message, Finished)]
+    return [
+        each.message.step for each in letters if isinstance(each, TrainerMessage) and isinstance(each.message, Finished)
+    ]
 
 
 WAYS = {
@@ -165,7 +167,7 @@ def test_the_second_of_two_that_train_at_once_is_turned_away(start: Any) -> None
         "$PY" -c "import comes; comes.come(2)"
         """)
     letters = begun.end()
-    (first,) = [each for each in letters if isinstance(each, Said)]
+    (first,) = [each for each in letters if isinstance(each, TrainerMessage)]
     (late,) = [each for each in letters if isinstance(each, CameTooLate)]
     assert isinstance(first.message, Finished)
     assert (late.leader, late.alone) == (first.message.epoch, False)
@@ -176,7 +178,7 @@ def test_the_second_of_two_that_train_at_once_is_turned_away(start: Any) -> None
 def test_one_that_comes_after_the_other_is_alone(start: Any) -> None:
     begun = start('"$PY" -c "import comes; comes.come(1)"; "$PY" -c "import comes; comes.come(2)"')
     first, late = begun.hear(), begun.hear()
-    assert isinstance(first, Said)
+    assert isinstance(first, TrainerMessage)
     assert isinstance(late, CameTooLate)
     assert late.alone
     begun.process.kill()
@@ -275,7 +277,7 @@ def test_progress_arrives_whole(start: Any) -> None:
         "import comes; from spotrun.trainer_link import Progress\n"
         "comes.come().send(Progress(epoch=0, batch=1, batches=2, step=3, epochs=4, phase='train', metrics={'a': 0.5}))"
     )
-    messages = [each.message for each in start([sys.executable, "-c", code]).end() if isinstance(each, Said)]
+    messages = [each.message for each in start([sys.executable, "-c", code]).end() if isinstance(each, TrainerMessage)]
     expected = Progress(epoch=0, batch=1, batches=2, step=3, epochs=4, phase="train", metrics={"a": 0.5})
     assert messages[1] == expected
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-from spotrun.folder.status_objects import AgentStatus, Busy, Used, agent_key, write_status
+from spotrun.folder.status_objects import AgentStatus, Busy, MachineUse, agent_key, write_status
 from spotrun.store.local import LocalStore
 from tests.support import histories
 from tests.support.called_spotrun import Spotrun
@@ -68,7 +68,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     history = trained(2, hours_each=0.5, uid="1", spec=spec().to_dict())
     run = store_run(folder, history)
     busy = Busy(busy_s=1, of_s=2)
-    used = Used(cpu=busy, memory=busy, gpu=busy, gpu_memory=busy, waited=busy)
+    used = MachineUse(cpu=busy, memory=busy, gpu=busy, gpu_memory=busy, waited=busy)
     launch = next(iter(history.state.launches))
     status = AgentStatus(launch=launch, phase="train", at=history.now, sequence=9, used=used)
     write_status(LocalStore(run), agent_key(launch), status)

@@ -140,7 +140,7 @@ def test_a_packed_setup_that_cannot_be_unpacked_leaves_nothing_behind(machines: 
     archive.write_bytes(tar_of(forged))
     assert setup_cache.upload(second.store, key, 99, archive) is not None
     assert prepare(second).how == "run"
-    assert "not the run's own" in log(second)
+    assert "does not belong to the run" in log(second)
     assert not (second.assignment.work / "left-behind").exists()
     assert not (second.assignment.folder.parent / "escaped").exists()
 

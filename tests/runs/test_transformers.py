@@ -279,7 +279,7 @@ class TestAdapters:
         assert agent.attempt() == "refused"
         (refused,) = agent.told(Refused)
         assert (
-            "the base of the model is not the one of the checkpoint: base_model.model.net.0.base_layer"
+            "the base of the model differs from the base of the checkpoint: base_model.model.net.0.base_layer"
             in refused.reason
         )
         assert "revision" in refused.hint

@@ -19,7 +19,7 @@ from spotrun.exactness.difference import NAMED_MAX, Difference, DifferenceKind, 
 from spotrun.exactness.scope import ComparedCount, NotCompared
 from spotrun.exactness.trace_file import TraceFile
 from spotrun.run.events import Uncarried
-from spotrun.verify.kills import Killed, KillPlan, checkpoint_every, kill_steps, planned
+from spotrun.verify.kills import KillPlan, PlannedKill, checkpoint_every, kill_steps, planned
 from spotrun.verify.rehearsal import RehearsalProgress, failure
 from spotrun.verify.report import as_json, describe, progress_line, text
 from spotrun.verify.verification import Digests, Verification
@@ -139,7 +139,7 @@ def test_loop_that_uses_a_local_variable_differs_and_names_it() -> None:
 
 def test_a_script_that_ran_straight_is_not_told_to_train_to_its_end_first() -> None:
     straight = failure("straight", [], "failed", "exit code 1")
-    killed = failure("interrupted", [Killed(step=1234, victim="trainer")], "failed", "FileExistsError: out")
+    killed = failure("interrupted", [PlannedKill(step=1234, victim="trainer")], "failed", "FileExistsError: out")
     assert straight.message == "the straight training failed: exit code 1"
     assert "has to train to its end" in str(straight.hint)
     assert str(killed).startswith(
@@ -156,7 +156,7 @@ def test_refused_training_is_reported_with_its_own_advice_alone() -> None:
         "spotrun refuses the straight training: a tuner callback runs trainings of its own inside fit()\n"
         "  try: run the tuner once"
     )
-    later = failure("interrupted", [Killed(step=7, victim="trainer")], "failed", told)
+    later = failure("interrupted", [PlannedKill(step=7, victim="trainer")], "failed", told)
     assert later.message.startswith("spotrun refuses the interrupted training after a kill (of the trainer, at step 7)")
 
 

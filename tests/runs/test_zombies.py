@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from spotrun.agent.files.commit_files import CommitFiles
-from spotrun.agent.files.content_store import Pieces
+from spotrun.agent.files.content_store import ContentStore
 from spotrun.agent.inbox import Inbox
 from spotrun.agent.recorder import Recorder
 from spotrun.agent.saver import Worker
@@ -61,7 +61,7 @@ class Agent:
         self._recorder = Recorder(self.ledger, clock, inbox, str)
         self._recorder.start()
         node: Any = SimpleNamespace(store=store, recorder=self._recorder)
-        files = CommitFiles(node, Pieces(node))
+        files = CommitFiles(node, ContentStore(node))
         self._worker = Worker(store, self._recorder, clock, Status(folder), inbox, KEEP, files)
         self._sequence = count()
 

@@ -33,7 +33,7 @@ from spotrun.clouds.nights import Alarm
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.night import Night, Pin, pin_for
-from spotrun.folder.night_record import Begun, NightRecord
+from spotrun.folder.night_record import BegunNight, NightRecord
 from spotrun.folder.run_calls import Calls, read_calls
 from spotrun.night.counts import CallCounter
 from spotrun.night.function import Answer, Attendant
@@ -206,7 +206,7 @@ class NightWorld:
         """Of the agents of each run, by its uid: its training takes as long as `work` was when it began."""
         self._ledgers: dict[str, Ledger] = {}
         self._removed = False
-        self._begun: list[Begun] = []
+        self._begun: list[BegunNight] = []
         self._read_begun = 0
         self._pin: Pin | None = None
         self._open_account(monkeypatch)
@@ -515,7 +515,7 @@ class NightWorld:
 
     # -- what became of it -------------------------------------------------------------------------------------------
 
-    def nights(self) -> list[Begun]:
+    def nights(self) -> list[BegunNight]:
         """All that began, in order."""
         inside, self._is_inside = self._is_inside, False
         record = NightRecord(self.store, NAME, self.pin)

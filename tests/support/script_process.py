@@ -12,7 +12,7 @@ from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Follower
-from spotrun.training.uncarried import Uncarried
+from spotrun.training.uncarried import UntrackedReporter
 from tests.support.checkpoint_images import image_bytes
 
 SCRIPT = """
@@ -76,7 +76,7 @@ class Process:
         self.callbacks: dict[str, object] = {}
         modules = {"a_script": self.script}
         self.state = PythonState(cast("Framework", self), Script(["/work"], modules))
-        self.uncarried = Uncarried(Follower(), Ranks(0, 1), required=False)
+        self.uncarried = UntrackedReporter(Follower(), Ranks(0, 1), required=False)
 
     def roots(self) -> dict[str, object]:
         return self.callbacks

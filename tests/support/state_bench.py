@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spotrun.agent.files.commit_files import CommitFiles
-from spotrun.agent.files.content_store import Pieces
+from spotrun.agent.files.content_store import ContentStore
 from spotrun.agent.files.restore import restore_state
 from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.logs.output_redaction import OutputRedaction
@@ -65,7 +65,7 @@ class StateInstance:
             console=SimpleNamespace(redaction=OutputRedaction(())),
             recorder=run.history,
         )
-        pieces = Pieces(self.node)
+        pieces = ContentStore(self.node)
         pieces.begin(run.history.attempt)
         self.files = CommitFiles(self.node, pieces)
         self.files.begin(run.history.attempt, {})

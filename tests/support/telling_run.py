@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.inbox import Inbox, NoticesLost, Said, SaveRefused
+from spotrun.agent.inbox import Inbox, NoticesLost, SaveRefused, TrainerMessage
 from spotrun.agent.logs.console import Console, LogShipper
 from spotrun.agent.logs.secret_values import Secrets
 from spotrun.agent.machine.gpus import Gpus
@@ -117,7 +117,7 @@ class TellingRun:
         waiting: list[Future[Entry | None]] = []
         journal.notices_lost(NoticesLost(self._text()))
         ended = EpochEnded(epoch=0, step=90, batches=90, samples=90, metrics={self._text(): 0.5})
-        journal.epoch_completed(ended, Said(0, ended, self._clock.now(), 0.0))
+        journal.epoch_completed(ended, TrainerMessage(0, ended, self._clock.now(), 0.0))
         clean = self._console.clean  # as the conversation does before what is long is cut
         journal.not_carried(90, [(clean(self._text()), clean(self._text())) for _ in range(20)])
         commit = self._commit(journal.attempt)

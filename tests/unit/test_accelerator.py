@@ -1,7 +1,7 @@
 """
 checkpoint/accelerator.py: what is asked of a device, in which order and by which thread; and on a GPU, the copy itself.
 
-`Lanes` stands for a device whose memory is the processor's. All but the copy is the same as with CUDA.
+`CopyStreams` stands for a device whose memory is the processor's. All but the copy is the same as with CUDA.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from pyrsistent import pvector
 
 from spotrun.agent import decisions
-from spotrun.agent.decisions import Leaving, SnapshotFacts, Standing
+from spotrun.agent.decisions import AgentAction, PredecessorLeaving, SnapshotFacts
 from spotrun.agent.logs.console import GIVEN_BACK_AT_ONCE_BYTES, Console, LogShipper
 from spotrun.agent.pace import Pace
 from spotrun.agent.snapshots.arenas import Arenas
@@ -168,14 +168,14 @@ def test_the_pace_is_measured_per_step_and_an_ended_epoch_is_due_until_it_is_sna
 def test_only_the_newest_launch_of_a_run_that_goes_on_may_start():
     history = History()
     first = history.launch()
-    assert decisions.standing(history.state, first) is Standing.START
-    assert decisions.standing(history.state, 99) is Standing.LEAVE
+    assert decisions.standing(history.state, first) is AgentAction.START
+    assert decisions.standing(history.state, 99) is AgentAction.LEAVE
     history.write(ev.AttemptStarted(launch=first, instance_id="i", booted_at=history.now))
-    assert decisions.standing(history.state, first) is Standing.CONTINUE
+    assert decisions.standing(history.state, first) is AgentAction.CONTINUE
     second = history.launch()
-    assert decisions.standing(history.state, second) is Standing.STAND_BY
+    assert decisions.standing(history.state, second) is AgentAction.STAND_BY
     history.write(ev.AttemptStarted(launch=second, instance_id="j", booted_at=history.now))
-    assert decisions.standing(history.state, first) is Standing.LEAVE
+    assert decisions.standing(history.state, first) is AgentAction.LEAVE
 
 
 def test_a_standby_waits_for_the_word_of_its_predecessor_or_for_the_notice_window():
@@ -184,20 +184,20 @@ def test_a_standby_waits_for_the_word_of_its_predecessor_or_for_the_notice_windo
     attempt = history.write(ev.AttemptStarted(launch=launch, instance_id="i", booted_at=history.now))
     standby = history.launch()
 
-    def verdict(leaving: Leaving | None, now_s: float) -> Standing:
+    def verdict(leaving: PredecessorLeaving | None, now_s: float) -> AgentAction:
         return decisions.standby_verdict(history.state, standby, leaving, 0, now_s)
 
     assert decisions.leaving_window_s(history.state) is None
-    assert verdict(None, 1799) is Standing.STAND_BY
-    assert verdict(None, 1801) is Standing.LEAVE, "never fence one that was not told to go"
+    assert verdict(None, 1799) is AgentAction.STAND_BY
+    assert verdict(None, 1801) is AgentAction.LEAVE, "never fence one that was not told to go"
     deadline = history.now + timedelta(seconds=100)
     history.write(ev.NoticeSeen(attempt=attempt, kind="termination", deadline_at=deadline))
     assert decisions.leaving_window_s(history.state) == 100
-    leaving = Leaving(seen_s=10, window_s=100)
-    assert verdict(leaving, 139) is Standing.STAND_BY
-    assert verdict(leaving, 140) is Standing.START
+    leaving = PredecessorLeaving(seen_s=10, window_s=100)
+    assert verdict(leaving, 139) is AgentAction.STAND_BY
+    assert verdict(leaving, 140) is AgentAction.START
     history.write(ev.AttemptDrained(attempt=attempt, final_commit=None, stopped_at=history.now, reason="notice"))
-    assert verdict(leaving, 20) is Standing.START
+    assert verdict(leaving, 20) is AgentAction.START
 
 
 def failing_history(*steps: int) -> tuple[History, ev.TrainerExited]:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from spotrun.agent.inbox import Exited, Inbox, NoticesLost, Said, forget
+from spotrun.agent.inbox import Exited, Inbox, NoticesLost, TrainerMessage, forget
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import Image, fetch, newest_readable
 from spotrun.checkpoint.snapshot import read_image
@@ -148,8 +148,8 @@ def test_after_damage_it_begins_again_with_an_older_one(store: SlowStore) -> Non
 
 
 def test_nothing_that_a_replaced_trainer_has_said_is_taken_for_its_successors() -> None:
-    def said(incarnation: int) -> Said:
-        return Said(incarnation, ArenasWanted(size_bytes=7), datetime.now(UTC), 0.0)
+    def said(incarnation: int) -> TrainerMessage:
+        return TrainerMessage(incarnation, ArenasWanted(size_bytes=7), datetime.now(UTC), 0.0)
 
     inbox, lost = Inbox(), NoticesLost("silence")
     letters = [said(0), lost, said(1), Exited(1, -9, datetime.now(UTC)), said(0)]

@@ -17,13 +17,13 @@ from rich.console import Console
 from spotrun.bench.meter import BLOCKS, WARM_UP_STEPS, Measurement, Meter
 from spotrun.bench.page import bench_page
 from spotrun.bench.report import Progress, as_json, cost_of, findings, time_of, view
-from spotrun.bench.result import BenchRow, Fate, Prices, best, efficiency, fate_of
+from spotrun.bench.result import BenchRow, Prices, TrialOutcome, best, efficiency, fate_of
 from spotrun.bench.trials import Arguments, BenchTrial, spec_of, trials
 from spotrun.bench.turns import CENT, MAX_PARALLEL, next_ones, shares
 from spotrun.bench.verdict import cpus_gain, device_gain, loading_gain, verdict
 from spotrun.errors import SpecInvalid
-from spotrun.folder.bench_record import FOLDER, Benched, benched, digest_of, keep, steps_of_the_first
-from spotrun.folder.status_objects import AgentStatus, Gpu, Trained, Usage
+from spotrun.folder.bench_record import FOLDER, BenchResult, benched, digest_of, keep, steps_of_the_first
+from spotrun.folder.status_objects import AgentStatus, Gpu, TrainingStatus, Usage
 from spotrun.market.world import World
 from spotrun.policy.facts import Facts
 from spotrun.policy.throughput import BENCH_DOUBT, speeds
@@ -63,7 +63,7 @@ def wanted(*kinds: str) -> RunSpec:
 
 
 def status(steps: int, *, step_s: float = 0.1, wait: float = 0.4, launch: int = 1, batch: int = 16) -> AgentStatus:
-    trained = Trained(seconds=steps * step_s, waited_s=steps * step_s * wait, steps=steps, samples=steps * batch)
+    trained = TrainingStatus(seconds=steps * step_s, waited_s=steps * step_s * wait, steps=steps, samples=steps * batch)
     return AgentStatus(
         launch=launch, phase="train", at=START, sequence=steps, epochs=2, batches=500, batch=50, step=50, usage=USAGE,
         trained=trained,
@@ -76,7 +76,7 @@ def row(
     what = None if kind is None else Accelerators(kind, int(str(trial.get("devices", 1))))
     return BenchRow(
         trial=BenchTrial(kind=what, **trial),  # type: ignore[arg-type]
-        fate=Fate.MEASURED,
+        fate=TrialOutcome.MEASURED,
         prices=Prices(spot=Decimal(spot), on_demand=Decimal(spot) * 3),
         instance_type="p3.2xlarge",
         accelerators="" if what is None else str(what),
@@ -94,7 +94,7 @@ def test_the_beginning_is_left_out():
     meter.show(status(WARM_UP_STEPS, step_s=9.0))  # a first step that compiles
     base = status(WARM_UP_STEPS, step_s=9.0).trained
     for more in range(6, 66, 6):
-        now = Trained(
+        now = TrainingStatus(
             seconds=base.seconds + more * 0.1,
             waited_s=base.waited_s + more * 0.04,
             steps=base.steps + more,
@@ -191,14 +191,14 @@ def test_dollars_of_the_whole_job_and_shares_of_a_base():
 
 def test_running_out_of_memory_is_a_row():
     for said in ("torch.OutOfMemoryError: CUDA out of memory. Tried", "ended by the OOM-killer: out of memory"):
-        assert fate_of(said) is Fate.OUT_OF_MEMORY
-    assert fate_of("ValueError: no such file") is Fate.FAILED
+        assert fate_of(said) is TrialOutcome.OUT_OF_MEMORY
+    assert fate_of("ValueError: no such file") is TrialOutcome.FAILED
 
 
 def test_rows_for_programs_and_as_a_page():
     lost = BenchRow(
         trial=BenchTrial(kind=T4_KIND, batch=4096),
-        fate=Fate.OUT_OF_MEMORY,
+        fate=TrialOutcome.OUT_OF_MEMORY,
         prices=Prices(),
         reason="CUDA out of memory <b>",
     )
@@ -284,8 +284,8 @@ def test_the_run_is_short_calm_and_limited(tmp_path: Path):
 # -- what later runs know ----------------------------------------------------------------------------------------------
 
 
-def known(kind: str, step_s: float, samples: float | None = 16.0) -> Benched:
-    return Benched(kind=kind, step_s=step_s, samples=samples, work_s=3600.0, at=START, run="job-bench-0123456789")
+def known(kind: str, step_s: float, samples: float | None = 16.0) -> BenchResult:
+    return BenchResult(kind=kind, step_s=step_s, samples=samples, work_s=3600.0, at=START, run="job-bench-0123456789")
 
 
 def test_the_record_is_that_of_exactly_this_job(tmp_path: Path):
@@ -370,7 +370,7 @@ def test_a_bench_with_another_batch_is_named_with_what_to_type(planned_job: Path
     said = spotrun("plan", "net.yaml")
     assert said.code == SpecInvalid.exit_code
     assert "it is not known how long this training takes" in said.err
-    line = f"the bench of {START:%Y-%m-%d} trained with batch 64: `spotrun plan net.yaml -- --batch-size 64` goes by it"
+    line = f"the bench of {START:%Y-%m-%d} trained with batch 64: `spotrun plan net.yaml -- --batch-size 64` uses it"
     assert f"try: {line}; or give --work 3h" in said.err
     assert "2h00m of work" in spotrun("plan", "net.yaml", "--lifetimes", 1, "--", "--batch-size", 64).out
     planned_job.write_text(planned_job.read_text().replace("'16'", "'16', --lr, '1'"))

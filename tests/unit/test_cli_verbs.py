@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from spotrun.cli.app import HEADINGS, VERBS, app
 from spotrun.clouds.local.config import MarketConfig
-from spotrun.clouds.local.records import Places, Record
+from spotrun.clouds.local.records import CloudPaths, Record
 from spotrun.instance import Instance, InstanceState
 from spotrun.report.tables import dollars
 from spotrun.runs.completion import job_files
@@ -62,7 +62,7 @@ def left_disk(cloud: Path, run_uid: str, digit: str) -> Path:
         market=MarketConfig(),
         init=(),
     )
-    places = Places(cloud)
+    places = CloudPaths(cloud)
     places.create()
     folder = places.record_folder(instance.instance_id)
     assert folder is not None

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from spotrun.agent.files import commit_files
 from spotrun.agent.files.commit_files import CommitFiles, FilesTorn
-from spotrun.agent.files.content_store import SECRET, SECRET_NAME, Pieces
+from spotrun.agent.files.content_store import SECRET, SECRET_NAME, ContentStore
 from spotrun.agent.files.outputs import _Storing
 from spotrun.agent.files.restore import FilesOfCommit
 from spotrun.agent.logs.output_redaction import OutputRedaction
@@ -66,7 +66,7 @@ class Instance:
             console=SimpleNamespace(redaction=OutputRedaction(secrets)),
             recorder=self.history,
         )
-        self.pieces = Pieces(self.node)
+        self.pieces = ContentStore(self.node)
         self.pieces.begin(self.attempt)
         self.files = CommitFiles(self.node, self.pieces)
         self.files.begin(self.attempt, {})

@@ -267,7 +267,7 @@ def test_a_forecast_knows_what_crosses_regions() -> None:
     def cost(region: str) -> dict[str, float]:
         created = newborn(wanted, ScaledClock(START, 1.0), region).created
         found = plan(wanted, [NEAR, OFFERED[2]], 4 * hour, None, 40, measured=known, created=created)
-        assert ("what crosses regions is counted, by checkpoints of 2 GB" in found.assumed) == (region == WEST)
+        assert ("traffic between regions is counted, for checkpoints of 2 GB" in found.assumed) == (region == WEST)
         return {row.strategy: row.cost_mean_usd for row in found.forecasts}
 
     at_home, far = cost(EAST), cost(WEST)

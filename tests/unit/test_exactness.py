@@ -22,9 +22,9 @@ from spotrun.exactness.trace import (
     Begun,
     Ended,
     Evaluated,
-    Held,
-    Left,
-    Noted,
+    ObjectsRecorded,
+    ProcessEnded,
+    StoppedForKill,
     Trace,
     TraceRecord,
     Trained,
@@ -33,8 +33,8 @@ from spotrun.exactness.trace import (
     encode_record,
 )
 from spotrun.exactness.trace_file import TraceFile, path_of_rank, read_ranks
-from spotrun.verify.kills import Killed
-from spotrun.verify.rehearsal import Rehearsed
+from spotrun.verify.kills import PlannedKill
+from spotrun.verify.rehearsal import RehearsalResult
 from spotrun.verify.verification import compare
 from tests.support.histories import History
 
@@ -77,14 +77,16 @@ STRAIGHT = Trace([*steps(0, 8), ENDED])
 
 def with_change(number: int, **changes: object) -> Trace:
     """Killed after five batches, resumed after three; batch `number` is changed in its last pass."""
-    records = [*steps(0, 5), Held(step=5), *steps(3, 8), ENDED]
+    records = [*steps(0, 5), StoppedForKill(step=5), *steps(3, 8), ENDED]
     index = max(n for n, record in enumerate(records) if isinstance(record, Trained) and record.step == number + 1)
     records[index] = trained(number, **changes)
     return Trace(records)
 
 
 def test_redone_steps_that_are_the_same_are_no_difference() -> None:
-    interrupted = Trace([*steps(0, 5), Held(step=5), *steps(3, 7), Held(step=7), *steps(0, 8), ENDED, ENDED])
+    interrupted = Trace(
+        [*steps(0, 5), StoppedForKill(step=5), *steps(3, 7), StoppedForKill(step=7), *steps(0, 8), ENDED, ENDED]
+    )
     assert first_difference(STRAIGHT, interrupted) is None
     assert interrupted.batches_redone() == 2 + 7
     assert interrupted.resumed_after_holds() == [3, 0]
@@ -119,7 +121,7 @@ def test_first_difference_within_a_step_is_the_cause() -> None:
 
 
 def test_difference_in_the_first_pass_is_not_called_resumed() -> None:
-    before = Trace([*steps(0, 2), trained(2, loss="0x1p-1"), Held(step=3), *steps(2, 8), ENDED])
+    before = Trace([*steps(0, 2), trained(2, loss="0x1p-1"), StoppedForKill(step=3), *steps(2, 8), ENDED])
     found = first_difference(STRAIGHT, before)
     assert found is not None
     assert not found.resumed
@@ -173,7 +175,14 @@ def test_named_state_is_the_first_likely_cause() -> None:
 
 def test_all_differences_are_counted_and_the_first_ones_named() -> None:
     other = replace(ENDED, weights={"a": "9", "b": "9"}, optimizer={})
-    records = [*steps(0, 5), Held(step=5), *steps(3, 6), trained(6, loss="x", rng="y"), trained(7, loss="x"), other]
+    records = [
+        *steps(0, 5),
+        StoppedForKill(step=5),
+        *steps(3, 6),
+        trained(6, loss="x", rng="y"),
+        trained(7, loss="x"),
+        other,
+    ]
     found = gathered(differences({0: STRAIGHT}, {0: Trace([*records, other])}))
     kinds = DifferenceKind
     assert found.counts == {kinds.LOSS: 2, kinds.RNG: 1, kinds.WEIGHTS: 2, kinds.OPTIMIZER: 1}
@@ -186,7 +195,13 @@ def test_all_differences_are_counted_and_the_first_ones_named() -> None:
 
 def test_first_difference_is_the_earliest_step_and_not_the_first_line() -> None:
     """Batch 6 was done wrongly in the first pass, batch 5 in the second: 5 comes first in the training."""
-    records = [*steps(0, 6), trained(6, loss="0x1p-1"), Held(step=7), Begun(pid=2, step=5), trained(5, data="x")]
+    records = [
+        *steps(0, 6),
+        trained(6, loss="0x1p-1"),
+        StoppedForKill(step=7),
+        Begun(pid=2, step=5),
+        trained(5, data="x"),
+    ]
     found = first_difference(STRAIGHT, Trace([*records, trained(6), trained(7), ENDED]))
     assert found is not None
     assert (found.kind, found.step) == (DifferenceKind.DATA, 6)
@@ -279,9 +294,9 @@ def test_a_torn_line_is_dropped_and_what_follows_is_read(tmp_path: Path) -> None
 
 def test_names_that_are_not_utf_8_are_recorded_apart(tmp_path: Path) -> None:
     names = [os.fsdecode(b"odd-\xff"), os.fsdecode(b"odd-\xfe"), "\u00e4 \U0001f600"]
-    TraceFile(tmp_path / "trace").append(Left(pid=1, places=dict.fromkeys(names, "a"), unread={}))
+    TraceFile(tmp_path / "trace").append(ProcessEnded(pid=1, places=dict.fromkeys(names, "a"), unread={}))
     (record,) = TraceFile(tmp_path / "trace").read().records
-    assert isinstance(record, Left)
+    assert isinstance(record, ProcessEnded)
     assert len(record.places) == len(names)
     assert names[-1] in record.places
 
@@ -300,7 +315,7 @@ def validated(number: int, **metrics: str) -> Validated:
 
 WHOLE = replace(ENDED, metrics={"val": "0x1p-1"}, places={"module.count": "3", "main().log[0]": "a"}, unread={})
 GIVEN = Evaluated(pid=1, stage="test", metrics={"test": "0x1p-1"}, predictions=None)
-LEFT = Left(pid=1, places={"__main__.seen": "8"}, unread={})
+LEFT = ProcessEnded(pid=1, places={"__main__.seen": "8"}, unread={})
 
 
 def whole(
@@ -311,7 +326,7 @@ def whole(
 
 def resumed(*records: TraceRecord) -> Trace:
     """Killed after five batches, and resumed after three."""
-    return Trace([*steps(0, 5), Held(step=5), *records])
+    return Trace([*steps(0, 5), StoppedForKill(step=5), *records])
 
 
 def test_values_that_a_user_sees_are_the_same_after_a_resume() -> None:
@@ -368,9 +383,9 @@ def test_a_process_that_gave_results_before_it_was_killed_gives_them_again() -> 
     before = Evaluated(pid=1, stage="validate", metrics={"val": "0x1p+0"})
     straight = Trace([before, *whole()])
     again = [replace(before, pid=2), *whole(3, after=(replace(GIVEN, pid=2), replace(LEFT, pid=2)))]
-    killed = Trace([before, *steps(0, 5), Held(step=5), *again])
+    killed = Trace([before, *steps(0, 5), StoppedForKill(step=5), *again])
     assert first_difference(straight, killed) is None
-    other = Trace([replace(before, metrics={"val": "0x1p+1"}), *steps(0, 5), Held(step=5), *again])
+    other = Trace([replace(before, metrics={"val": "0x1p+1"}), *steps(0, 5), StoppedForKill(step=5), *again])
     found = first_difference(straight, other)
     assert found is not None
     assert (found.kind, found.name) == (DifferenceKind.RESULTS, "val")
@@ -379,11 +394,13 @@ def test_a_process_that_gave_results_before_it_was_killed_gives_them_again() -> 
 def test_variables_left_by_an_error_are_not_the_end_of_the_training() -> None:
     failed = [GIVEN, replace(LEFT, places={"__main__.seen": "before it"})]
     again = whole(3, after=(replace(GIVEN, pid=2), replace(LEFT, pid=2)))
-    assert first_difference(Trace(whole()), Trace([*failed, *steps(0, 5), Held(step=5), *again])) is None
+    assert first_difference(Trace(whole()), Trace([*failed, *steps(0, 5), StoppedForKill(step=5), *again])) is None
 
 
-def noted(**places: str) -> Noted:
-    return Noted(moment="the start", places={name.replace("_of_", "[0]."): text for name, text in places.items()})
+def noted(**places: str) -> ObjectsRecorded:
+    return ObjectsRecorded(
+        moment="the start", places={name.replace("_of_", "[0]."): text for name, text in places.items()}
+    )
 
 
 def test_state_that_differs_before_any_interruption_is_named_and_not_compared() -> None:
@@ -414,7 +431,7 @@ def table(at: str, *losses: str) -> dict[str, str]:
 def test_a_time_in_the_rows_of_an_object_hides_nothing_else_of_them() -> None:
     def training(at: str, *losses: str) -> list[TraceRecord]:
         end = replace(WHOLE, places=table(at, *losses))
-        return [Noted(moment="batch 1", places=table(at, "0.5")), *whole(end=end, after=())]
+        return [ObjectsRecorded(moment="batch 1", places=table(at, "0.5")), *whole(end=end, after=())]
 
     straight = Trace(training("1", "0.5", "0.25"))
     assert first_difference(straight, Trace(training("2", "0.5", "0.25"))) is None
@@ -432,9 +449,11 @@ def test_a_time_in_the_rows_of_an_object_hides_nothing_else_of_them() -> None:
 def test_a_time_of_one_callback_is_not_that_of_another() -> None:
     def training(at: str, count: str) -> Trace:
         places = {"callbacks[0].last": at, "callbacks[1].last": count}
-        return Trace([Noted(moment="batch 1", places=places), *whole(end=replace(WHOLE, places=places), after=())])
+        return Trace(
+            [ObjectsRecorded(moment="batch 1", places=places), *whole(end=replace(WHOLE, places=places), after=())]
+        )
 
-    early = [Noted(moment="batch 1", places={"callbacks[0].last": "2", "callbacks[1].last": "7"})]
+    early = [ObjectsRecorded(moment="batch 1", places={"callbacks[0].last": "2", "callbacks[1].last": "7"})]
     end = replace(WHOLE, places={"callbacks[0].last": "3", "callbacks[1].last": "8"})
     found = first_difference(training("1", "7"), Trace([*early, *whole(end=end, after=())]))
     assert found is not None
@@ -445,7 +464,7 @@ def test_a_time_of_one_callback_is_not_that_of_another() -> None:
 def test_a_set_of_process_numbers_is_not_compared_by_its_size(early: bool) -> None:
     def training(pids: str, size: int, seen: str = "8") -> dict[int, Trace]:
         places = {"pids": f"set of {size}", f"pids{MEMBERS}": pids}
-        noted = [Noted(moment="batch 1", places=places)] if early else []
+        noted = [ObjectsRecorded(moment="batch 1", places=places)] if early else []
         return {0: Trace([*noted, *whole(end=replace(WHOLE, places=places | {"seen": seen}), after=())])}
 
     straight, again, killed = training("1", 1), training("2", 1), training("3 4 5", 3)
@@ -462,16 +481,18 @@ def test_a_set_that_is_the_same_in_two_trainings_is_compared() -> None:
     assert [each.name for each in differences(one, other, one)] == ["seen", f"seen{MEMBERS}"]
 
 
-def rehearsed(folder: Path, trace: Trace, *kills: Killed, **files: str) -> Rehearsed:
+def rehearsed(folder: Path, trace: Trace, *kills: PlannedKill, **files: str) -> RehearsalResult:
     folder.mkdir()
     for name, content in files.items():
         (folder / f"{name}.jsonl").write_text(content)
     left = Folder(folder, frozenset(f"{name}.jsonl" for name in files))
     state = History().state
-    return Rehearsed(ranks={0: trace}, work=left, refused={}, not_carried=(), kills=kills, duration_s=1.0, state=state)
+    return RehearsalResult(
+        ranks={0: trace}, work=left, refused={}, not_carried=(), kills=kills, duration_s=1.0, state=state
+    )
 
 
-KILLED = Killed(step=5, victim="trainer")
+KILLED = PlannedKill(step=5, victim="trainer")
 
 
 def history(drawn: str, steps: range = range(8)) -> str:
@@ -479,7 +500,7 @@ def history(drawn: str, steps: range = range(8)) -> str:
 
 
 def test_state_that_differs_between_straight_trainings_is_named_and_no_difference(tmp_path: Path) -> None:
-    def training(name: str, drawn: str, trace: Callable[..., Trace]) -> Rehearsed:
+    def training(name: str, drawn: str, trace: Callable[..., Trace]) -> RehearsalResult:
         ends = replace(WHOLE, places={"module.took": drawn, "module.count": "3"}, metrics={"loss": "1", "beat": drawn})
         files = {"history": history(drawn), f"log-{drawn}": "a\n"}
         return rehearsed(tmp_path / name, trace(*whole(end=ends)), **files)
@@ -543,7 +564,7 @@ def test_each_rank_has_a_file_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "straight.trace"
     (tmp_path / "straight.trace-own").touch()
     for rank in (0, 1, 10):
-        TraceFile(path_of_rank(path, rank)).append(Held(step=rank))
+        TraceFile(path_of_rank(path, rank)).append(StoppedForKill(step=rank))
     assert {rank: trace.held_at for rank, trace in read_ranks(path).items()} == {0: [0], 1: [1], 10: [10]}
 
 

@@ -18,7 +18,7 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.forecast.generator import generate
 from spotrun.forecast.lifetimes import Generated, Lifetime, Local, Recorded, Replayed, Source, SpotPools, draw
-from spotrun.forecast.lives_ahead import Doubt, Inputs, Question, forecast, tick_for
+from spotrun.forecast.lives_ahead import ForecastRequest, Inputs, JobUncertainty, forecast, tick_for
 from spotrun.forecast.measured import RunMeasurements, measured
 from spotrun.forecast.page import forecast_page
 from spotrun.forecast.plan import Plan, asked, plan
@@ -276,7 +276,7 @@ def test_a_start_after_one_that_trained_unpacks_its_set_up() -> None:
 
 
 def test_on_demand_alone_costs_its_bill_and_ours_is_never_late_where_spot_alone_is() -> None:
-    questions = tuple(Question(name, ONE) for name in ("on_demand_only", "ours", "spot_only"))
+    questions = tuple(ForecastRequest(name, ONE) for name in ("on_demand_only", "ours", "spot_only"))
     on_demand, ours, spot = forecast(Inputs(questions, JOB, 60.0), 100, budget_usd=5.0)
     assert on_demand.cost_mean_usd == pytest.approx(on_demand_bill(JOB))
     assert (on_demand.missed, on_demand.budget_passed, on_demand.lifetimes) == (0.0, 1.0, 100)
@@ -289,7 +289,9 @@ def test_on_demand_alone_costs_its_bill_and_ours_is_never_late_where_spot_alone_
 
 @pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_forecast() -> None:
-    first, again, other = (forecast(Inputs((Question("ours", ONE),), JOB, 60.0), 40, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (
+        forecast(Inputs((ForecastRequest("ours", ONE),), JOB, 60.0), 40, seed=seed) for seed in (1, 1, 2)
+    )
     assert first == again != other
 
 
@@ -331,10 +333,10 @@ def test_forecast_without_a_deadline_uses_the_rule_of_the_runner() -> None:
     wanted = spec(policy={"on_demand_after": "4m", "return_cooldown": "30m"})
     assert patience(wanted) == Patient(240.0, 1800.0)
     (question, *_), market = (
-        forecast(Inputs((Question("ours", ONE, patience(wanted)),), JOB, 60.0), 40),
+        forecast(Inputs((ForecastRequest("ours", ONE, patience(wanted)),), JOB, 60.0), 40),
         [{}] * 9,
     )
-    never = forecast(Inputs((Question("ours", ONE, Patient(1e9, None)),), JOB, 60.0), 40)[0]
+    never = forecast(Inputs((ForecastRequest("ours", ONE, Patient(1e9, None)),), JOB, 60.0), 40)[0]
     assert question.finish_p95_s < never.finish_p95_s
     waits = simulate(patience(wanted), JOB, market, keep_places=True).places
     assert waits[:3] == (None, ON_DEMAND_PLACE, ON_DEMAND_PLACE)  # one tick of 4 min
@@ -378,7 +380,7 @@ def test_a_plan_for_machines_is_json_and_says_what_it_assumes() -> None:
 
 def test_an_endless_wait_is_null_for_machines() -> None:
     nowhere = SpotPools("nowhere", (), (), ())
-    (row,) = forecast(Inputs((Question("spot_only", nowhere),), JOB, 60.0), 3)
+    (row,) = forecast(Inputs((ForecastRequest("spot_only", nowhere),), JOB, 60.0), 3)
     assert row.missed == 1.0
     assert math.isinf(row.finish_p50_s)
     facts = as_json(Plan(HOUR, HOUR, None, (row,), (), ""))
@@ -433,9 +435,10 @@ def test_unpacked_setup_is_forecast_at_each_start() -> None:
 
 @pytest.mark.exhaustive
 def test_unknown_facts_of_the_job_widen_its_forecast() -> None:
-    nowhere = Question("on_demand_only", SpotPools("any", (), (), ()))
+    nowhere = ForecastRequest("on_demand_only", SpotPools("any", (), (), ()))
     (sure,), (unsure,) = (
-        forecast(Inputs((nowhere,), JOB, 0.0, doubt), 400) for doubt in (Doubt(), Doubt(0.1, (300.0, 900.0), 1.2))
+        forecast(Inputs((nowhere,), JOB, 0.0, doubt), 400)
+        for doubt in (JobUncertainty(), JobUncertainty(0.1, (300.0, 900.0), 1.2))
     )
     assert sure.cost_p5_usd == sure.cost_p95_usd == pytest.approx(on_demand_bill(JOB))
     assert unsure.finish_p5_s == pytest.approx(0.9 * JOB.work_s + 400, abs=300)

@@ -9,7 +9,7 @@ import pytest
 from spotrun.agent.gang.gang_decisions import (
     ANOTHER_STARTS_AFTER_S,
     EndedTrainer,
-    MemberStands,
+    MemberAction,
     are_settled,
     cut_off_members,
     ended_trainers,
@@ -41,15 +41,15 @@ def seen(since_s: float = 0.0, exit_code: int | None = None, at: datetime = STAR
 def test_a_member_says_ready_once_after_each_end():
     history = GangHistory(2)
     one, two = history.ask(2)
-    assert stands(history.state, one) is MemberStands.SAY_READY
+    assert stands(history.state, one) is MemberAction.SAY_READY
     history.exist(one, two)
     history.ready(one)
-    assert stands(history.state, one) is MemberStands.WAIT
+    assert stands(history.state, one) is MemberAction.WAIT
     history.ready(two)
     history.start_gang([one, two])
-    assert stands(history.state, one) is stands(history.state, two) is MemberStands.TRAIN
+    assert stands(history.state, one) is stands(history.state, two) is MemberAction.TRAIN
     history.end_without(two)
-    assert stands(history.state, one) is MemberStands.SAY_READY
+    assert stands(history.state, one) is MemberAction.SAY_READY
 
 
 def test_members_that_are_to_replace_a_gang_say_so_while_it_trains():
@@ -61,11 +61,11 @@ def test_members_that_are_to_replace_a_gang_say_so_while_it_trains():
     trains = history.start_gang([one, two])
     newcomer, *_ = history.ask(2, for_gang=trains)
     history.exist(newcomer)
-    assert stands(history.state, newcomer) is MemberStands.SAY_READY
+    assert stands(history.state, newcomer) is MemberAction.SAY_READY
     history.ready(newcomer)
-    assert stands(history.state, newcomer) is MemberStands.WAIT
+    assert stands(history.state, newcomer) is MemberAction.WAIT
     history.end_without(two)
-    assert stands(history.state, newcomer) is MemberStands.SAY_READY, "the word was of an earlier end"
+    assert stands(history.state, newcomer) is MemberAction.SAY_READY, "the word was of an earlier end"
 
 
 @pytest.mark.parametrize("said", ["condemned", "released", "gone"])
@@ -79,8 +79,8 @@ def test_unwanted_member_leaves(said: str):
         history.lost(two)
     else:
         history.write(ev.InstanceCondemned(launch=1, member=1, cause=Cause.HANG))
-    assert stands(history.state, two) is MemberStands.LEAVE
-    assert stands(history.state, one) is MemberStands.SAY_READY
+    assert stands(history.state, two) is MemberAction.LEAVE
+    assert stands(history.state, one) is MemberAction.SAY_READY
 
 
 def test_member_that_hands_over_leaves_and_joins_no_other_gang():
@@ -91,10 +91,10 @@ def test_member_that_hands_over_leaves_and_joins_no_other_gang():
     history.exist(*on_spot)
     history.ready(*on_spot)
     history.write(ev.DrainRequested(attempt=history.attempt, reason="spot is back"))
-    assert stands(history.state, one) is MemberStands.TRAIN
+    assert stands(history.state, one) is MemberAction.TRAIN
     history.drained(None)
     history.ready(*on_spot)
-    assert stands(history.state, one) is stands(history.state, two) is MemberStands.LEAVE
+    assert stands(history.state, one) is stands(history.state, two) is MemberAction.LEAVE
     assert ready_members(history.state) == on_spot
 
 
@@ -128,7 +128,7 @@ def test_no_gang_starts_after_a_stop_request():
     history.ready(one, two)
     history.write(ev.StopRequested(by="test"))
     assert gang_to_start(history.state, one, 0.0) is None
-    assert stands(history.state, one) is MemberStands.WAIT
+    assert stands(history.state, one) is MemberAction.WAIT
 
 
 def test_a_member_with_two_accelerators_has_two_ranks():

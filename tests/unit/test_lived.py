@@ -12,7 +12,7 @@ from spotrun.clock import ScaledClock
 from spotrun.forecast import kinds, plan
 from spotrun.forecast.kinds import Share, choice_of, lived_by
 from spotrun.forecast.lifetimes import Drawn, Generated
-from spotrun.forecast.lived import LifeOutcome, LivedRun, Truth
+from spotrun.forecast.lived import LifeOutcome, SimulatedRun, Truth
 from spotrun.forecast.plan import asked
 from spotrun.forecast.report import as_json, expects
 from spotrun.forecast.ticks import Standby
@@ -56,7 +56,7 @@ def lived(job: RunSpec, up: np.ndarray, hours: dict[str, float], changeover_s: f
         given_up_s=1000 * HOUR_S,
     )
     created = newborn(job, ScaledClock(START, 1.0)).created
-    return LivedRun(job, created, MARKET, POOLS, Drawn(up, USD), TICK_S, truth, TICK_S).live()
+    return SimulatedRun(job, created, MARKET, POOLS, Drawn(up, USD), TICK_S, truth, TICK_S).live()
 
 
 ALWAYS = np.ones((100, 2), dtype=bool)

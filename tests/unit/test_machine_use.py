@@ -10,7 +10,7 @@ from rich.console import Console
 
 from spotrun.account.summary import summarise
 from spotrun.folder.machine_use import machine_use
-from spotrun.folder.status_objects import AgentStatus, Busy, Used, agent_key, write_status
+from spotrun.folder.status_objects import AgentStatus, Busy, MachineUse, agent_key, write_status
 from spotrun.report import terminal
 from spotrun.report.html.page import page
 from spotrun.report.machine_use import for_programs
@@ -19,12 +19,12 @@ from tests.support.memory_store import MemoryStore
 from tests.support.parsed_page import Page
 
 
-def used(seconds: float, cpu: float, waited: float, gpu: float | None = None) -> Used:
+def used(seconds: float, cpu: float, waited: float, gpu: float | None = None) -> MachineUse:
     shares = {"cpu": cpu, "memory": 0.5, "waited": waited} | ({} if gpu is None else {"gpu": gpu, "gpu_memory": 0.25})
-    return Used(**{name: Busy(busy_s=share * seconds, of_s=seconds) for name, share in shares.items()})
+    return MachineUse(**{name: Busy(busy_s=share * seconds, of_s=seconds) for name, share in shares.items()})
 
 
-def left(store: MemoryStore, launch: int, what: Used) -> None:
+def left(store: MemoryStore, launch: int, what: MachineUse) -> None:
     status = AgentStatus(launch=launch, phase="train", at=START, sequence=9, used=what)
     write_status(store, agent_key(launch), status)
 
@@ -73,7 +73,7 @@ def test_the_report_has_a_table_of_them_for_people(history: History) -> None:
 
 def test_a_run_whose_agents_have_said_nothing_has_no_such_table(history: History) -> None:
     store = MemoryStore()
-    left(store, launches(history)[0], Used())
+    left(store, launches(history)[0], MachineUse())
     store.put_status(agent_key(launches(history)[1]), b"{")
     assert machine_use(store, history.state) == []
     assert "How busy" not in page(history.state, history.entries, history.now)

@@ -379,12 +379,14 @@ def _expressions() -> list[str]:
 def _all_figures() -> Reading:
     """A run with a sample of each metric."""
     from spotrun.folder.machine_use import TypeUse
-    from spotrun.folder.status_objects import Busy, Used
+    from spotrun.folder.status_objects import Busy, MachineUse
     from spotrun.metrics.figures import figures_of
 
     history = trained(1)
     busy = Busy(busy_s=1, of_s=2)
-    used = TypeUse(instance_type="g5.xlarge", used=Used(cpu=busy, memory=busy, gpu=busy, gpu_memory=busy, waited=busy))
+    used = TypeUse(
+        instance_type="g5.xlarge", used=MachineUse(cpu=busy, memory=busy, gpu=busy, gpu_memory=busy, waited=busy)
+    )
     return Reading([figures_of(history.state, history.now, [used])], {"x": "why"}, 0, 0, datetime.now(UTC), 0.1)
 
 

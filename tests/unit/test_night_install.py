@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.folder.night import VARIABLE, Night, Pin, pin_for, pinned
-from spotrun.folder.night_record import Begun, NightRecord, Numbered
+from spotrun.folder.night_record import BegunNight, NightRecord, NumberedNight
 from spotrun.night import rows as night_rows
 from spotrun.spec.model import RunSpec
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
@@ -89,7 +89,7 @@ def test_a_night_whose_record_is_damaged_hides_no_other(
     monkeypatch.setattr(night_rows, "row_of", lambda store, name, now: name if name == "b" else read(store, name, now))
     said = spotrun("night", "ls", "--store", tmp_path, "--json")
     assert (said.code, said.json) == (5, ["b"])
-    assert "nights/a holds what is no night" in said.err
+    assert "nights/a does not hold a valid night" in said.err
     assert "try: install the night again" in said.err
 
 
@@ -185,9 +185,9 @@ def test_run_that_a_planted_record_names_is_not_listed(
     assert installed.pin is not None
     own = NightRecord(str(tmp_path), "a", installed.pin)
     for record, due in ((own, "2026-11-27"), (NightRecord(str(tmp_path), "a"), "\x1b[2Jplanted")):
-        begun = Begun(due=due, run="0123456789", at=datetime(2026, 11, 27, tzinfo=UTC))
+        begun = BegunNight(due=due, run="0123456789", at=datetime(2026, 11, 27, tzinfo=UTC))
         record.newest()
-        assert record.add(Numbered(record.next_number, begun))
+        assert record.add(NumberedNight(record.next_number, begun))
     assert row(spotrun, tmp_path)["last"] == "2026-11-27"
 
 
@@ -210,4 +210,4 @@ def test_record_with_fields_that_no_spotrun_writes_is_refused_and_hides_no_other
     said = spotrun("night", "ls", "--store", tmp_path, "--json")
     assert [each["name"] for each in said.json] == ["a"]
     assert said.code == 5
-    assert "nights/b holds what is no night" in said.err
+    assert "nights/b does not hold a valid night" in said.err

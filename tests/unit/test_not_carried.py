@@ -21,7 +21,7 @@ from spotrun.trainer_link import Message, NotCarried, Refused
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Follower
-from spotrun.training.uncarried import Uncarried
+from spotrun.training.uncarried import UntrackedReporter
 from tests.support.decisions import spec
 from tests.support.histories import History, refused
 from tests.support.manual_clock import ManualClock
@@ -195,7 +195,7 @@ FOUND = [
 
 def test_a_training_tells_its_agent_once(capsys: pytest.CaptureFixture[str]) -> None:
     agent = Told()
-    uncarried = Uncarried(agent, Ranks(0, 1), required=False)
+    uncarried = UntrackedReporter(agent, Ranks(0, 1), required=False)
     for step in (5, 6):
         uncarried.say([*FOUND, *FOUND], step)
     assert agent.messages == [NotCarried(step=5, places=tuple((lost.path, lost.what) for lost in FOUND))]
@@ -207,7 +207,7 @@ def test_a_training_tells_its_agent_once(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_training_that_has_to_be_exact_ends_there_and_says_what_to_do() -> None:
     agent = Told()
-    uncarried = Uncarried(agent, Ranks(0, 1), required=True)
+    uncarried = UntrackedReporter(agent, Ranks(0, 1), required=True)
     uncarried.say([], 4)
     with pytest.raises(SpotrunError, match=r"module\.link has changed and is in no checkpoint"):
         uncarried.say(FOUND, 5)

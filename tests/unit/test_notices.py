@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import SnapshotFacts, snapshot_due
-from spotrun.agent.grace_period import Drain, SigtermTimes, SnapshotTimes, Stage
+from spotrun.agent.grace_period import GracePeriod, SigtermTimes, SnapshotTimes, Stage
 from spotrun.agent.inbox import NoticeHeard, NoticesLost
 from spotrun.agent.pace import Pace
 from spotrun.clock import ScaledClock
@@ -156,7 +156,7 @@ def test_n2_an_instance_that_is_to_hibernate_has_no_two_minutes() -> None:
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     assert parse_action(b'{"action": "hibernate", "time": "2026-01-01T12:00:00Z"}') == now
     clock = ManualClock(now)
-    leave = Drain(clock)
+    leave = GracePeriod(clock)
     leave.notice(NoticeHeard("termination", now, clock.monotonic()))
     assert leave.stage(SnapshotTimes(Pace("auto", None))) is Stage.DRAINING, "at once"
 
@@ -165,7 +165,7 @@ def test_n2_an_instance_that_is_to_hibernate_has_no_two_minutes() -> None:
 def test_command_without_checkpoints_gets_sigterm_as_late_as_is_safe(window_s: float, asked_s: float) -> None:
     """Half a minute before SIGKILL, after which there is time to store its files."""
     clock, times = ManualClock(), SigtermTimes()
-    drain = Drain(clock)
+    drain = GracePeriod(clock)
     drain.notice(NoticeHeard("termination", clock.now(), clock.monotonic() + window_s))
     clock.advance(asked_s - 1)
     assert drain.stage(times) is Stage.NOTICED
@@ -183,7 +183,7 @@ def test_n16_a_save_that_seems_too_slow_waits_for_the_upload_in_flight_and_is_tr
     clock, pace = ManualClock(), Pace("auto", None)
     pace.committed(200.0, clock.monotonic())
     idle, uploading = SnapshotTimes(pace), SnapshotTimes(pace, uploading=True)
-    drain = Drain(clock)
+    drain = GracePeriod(clock)
     drain.notice(NoticeHeard("termination", clock.now(), clock.monotonic() + 120))
     assert drain.stage(idle) is Stage.DRAINING
     assert drain.stage(uploading) is Stage.NOTICED
@@ -331,7 +331,7 @@ def test_n8_a_recommendation_ends_nothing(service: MetadataService, hear: Callab
     assert notice == NoticeHeard("rebalance")
     pace = Pace("auto", 0.0)
     pace.rebalance()
-    assert Drain(service.clock).stage(SnapshotTimes(pace)) is Stage.STAYING
+    assert GracePeriod(service.clock).stage(SnapshotTimes(pace)) is Stage.STAYING
     assert pace.snapshot_due(31.0) == "rebalance"
 
 

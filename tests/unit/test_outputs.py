@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.files import content_store as agent_pieces
 from spotrun.agent.files import outputs as agent_outputs
-from spotrun.agent.files.content_store import Pieces
+from spotrun.agent.files.content_store import ContentStore
 from spotrun.agent.files.outputs import OutputKeeper, _Storing
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.logs.output_redaction import OutputRedaction, forms_of_all
@@ -76,7 +76,7 @@ class Instance:
     def start(self) -> None:
         """The agent, perhaps once more."""
         chosen = chooser(self.node.spec.outputs.files)
-        self.pieces = Pieces(self.node)
+        self.pieces = ContentStore(self.node)
         self.pieces.begin(self.attempt)
         self._storing = _Storing(self.node, self.pieces, self.attempt, chosen, lambda: None)
 

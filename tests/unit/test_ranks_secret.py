@@ -28,7 +28,7 @@ def test_members_of_a_gang_have_one_secret_that_other_users_cannot_read(tmp_path
 def test_object_that_is_no_secret_is_refused(tmp_path: Path, content: bytes) -> None:
     store = LocalStore(tmp_path / "demo")
     store.put_if_absent(ranks_secret.NAME, content)
-    with pytest.raises(StoreError, match="no secret of ranks"):
+    with pytest.raises(StoreError, match="not a valid secret"):
         ranks_secret.of_gang(store)
 
 

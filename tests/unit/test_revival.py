@@ -14,7 +14,7 @@ import torch
 from torch.optim.lr_scheduler import StepLR
 
 from spotrun.checkpoint import snapshot
-from spotrun.checkpoint.objects import SavedObject, Standing
+from spotrun.checkpoint.objects import InitialObjects, SavedObject
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.errors import CheckpointDamaged
 from spotrun.lightning.checkpoint_file import _plain
@@ -187,7 +187,7 @@ def schedulers() -> tuple[Any, Warmup]:
     return optimizer, Warmup(optimizer, StepLR(optimizer, 3, 0.9), lambda step: step)
 
 
-def looking(standing: Standing, state: Any) -> Any:
+def looking(standing: InitialObjects, state: Any) -> Any:
     plan = snapshot.plan_image({"lr_schedulers": [state]}, {}, standing=standing)
     arena = torch.zeros(plan.size_bytes, dtype=torch.uint8)
     write_image(plan, arena)
@@ -198,7 +198,7 @@ def looking(standing: Standing, state: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_nested_scheduler_is_saved_and_stays_the_same_object() -> None:
     optimizer, first = schedulers()
-    standing = Standing(("lr_schedulers",), lambda value: value is optimizer)
+    standing = InitialObjects(("lr_schedulers",), lambda value: value is optimizer)
     looking(standing, first.state_dict())
     for _ in range(5):
         first.step()
@@ -217,7 +217,7 @@ def test_nested_scheduler_is_saved_and_stays_the_same_object() -> None:
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_attribute_set_after_training_began_is_refused() -> None:
     optimizer, scheduler = schedulers()
-    standing = Standing(("lr_schedulers",), lambda value: value is optimizer)
+    standing = InitialObjects(("lr_schedulers",), lambda value: value is optimizer)
     looking(standing, scheduler.state_dict())
     scheduler.shape = lambda step: -step
     with pytest.raises(Unsavable, match=r"lr_schedulers\.0\.shape is a builtins\.function that was put there after"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spotrun.errors import WritesRefused
 from spotrun.folder.heartbeats import Heartbeats
-from spotrun.folder.store_capacity import Room, shortage
+from spotrun.folder.store_capacity import StoreCapacity, shortage
 from spotrun.report.next_decision import next_decision
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
@@ -39,7 +39,7 @@ def ended_without_room(size_bytes: int) -> History:
 
 def test_a_store_that_holds_small_objects_may_have_no_room_for_a_checkpoint() -> None:
     store, clock, state = SmallStore(), ManualClock(), ended_without_room(50_000_000).state
-    room = Room(store, clock)
+    room = StoreCapacity(store, clock)
     assert room.refused(state) == "no space left; try: make room"
     store.free_bytes = 20_000_000
     assert room.refused(state) == "no space left; try: make room", "it is not asked at each tick"
@@ -56,7 +56,7 @@ def test_a_store_is_tried_only_where_the_last_attempt_found_no_room() -> None:
     history.running()
     store = SmallStore()
     store.free_bytes = -1
-    assert Room(store, ManualClock()).refused(history.state) == ""
+    assert StoreCapacity(store, ManualClock()).refused(history.state) == ""
 
 
 def test_a_full_disk_is_what_comes_next_for_those_who_only_look() -> None:

@@ -409,13 +409,16 @@ def test_plan_of_several_nodes_says_that_they_need_a_trusted_network(
         ("JobId=1 JobState=RUNNING EndTime=1795600148 PreemptTime=1795600136 Partition=cheap", 1795600148),
         ("JobId=1 JobState=RUNNING EndTime=1795600148 Partition=cheap", None),
         ("JobId=1 JobState=COMPLETING EndTime=1795600148 PreemptTime=1795600136", None),
+        ("JobId=1 JobState=SIGNALING EndTime=1795600148 PreemptTime=1795600136", 1795600148),
+        ("JobId=1 JobState=RESIZING EndTime=1795600148 PreemptTime=1795600136", 1795600148),
         ("JobId=1 JobState=CANCELLED EndTime=1795600148", None),
         ("JobId=1 JobState=RUNNING EndTime=1795600148 PreemptTime=None", None),
     ],
 )
 def test_a_signal_is_a_notice_where_slurm_says_that_it_takes_a_running_job(told: str, deadline: int | None) -> None:
     expected = None if deadline is None else datetime.fromtimestamp(deadline, UTC)
-    assert listener.read_job(told)[:2] == ("JobState=RUNNING" in told, expected)
+    runs = any(state in told for state in ("RUNNING", "SIGNALING", "RESIZING"))
+    assert listener.read_job(told)[:2] == (runs, expected)
 
 
 def test_a_controller_that_does_not_answer_leaves_ten_seconds() -> None:

@@ -18,7 +18,7 @@ from spotrun.agent.decisions import (
     leaving_s,
     why_give_up_command,
 )
-from spotrun.agent.grace_period import Drain, StateTimes
+from spotrun.agent.grace_period import GracePeriod, StateTimes
 from spotrun.agent.inbox import NoticeHeard
 from spotrun.agent.machine.sigterm import Process, Targets, targets_of
 from spotrun.intervals import expected_rework
@@ -159,7 +159,7 @@ def test_sigterm_comes_as_late_as_the_measured_saves_allow() -> None:
     assert leaving_s(history.state, 2.0) == 12
 
     clock = ManualClock()
-    drain = Drain(clock)
+    drain = GracePeriod(clock)
     drain.notice(NoticeHeard("termination", None, clock.monotonic() + 120))
     assert drain.until_next_s(StateTimes(None)) == pytest.approx(60, abs=2), "half of the window"
     assert drain.until_next_s(StateTimes(16.0)) == pytest.approx(120 - 24 - 5, abs=2)

@@ -15,7 +15,7 @@ from spotrun.agent.files.quiescence import (
     NAME_FEWER,
     REST_MIN_S,
     REST_S,
-    Look,
+    TimedSurvey,
     Writer,
     in_words,
     pause_s,
@@ -136,7 +136,7 @@ def test_too_many_files_end_the_survey(work: Work, monkeypatch: pytest.MonkeyPat
     found = work.survey()
     assert has_too_many(found)
     assert len(found.files) < 15
-    assert why_not_at_rest(Look(found, 0), Look(found, 0), None) == TOO_MANY
+    assert why_not_at_rest(TimedSurvey(found, 0), TimedSurvey(found, 0), None) == TOO_MANY
     assert in_words(TOO_MANY) == (TOO_MANY, NAME_FEWER), "however long it rests"
     assert in_words("out/log is still being written")[0] == "it never rests: out/log is still being written"
 
@@ -156,16 +156,19 @@ def test_a_list_names_no_link_that_leads_out() -> None:
 
 
 def test_state_is_quiescent_when_two_surveys_agree_and_no_process_may_write(work: Work) -> None:
-    before = Look(work.survey(), 0)
-    assert why_not_at_rest(before, Look(work.survey(), 0), None) is None
+    before = TimedSurvey(work.survey(), 0)
+    assert why_not_at_rest(before, TimedSurvey(work.survey(), 0), None) is None
     writer = Writer(7, "sim", "out/a.txt")
-    assert why_not_at_rest(before, Look(work.survey(), 0), writer) == "out/a.txt is open for writing in sim (process 7)"
+    assert (
+        why_not_at_rest(before, TimedSurvey(work.survey(), 0), writer)
+        == "out/a.txt is open for writing in sim (process 7)"
+    )
     assert "mapped for writing" in str(why_not_at_rest(before, before, writer._replace(mapped=True)))
 
 
 @pytest.mark.parametrize("change", ["append", "rename over", "new", "gone", "chmod", "folder", "link", "same size"])
 def test_any_change_between_two_looks_is_none(work: Work, change: str) -> None:
-    target, before = work.folder / "out/a.txt", Look(work.survey(), 0)
+    target, before = work.folder / "out/a.txt", TimedSurvey(work.survey(), 0)
     match change:
         case "append":
             target.write_text("one more")
@@ -185,11 +188,11 @@ def test_any_change_between_two_looks_is_none(work: Work, change: str) -> None:
         case "same size":
             target.write_text("eno")
             os.utime(target, ns=(before.survey.files["out/a.txt"].stamp.modified_ns,) * 2)
-    assert "is still being written" in str(why_not_at_rest(before, Look(work.survey(), 0), None))
+    assert "is still being written" in str(why_not_at_rest(before, TimedSurvey(work.survey(), 0), None))
 
 
 def test_a_pause_is_long_enough_for_programs_and_for_the_machine(work: Work) -> None:
-    look = Look(work.survey(), 0.01)
+    look = TimedSurvey(work.survey(), 0.01)
     assert rest_s(look, 1.0) == REST_S
     assert rest_s(look, 60.0) == REST_MIN_S
     assert rest_s(look._replace(took_s=4.0), 1.0) == 8.0

@@ -27,7 +27,7 @@ import torch
 from spotrun.training.python_state import inspection, untracked
 from spotrun.training.python_state.fingerprints import PROBE_EVERY
 from spotrun.training.python_state.outside import UNKNOWN, seen_of
-from spotrun.training.python_state.untracked import Unseen
+from spotrun.training.python_state.untracked import UntrackedObjects
 from tests.support.script_process import Process
 
 
@@ -238,7 +238,7 @@ def test_a_file_of_the_work_folder_is_in_checkpoints(tmp_path: Any) -> None:
 
 def test_a_transform_of_a_data_set_may_note_what_it_did_last(capsys: pytest.CaptureFixture[str]) -> None:
     held = wrapped(state=np.zeros(2))
-    looked = Unseen([("data[0].transform", "", held)])
+    looked = UntrackedObjects([("data[0].transform", "", held)])
     inner(held).state.fill(1)
     assert list(looked.changed()) == []
 
@@ -246,7 +246,7 @@ def test_a_transform_of_a_data_set_may_note_what_it_did_last(capsys: pytest.Capt
 def test_one_look_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(untracked, "FACTS_MAX", 50)
     held = [wrapped(**{f"n{number}": 0 for number in range(60)}) for _ in range(3)]
-    looked = Unseen((f"held[{number}]", "", one) for number, one in enumerate(held))
+    looked = UntrackedObjects((f"held[{number}]", "", one) for number, one in enumerate(held))
     for one in held:
         inner(one).n1 = 1
     assert [lost.path for lost in looked.changed()] == ["held[0]"]

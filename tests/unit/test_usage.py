@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from spotrun.agent.machine import usage
 from spotrun.agent.machine.usage import DataWait, Machine, used_in
-from spotrun.folder.status_objects import Busy, Gpu, Usage, Used
+from spotrun.folder.status_objects import Busy, Gpu, MachineUse, Usage
 from spotrun.trainer_link import Progress
 from spotrun.training.data.loader import ExactLoader
 from spotrun.training.place import PassStart
@@ -79,7 +79,7 @@ def test_gpus_that_tell_no_share_are_not_taken_for_idle():
     usage_of_slices = Usage(cpus=1, cpu_share=1.0, memory_bytes=0, memory_used_bytes=0, gpus=(GPUS[2],))
     used = used_in(10.0, usage_of_slices)
     assert (used.memory.share, used.gpu.share, used.gpu_memory.share) == (None, None, 0.5)
-    assert (used + Used(gpu=Busy(busy_s=1.0, of_s=2.0))).times(2.0).gpu == Busy(busy_s=2.0, of_s=4.0)
+    assert (used + MachineUse(gpu=Busy(busy_s=1.0, of_s=2.0))).times(2.0).gpu == Busy(busy_s=2.0, of_s=4.0)
 
 
 def at(data_s: float, phase: str = "train") -> Progress:

@@ -13,8 +13,8 @@ from spotrun.spec.model import RunSpec
 from spotrun.verify.command import CommandVerification, compare, is_command, waits
 from spotrun.verify.command_report import text
 from spotrun.verify.job import interrupted_command, straight
-from spotrun.verify.kills import Killed, KillPlan
-from spotrun.verify.rehearsal import Rehearsed
+from spotrun.verify.kills import KillPlan, PlannedKill
+from spotrun.verify.rehearsal import RehearsalResult
 from spotrun.verify.report import as_json
 from tests.support.decisions import spec
 from tests.support.histories import FREE_STORAGE, History
@@ -45,18 +45,18 @@ def killed(resumes: bool) -> History:
     return history
 
 
-def left(folder: Path, kills: int = 0, resumes: bool = True, **files: str) -> Rehearsed:
+def left(folder: Path, kills: int = 0, resumes: bool = True, **files: str) -> RehearsalResult:
     for name, content in files.items():
         path = folder / name.replace("_", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     paths = frozenset(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return Rehearsed(
+    return RehearsalResult(
         ranks={0: Trace([])},
         work=Folder(folder, paths),
         refused={},
         not_carried=(),
-        kills=(Killed(step=0, victim="instance"),) * kills,
+        kills=(PlannedKill(step=0, victim="instance"),) * kills,
         duration_s=60.0,
         state=killed(resumes).state,
     )

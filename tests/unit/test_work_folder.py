@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from spotrun import trainer_link
-from spotrun.agent.snapshots.frozen import Descriptors, TornFile, Whole, received
+from spotrun.agent.snapshots.frozen import Descriptors, FileReader, TornFile, received
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.folder.frozen_files import ContentSource
 from spotrun.folder.work_files import OUTSIDE, TO_NEVER, LinkTo, Stamp, remember, remembered
@@ -368,7 +368,7 @@ def test_more_large_files_than_descriptors_are_read_at_their_place(
     assert held.count(ContentSource.PLACE) == 5
     for file in got.folder.files:
         with got.open(file, folder.work) as whole:
-            assert isinstance(whole, Whole)
+            assert isinstance(whole, FileReader)
             assert b"".join(whole.pieces(100)) == bytes([int(file.path)]) * 500
     got.close()
 

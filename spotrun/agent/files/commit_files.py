@@ -1,8 +1,8 @@
 """
-Stores the files of a checkpoint: all frozen files are in the store before the ledger's entry names them.
+Stores the files of a checkpoint. All of them are in the store before the ledger's entry names them.
 
 Files that have not changed since the last commit are neither read nor sent. If a training's file was written to before
-it could be read, its snapshot is torn: it never becomes a commit, and the trainer copies that file at the next
+it could be read, the snapshot is torn: it never becomes a commit, and the trainer copies that file at the next step
 boundary. A command's state is stored whole or not at all.
 """
 
@@ -22,9 +22,9 @@ from spotrun.agent.files.content_store import (
     RESTLESS,
     SECRET_NAME,
     TOO_MANY,
-    Pieces,
+    ContentStore,
+    PieceUpload,
     Refused,
-    Sending,
     over_limits,
 )
 from spotrun.agent.files.outputs import SENDERS, SENDERS_AT_THE_END, output_file
@@ -45,11 +45,11 @@ from spotrun.folder.work_files import FileVersion, Stamp
 from spotrun.run.events import CommittedFiles
 
 TRIES_AT_THE_END = 5
-"""Maximum reads of a file for a final snapshot. A training that does no more steps hardly ever writes."""
+"""Maximum reads of a file for a final snapshot: a training that does no more steps hardly ever writes."""
 
 
 class FilesTorn(Exception):
-    """The snapshot must not become a commit. Its `paths` need copies, made at another boundary."""
+    """The snapshot must not become a commit. The files at `paths` need copies, made at another step boundary."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         super().__init__(", ".join(paths[:5]))
@@ -61,14 +61,14 @@ class StateRefused(Exception):
 
 
 class StoredFile(NamedTuple):
-    """A file as a commit has it: its version in the work folder, and its entry in the list."""
+    """A file of a commit: its version in the work folder, and its entry in the commit's list."""
 
     version: FileVersion
     entry: OutputFile | LeftOut
 
 
 class StoredFiles(NamedTuple):
-    """The files of a snapshot, all of them in the store. The ledger does not have `name` yet."""
+    """The stored files of a snapshot. The ledger does not name `name` yet."""
 
     name: CommittedFiles
     listing: Listing
@@ -78,14 +78,14 @@ class StoredFiles(NamedTuple):
 class CommitFiles:
     """Stores the files of snapshots, in the thread that saves. Call `begin` before each trainer's first snapshot."""
 
-    def __init__(self, context: AgentContext, pieces: Pieces) -> None:
+    def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
         self._context = context
         self._pieces = pieces
         self._attempt = -1
         self.known: dict[str, StoredFile] = {}
 
     def begin(self, attempt: int, known: dict[str, StoredFile]) -> None:
-        """Note that the new trainer's work folder has the `known` files and no others."""
+        """Set the files that a new trainer's work folder has: the `known` files and no others."""
         self._attempt, self.known = attempt, known
 
     @contextlib.contextmanager
@@ -94,7 +94,7 @@ class CommitFiles:
     ) -> Iterator[StoredFiles | None]:
         """
         Store the files of a snapshot, and yield them; None if it has no files. The ledger has to name them before this
-        block ends: after that, files that it does not name may be deleted.
+        block ends, because unnamed files may be deleted afterwards.
 
         Raises:
             FilesTorn, StateRefused, Abandoned
@@ -127,7 +127,7 @@ class CommitFiles:
             yield StoredFiles(name, listing, known)
 
     def committed(self, stored: StoredFiles) -> None:
-        """Note that the ledger names these files."""
+        """Record that the ledger now names these files."""
         self.known = stored.known
         self._pieces.named(stored.name.key, stored.listing)
 
@@ -141,8 +141,8 @@ class _Storing:
     def __init__(
         self,
         context: AgentContext,
-        pieces: Pieces,
-        sending: Sending,
+        pieces: ContentStore,
+        sending: PieceUpload,
         attempt: int,
         frozen: Frozen,
         known: Mapping[str, StoredFile],
@@ -165,9 +165,9 @@ class _Storing:
         Store the files that have changed. Return each file's version and entry, by its path.
 
         Raises:
-            FilesTorn: some files were torn. All other files were read, so the next snapshot has to copy only the torn
-                files. StateRefused Abandoned: a file of a state was torn, because another state was restored after the
-                copy.
+            FilesTorn: some files were torn. All others were read, so the next snapshot has to copy only the torn files.
+            StateRefused: a file of a state cannot be stored.
+            Abandoned: a file of a state was torn, because another state was restored after the copy.
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []
@@ -188,7 +188,7 @@ class _Storing:
         return done
 
     def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
-        """Return the files to read, and add the unchanged files to `done`. Small files come first, up to the limits."""
+        """Return the files to read, the small ones first, up to the limits. Add the unchanged files to `done`."""
         files, changed = self._frozen.folder.files, []
         sizes = (file.stamp.size_bytes for file in files)
         limits = over_limits(sizes, self._files_max, self._max_gb, "checkpoint.files.max_gb")
@@ -217,7 +217,7 @@ class _Storing:
             return self._at_rest(file)
 
     def _at_rest(self, file: FrozenFile) -> StoredFile:
-        """Read the file in the work folder, because no other boundary follows, and training stands still."""
+        """Read the file in the work folder: training stands still, and no other step boundary follows."""
         for _ in range(TRIES_AT_THE_END):
             try:
                 stamp = Stamp.of(os.stat(self._work / file.place, follow_symlinks=False))
@@ -258,8 +258,8 @@ class _Storing:
 
     def listing(self, known: Mapping[str, StoredFile]) -> tuple[Listing, list[LeftOut]]:
         """
-        Return the list of files, and all files that were left out. The list names the first LEFT_OUT_NAMED_MAX files
-        that were left out. A pipe, or another thing that is not a regular file, is left out of a state too.
+        Return the list of files, and all files that were left out. The list names only the first LEFT_OUT_NAMED_MAX of
+        them. A pipe, or another thing that is not a regular file, is left out of a state too.
         """
         folder, names_secret = self._frozen.folder, self._pieces.names_secret
         entries = [each.entry for _, each in sorted(known.items())]
@@ -276,10 +276,7 @@ class _Storing:
         return listing, left_out
 
     def _folders(self) -> tuple[Folder, ...]:
-        """
-        Return the folders to list, up to a limit. Restoring a file makes its folder anyway, so the remaining folders
-        need no report.
-        """
+        """Return the folders to list, up to a limit. The others need no report: restoring a file makes its folder."""
         folders = self._frozen.folder.folders
         secret = {path for path in folders if self._pieces.names_secret(path)}
         for path in secret:

@@ -1,5 +1,5 @@
 """
-Stores pieces of the script's files by content. All parts of the agent send files through this module, so each content
+Stores the script's files in pieces, by content. All parts of the agent send files through this module, so each content
 is sent once, and no part deletes a piece that another part is about to name.
 """
 
@@ -21,7 +21,7 @@ from spotrun.errors import CheckpointDamaged
 from spotrun.folder.stored_files import FILES_MAX, FOLDER, LeftOut, Listing, Piece, list_key
 
 LEFT_OUT_NAMED_MAX, TOLD_MAX = 200, 20
-"""Maximum number of left-out files that are named in a list, and in the log of an attempt."""
+"""Maximum number of left-out files that one list names, and that an attempt's log names."""
 SECRET = "it holds the value of a secret"
 SECRET_NAME = "its name holds the value of a secret"
 RESTLESS = "it is still being written"
@@ -29,7 +29,7 @@ TOO_MANY = f"there are more than {FILES_MAX:,} files"
 
 
 class Refused(Exception):
-    """A file cannot be stored. `passing`: another try later may succeed."""
+    """A file cannot be stored. `passing`: a later try may succeed."""
 
     def __init__(self, reason: str, *, passing: bool = False) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class StoredList(NamedTuple):
-    """A list of files that is in the store. `sent` has the objects that were sent for it, the list among them."""
+    """A list of files in the store. `sent` has the size of each object that was sent for it, the list included."""
 
     key: str
     blake3: str
@@ -45,8 +45,8 @@ class StoredList(NamedTuple):
     stored_bytes: int
 
 
-class Pieces:
-    """The pieces of a run's files as one agent stores them, from `begin` on. Used by several threads."""
+class ContentStore:
+    """The pieces of a run's files that this agent stores. Call `begin` first. Several threads may use it."""
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context
@@ -63,10 +63,10 @@ class Pieces:
         self._attempt = attempt
 
     @contextlib.contextmanager
-    def sending(self, go_on: Callable[[], None]) -> Iterator[Sending]:
+    def sending(self, go_on: Callable[[], None]) -> Iterator[PieceUpload]:
         """
-        Yield a Sending. Nothing is deleted until its block ends. Before that, the ledger has to name the list of the
-        sent files.
+        Yield a Sending. Nothing is deleted until this block ends; by then, the ledger has to name the list of the sent
+        files.
 
         Raises:
             StoreError: the lists in the store cannot be read now.
@@ -75,7 +75,7 @@ class Pieces:
             self._read_lists()
             known = {piece.blake3: piece for each in self._readable() for file in each.files for piece in file.pieces}
             self._at_work += 1
-        sending = Sending(self._context, self._attempt, known, go_on)
+        sending = PieceUpload(self._context, self._attempt, known, go_on)
         try:
             yield sending
         finally:
@@ -87,7 +87,7 @@ class Pieces:
         newest = self._context.recorder.state.newest_outputs()
         return None if newest is None else self._lists.get(newest.event.key)
 
-    def put_list(self, sending: Sending, listing: Listing) -> StoredList:
+    def put_list(self, sending: PieceUpload, listing: Listing) -> StoredList:
         """
         Store a list of files, unless the store has it already.
 
@@ -107,16 +107,16 @@ class Pieces:
         return StoredList(key, digest, dict(sending.sent), sum(stored.values()) + len(data))
 
     def named(self, key: str, listing: Listing) -> None:
-        """Note that the ledger now names the list `key`."""
+        """Record that the ledger now names the list `key`."""
         with self._lock:
             self._lists[key] = listing
 
     def names_secret(self, path: str) -> bool:
-        """Return True if `path` contains a secret. A list of files is in the store, and `spotrun fetch` shows it."""
+        """Return True if `path` contains a secret. Lists are stored, and `spotrun fetch` shows their paths."""
         return self._context.console.redaction.is_in(path)
 
     def left_out(self, path: str, size_bytes: int, reason: str) -> LeftOut:
-        """Return the record of a file that was left out. Secrets in its path are always hidden."""
+        """Return the record of a file that was left out, with the secrets in its path hidden."""
         return LeftOut(path=self._context.console.redaction.hide_in(path), size_bytes=size_bytes, reason=reason)
 
     def tell(self, left_out: Iterable[LeftOut]) -> None:
@@ -127,7 +127,7 @@ class Pieces:
                 self._context.note(f"{each.path} is not stored: {each.reason}")
 
     def sweep(self) -> None:
-        """Delete the pieces of this and earlier attempts that no list needs any more, if all lists can be read."""
+        """Delete the pieces of this and earlier attempts that no list names, if all lists can be read."""
         with self._lock:
             if not self._at_work:
                 self._sweep()
@@ -163,10 +163,10 @@ class Pieces:
         return [listing for listing in self._lists.values() if listing is not None]
 
 
-class Sending:
+class PieceUpload:
     """
-    Sends the pieces of files, each content once. `known` has the pieces that are in the store already, by digest;
-    `sent` has the objects that were sent. Several threads use it.
+    Sends the pieces of files, each content once. `known` has the stored pieces by digest; `sent` has the objects that
+    this sent. Several threads use it.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Sending:
 def over_limits(sizes: Iterable[int], files: int, gb: float, key: str, taken_bytes: int = 0) -> Iterator[str | None]:
     """
     Yield for each file why it is left out; None if it is within the limits `files` and `gb`. `sizes` are in ascending
-    order, `key` is the job's key for `gb`, and `taken_bytes` count against it.
+    order, `key` is the job's key for `gb`, and `taken_bytes` are already used of it.
     """
     left_bytes = gb * 1e9 - taken_bytes
     for size_bytes in sizes:

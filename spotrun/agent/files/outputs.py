@@ -6,8 +6,8 @@ A thread surveys the work folder:
 - at a notice
 - when the trainer has ended and its last checkpoint is durable
 
-Changed files are sent piece by piece, then the list of all files, and the ledger's entry last, so an incomplete upload
-is never fetched. Any error here is noted in the log, and training goes on.
+Changed files are sent in pieces, then the list of all files, and the ledger's entry last, so `spotrun fetch` never
+returns an incomplete upload. Errors here are noted in the log, and training goes on.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from spotrun.agent.files.content_store import (
     LEFT_OUT_NAMED_MAX,
     RESTLESS,
     SECRET_NAME,
-    Pieces,
+    ContentStore,
+    PieceUpload,
     Refused,
-    Sending,
     over_limits,
     stand_behind,
 )
@@ -57,7 +57,7 @@ EVERY_S = 300.0
 APART_S = COMMIT_GAP.total_seconds()
 """Minimum run seconds between two surveys."""
 APART_MIN_S = 2.0
-"""The same in system time. A larger value would skip checkpoints where run time passes faster."""
+"""Minimum system seconds between two surveys. A larger value would skip checkpoints where run time passes faster."""
 REST_S = 1.0
 """System seconds for which a file must stay unchanged; otherwise it may be half written."""
 TRIES_BETWEEN_WRITES = 5
@@ -68,26 +68,22 @@ SENDERS, SENDERS_AT_THE_END = 2, 8
 GIVE_UP_AFTER_S = 1800.0
 """Maximum system seconds to store the files when the training is complete."""
 HAND_OVER_AFTER_S = 30.0
-"""The same if the run goes on elsewhere, or has failed."""
+"""Maximum system seconds to store the files when the run continues on another instance, or has failed."""
 
 
 class Abandoned(Exception):
-    """The agent called the upload off."""
+    """The agent cancelled the upload."""
 
 
 class _StoredOutput(NamedTuple):
-    """The newest stored version of a file."""
-
     version: FileVersion
     file: OutputFile
 
 
 class OutputKeeper:
-    """
-    Stores the files of the script, from `start` on. The main loop calls the methods; a separate thread does the work.
-    """
+    """Stores the files of the script after `start`, in a separate thread. The main loop calls the methods."""
 
-    def __init__(self, context: AgentContext, pieces: Pieces) -> None:
+    def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
         self._context = context
         self._pieces = pieces
         self._chosen = chooser(context.spec.outputs.files)
@@ -110,7 +106,7 @@ class OutputKeeper:
         self._thread.start()
 
     def hurry(self) -> None:
-        """Survey now, while the training goes on, because the instance will soon be taken."""
+        """Survey now, during the training, because the instance will soon be taken."""
         self._hurried = True
         self._wake.set()
 
@@ -130,7 +126,7 @@ class OutputKeeper:
         self.close()
 
     def close(self) -> None:
-        """Stop sending, even if files are left."""
+        """Stop sending, even if files remain."""
         self._closed.set()
         self._free.set()
         self._wake.set()
@@ -164,7 +160,7 @@ class OutputKeeper:
         return self._ending
 
     def _store(self, storing: _Storing, due: _Due, *, ending: bool) -> bool:
-        """Store the files. Return False if a store fault may pass: another try then sends only what is missing."""
+        """Store the files. Return False after a store fault that may pass; another try sends only the missing files."""
         due.looked()
         try:
             storing.store(self._pause, ending=ending)
@@ -180,7 +176,7 @@ class OutputKeeper:
         return True
 
     def _pause(self) -> None:
-        """Wait between two surveys of files that must not change."""
+        """Wait between two surveys, in which the files must not change."""
         until_s = time.monotonic() + REST_S
         while time.monotonic() < until_s and not (self._ending or self._closed.is_set()):
             time.sleep(WAKE_S)
@@ -193,8 +189,6 @@ class OutputKeeper:
 
 
 class _Due:
-    """Decides when the next survey is due."""
-
     def __init__(self, context: AgentContext) -> None:
         self._context = context
         self.looked()
@@ -219,8 +213,6 @@ def _newest_commit(context: AgentContext) -> int | None:
 
 
 class _FileList(NamedTuple):
-    """The list of the current files, and the number of files that were left out."""
-
     listing: Listing
     left_out: int
 
@@ -231,7 +223,7 @@ class _Storing:
     def __init__(
         self,
         context: AgentContext,
-        pieces: Pieces,
+        pieces: ContentStore,
         attempt: int,
         chosen: Callable[[str], bool],
         go_on: Callable[[], None],
@@ -267,11 +259,8 @@ class _Storing:
 
     # -- the files ---------------------------------------------------------------------------------------------------
 
-    def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
-        """
-        Return the list of all files, after sending the new ones. A file that an earlier attempt stored and this attempt
-        lacks stays in the list.
-        """
+    def _found(self, sending: PieceUpload, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
+        """Send the new files, and return the list of all files, including files that only an earlier attempt had."""
         newest = self._pieces.newest()
         before = {} if newest is None else {file.path: file for file in newest.files}
         files = {path: file for path, file in before.items() if file.attempt != self._attempt}
@@ -320,7 +309,7 @@ class _Storing:
                 refused[path] = (seen.stamp.size_bytes, limit)
         return taken
 
-    def _file(self, sending: Sending, path: str, seen: FileVersion, resting: Survey | None) -> OutputFile:
+    def _file(self, sending: PieceUpload, path: str, seen: FileVersion, resting: Survey | None) -> OutputFile:
         """
         Store one file.
 
@@ -344,7 +333,7 @@ class _Storing:
             raise Refused(RESTLESS, passing=True)
         return now
 
-    def _new(self, sending: Sending, path: str, seen: FileVersion) -> OutputFile:
+    def _new(self, sending: PieceUpload, path: str, seen: FileVersion) -> OutputFile:
         try:
             if seen.stamp.size_bytes <= PIECE_MAX_BYTES:
                 seen, data = self._small(seen)
@@ -359,7 +348,7 @@ class _Storing:
 
     def _small(self, seen: FileVersion) -> tuple[FileVersion, bytes]:
         """
-        Return a file of at most one piece, with its current version: it is read between two writes.
+        Read a file of at most one piece between two writes. Return its contents with their version.
 
         Raises:
             TornFile: the file changes too fast, or has grown.
@@ -379,7 +368,7 @@ class _Storing:
 
     # -- the ledger --------------------------------------------------------------------------------------------------
 
-    def _write_down(self, sending: Sending, found: _FileList, looked_at: datetime, commit: int | None) -> None:
+    def _write_down(self, sending: PieceUpload, found: _FileList, looked_at: datetime, commit: int | None) -> None:
         stored = self._pieces.put_list(sending, found.listing)
         event = OutputsStored(
             attempt=self._attempt,

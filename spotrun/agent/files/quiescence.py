@@ -1,9 +1,9 @@
 """
-Decides when a command's state is at rest, and finds the process that still writes to it. Pure, except `writer_of`,
-which reads /proc.
+Decides when a command's state is at rest, and finds processes that still write to it. Pure, except `writer_of`, which
+reads /proc.
 
 Files that belong together, like those of a database or a sharded save, are written one after another. So the state is
-copied only when none of its files has changed for a while, and no process has one open for writing.
+copied only when none of its files has changed for a while, and no process has any of them open for writing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from spotrun.folder.state_files import TOO_MANY, has_too_many
 from spotrun.folder.work_files import Survey
 
 REST_S = 5.0
-"""Minimum run seconds of a rest."""
+"""Minimum run seconds without a change that count as rest."""
 REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
-"""The same in system time, because programs write equally slowly at any speed of run time. Tests set less."""
+"""The minimum in system seconds, because programs write equally slowly at any speed of run time. Tests set less."""
 SURVEYS = 2
-"""Minimum length of a rest, as a multiple of a survey's duration."""
+"""Minimum length of a rest, as a multiple of the duration of a survey."""
 LOOKS = 5
-"""Number of surveys in the length of a rest, so that a rest is noticed soon after it is long enough."""
+"""Surveys during a rest's minimum length, so that a rest is noticed soon."""
 BUSY_SHARE_MAX = 0.05
 """Maximum share of a processor for surveys. A state of many files is surveyed less often."""
 COMMAND_MAX = 40
@@ -37,7 +37,7 @@ NAME_FEWER = "name folders with fewer files as train.state, or pack them"
 
 
 class Writer(NamedTuple):
-    """A process that may write to a file of the state. `mapped`: through a memory mapping."""
+    """A process that may write to a file of the state; through a memory mapping if `mapped`."""
 
     pid: int
     command: str
@@ -49,27 +49,27 @@ class Writer(NamedTuple):
         return f"{self.path} is {how} for writing in {self.command} (process {self.pid})"
 
 
-class Look(NamedTuple):
+class TimedSurvey(NamedTuple):
     """The state at one moment; the survey took `took_s` of system time."""
 
     survey: Survey
     took_s: float
 
 
-def rest_s(look: Look, scale: float) -> float:
+def rest_s(look: TimedSurvey, scale: float) -> float:
     """Return the system seconds for which nothing may change."""
     return max(REST_S / scale, REST_MIN_S, SURVEYS * look.took_s)
 
 
-def pause_s(look: Look, scale: float) -> float:
+def pause_s(look: TimedSurvey, scale: float) -> float:
     """Return the system seconds between two surveys."""
     return max(rest_s(look, scale) / LOOKS, look.took_s / BUSY_SHARE_MAX)
 
 
-def why_not_at_rest(before: Look, now: Look, writer: Writer | None) -> str | None:
+def why_not_at_rest(before: TimedSurvey, now: TimedSurvey, writer: Writer | None) -> str | None:
     """
     Return why the state is not at rest; None if it is. `before` and `now` are two surveys at least `rest_s` apart.
-    `writer` is the process that had a file open after the second one.
+    `writer` is a process that had a file open after the second survey.
     """
     if has_too_many(now.survey):
         return TOO_MANY
@@ -81,8 +81,8 @@ def why_not_at_rest(before: Look, now: Look, writer: Writer | None) -> str | Non
 
 def writer_of(files: Files) -> Writer | None:
     """
-    Return a process on this machine that has one of `files` open for writing, or mapped shared and writable; None if no
-    process has. This process is left out, and so are processes that this user may not inspect.
+    Return a process on this machine that has one of `files` open for writing, or mapped shared and writable; None if
+    there is none. Ignore this process, and processes that this user may not inspect.
     """
     if not files:
         return None
@@ -124,5 +124,5 @@ def _command(pid: str) -> str:
 
 
 def in_words(trouble: str) -> tuple[str, str]:
-    """Return what to report about a state that cannot be copied because of `trouble`, and what the user can do."""
+    """Return what to report about a state that cannot be copied because of `trouble`, and advice for the user."""
     return (trouble, NAME_FEWER) if trouble == TOO_MANY else (f"it never rests: {trouble}", REST_MORE)

@@ -1,10 +1,10 @@
 """
 Restores a checkpoint's files into the work folder: exactly these files, each one verified.
 
-Missing files are fetched into a folder next to the work folder, then renamed into their places. For a training, they
-are fetched while the trainer does its imports and put in place when the trainer requests them. They cannot be put in
-place earlier, because the part of the script before the training runs in every attempt, and may write files too. A
-command's state is put in place before the command starts.
+Missing files are fetched into a folder next to the work folder, then renamed into their places. A command's state is
+put in place before the command starts. The files of a training are fetched while the trainer imports, and put in place
+when it requests them: not earlier, because the part of the script before the training runs in every attempt, and may
+write files too.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ OWNERS = 0o700
 
 class FilesOfCommit:
     """
-    The files of `commit`; if that is None, the work folder as it was uploaded. `known` are files of the work folder
-    whose content is known already. `rules` select the files: by default, the files of a training.
+    The files of `commit`; if that is None, the work folder as it was uploaded. `known` has the files of the work folder
+    whose content is already known. `rules` select the files: by default, the files of a training.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FilesOfCommit:
 
     def fetch(self) -> None:
         """
-        Fetch the missing files next to the work folder, which stays as it is.
+        Fetch the missing files into a folder next to the work folder. The work folder does not change.
 
         Raises:
             CheckpointDamaged: files of the commit are missing from the store, or damaged.
@@ -97,8 +97,8 @@ class FilesOfCommit:
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
         """
-        Return a function that calls `put` and records in `files` which files the work folder then has. The function
-        returns the reason if it fails, or "".
+        Return a function that calls `put`, and passes the files that the work folder then has to `files`. The function
+        returns "" or the reason for its failure.
         """
 
         def put(opened: Sequence[str], attempt: int) -> str:
@@ -114,8 +114,8 @@ class FilesOfCommit:
 
     def put(self, opened: Collection[str], attempt: int) -> dict[str, StoredFile]:
         """
-        Put the files into their places. A file that the trainer has `opened` for writing is overwritten in place, and
-        stays even if the checkpoint lacks it. Return the files that the work folder now has.
+        Put the files into their places, and return the files that the work folder now has. A file that the trainer has
+        `opened` for writing is overwritten in place, and stays even if the checkpoint lacks it.
 
         Raises:
             SpotrunError: a file cannot be put in its place, or cannot be fetched.
@@ -170,7 +170,7 @@ class FilesOfCommit:
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
         if not self._rules.IS_WHOLE:
             if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
-                self._context.note("files that the checkpoint does not have stay, as it names not all that it left out")
+                self._context.note("files that the checkpoint lacks stay, because it names only some of those left out")
                 return
             left_out = {left.path for left in self._listing.left_out}
         hide_in = self._context.console.redaction.hide_in
@@ -183,9 +183,7 @@ class FilesOfCommit:
                     os.unlink(name, dir_fd=parent)
 
     def _remove_folders(self, root: int) -> None:
-        """
-        Remove folders that are now empty and that the checkpoint lacks. Folders that the current trainer made stay.
-        """
+        """Remove empty folders that the checkpoint lacks, except the folders that the current trainer made."""
         listing = self._listing
         kept = {folder.path for folder in listing.folders}
         for path in (*(file.path for file in listing.files), *(link.path for link in listing.links)):
@@ -211,7 +209,7 @@ def restore_state(
     context: AgentContext, commit: Commit, known: Mapping[str, StoredFile], attempt: int
 ) -> dict[str, StoredFile]:
     """
-    Put a command's state into the work folder, before the command starts. Return the files that are now there.
+    Put a command's state into the work folder, before the command starts. Return the files that the folder now has.
 
     Raises:
         CheckpointDamaged: files of the commit are missing from the store, or damaged.
@@ -230,10 +228,7 @@ def tidy(context: AgentContext, attempt: int) -> None:
 
 
 def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool] = lambda _: False) -> None:
-    """
-    Restore the work folder as uploaded, if an earlier trainer ran there. Paths for which `stays` returns True are not
-    touched.
-    """
+    """Restore the work folder as uploaded, if a trainer ran there. Keep the paths for which `stays` returns True."""
     if not context.assignment.training_mark.exists():
         return
     files = FilesOfCommit(context, None, {}, TrainingFiles(context, stays))
@@ -242,7 +237,7 @@ def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool
         files.put((), attempt)
         _remove_emptied(context.assignment.work)
     except SpotrunError as error:
-        context.note(f"what an earlier trainer has written could not be removed: {error}")
+        context.note(f"the files of an earlier trainer could not be removed: {error}")
 
 
 def _remove_emptied(work: Path) -> None:
@@ -264,19 +259,14 @@ def _make_folder(root: int, path: str, mode: int) -> None:
 
 
 def _set_modes(root: int, modes: Mapping[str, int]) -> None:
-    """
-    Set the modes of a state's files or folders, the innermost first, because a folder may be closed to its own owner.
-    """
+    """Set modes of files or folders, the innermost first, because a folder may be closed to its own owner."""
     for path in sorted(modes, reverse=True):
         with parent_of(root, path) as (parent, name):
             os.chmod(name, modes[path], dir_fd=parent)  # not a link: nothing that could make one is running
 
 
 def _link(root: int, path: str, text: str) -> None:
-    """
-    Make a link, after all files, so that no file is written through a link. If an open file is at `path`, it loses its
-    name.
-    """
+    """Make a link, after all files, so that no file is written through it. An open file at `path` loses its name."""
     with parent_of(root, path, make=True) as (parent, name):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(name, dir_fd=parent)

@@ -16,7 +16,7 @@ from spotrun.spec.patterns import chooser
 class TrainingFiles:
     """
     All files that a script has written into the work folder, except files that the job excludes and paths for which
-    `stays` returns True. A file that cannot be stored is left out, and a restore does not touch it.
+    `stays` returns True. Files that cannot be stored are left out, and a restore does not change them.
     """
 
     WHAT = "the checkpoint's files"
@@ -38,8 +38,8 @@ class TrainingFiles:
 
 class StateFiles:
     """
-    All files, links and folders at the paths where the job's command keeps its state, with their permissions: all of
-    them or none. A restore leaves nothing else there.
+    All files, links and folders at the paths where the job's command keeps its state, with their permissions: all or
+    none. A restore removes everything else at these paths.
     """
 
     WHAT = "the command's state"

@@ -1,1 +1,1 @@
-"""Facts on the other members of a gang: their statuses, who reaches whom, and the rendezvous."""
+"""Facts on the other members of a gang: their statuses, which of them reach one another, and the rendezvous."""

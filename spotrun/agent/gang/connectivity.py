@@ -1,8 +1,8 @@
 """
 Checks whether the members of a gang reach one another. Their access to the store does not prove that.
 
-Each agent has a door: a socket at its member's address that accepts a connection and closes it. Each agent tries the
-other members' doors every few seconds. Even a stopped agent's door answers, because the kernel accepts the connection.
+Each agent has a door: a socket at its member's address that accepts a connection and closes it. Every few seconds, each
+agent connects to the other members' doors. Even a stopped agent's door answers, because the kernel accepts connections.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spotrun.run.state import Attempt, RunState
 UNREACHED_S = 30.0
 """Run seconds without an answer after which a member counts as unreachable (protocol 44)."""
 UNREACHED_MIN_S = 10.0
-"""The same in system time: a busy machine is slow, and a killed agent needs time to restart."""
+"""The minimum in system seconds: a busy machine is slow, and a killed agent needs time to restart."""
 TRIES_EVERY_S = 5.0
 TRIES_EVERY_MIN_S = 0.5
 """Minimum system seconds between two tries."""
@@ -31,16 +31,14 @@ BACKLOG = 64
 
 
 class DoorAddress(NamedTuple):
-    """Address and port of a door."""
-
     address: str
     port: int
 
 
 class Door:
     """
-    A socket that is open until `close`. `port` is the port that an earlier agent of this instance used. It is used
-    again if it is free.
+    A socket that is open until `close`. `port` is the port of an earlier agent of this instance, which is used again if
+    it is free.
 
     Raises:
         OSError: `address` does not belong to this machine.
@@ -87,7 +85,7 @@ class Connectivity:
         self._stop.set()
 
     def begins(self) -> None:
-        """Note that a trainer has begun: for each member the time without an answer counts from now."""
+        """Restart each member's time without an answer, because a trainer has begun."""
         self._reached_s = dict.fromkeys(self._doors, self._clock.monotonic())
 
     @property

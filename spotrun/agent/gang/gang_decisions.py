@@ -20,32 +20,29 @@ ANOTHER_STARTS_AFTER_S = 30.0
 SILENT_S = 30.0
 """Run seconds after which a member with an unchanged status counts as not reached (protocol 44)."""
 SILENT_MIN_S = 10.0
-"""The same in system time: a busy machine is slow."""
+"""The minimum in system seconds, because a busy machine is slow."""
 ENDS_WITHIN_S = 10.0
 """
-Maximum run seconds for which the other members' trainers run on after the lead's trainer has ended. A trainer that
-notices that end ends at once.
+Maximum run seconds for which the other members' trainers may run after the lead's trainer has ended. A trainer that
+notices the end of its peer ends immediately.
 """
 ENDS_WITHIN_MIN_S = 5.0
-"""The same in system time."""
+"""The minimum in system seconds."""
 TOLD_WITHIN_S = 40.0
 """
-Maximum run seconds from the failure of trainers that lost a peer until the end of that peer is reported, or its member
-counts as not reached.
+Maximum run seconds between the failure of trainers that lost a peer and the report that this peer has ended. After
+that, the peer's member counts as not reached.
 """
 TOLD_WITHIN_MIN_S = 15.0
-"""The same in system time."""
+"""The minimum in system seconds."""
 BEGINS_WITHIN_S = 60.0
-"""
-Maximum run seconds between the start of the lead's trainer and the other members' reports that theirs have begun
-(protocol 39).
-"""
+"""Maximum run seconds from the start of the lead's trainer to the other members' reports of theirs (protocol 39)."""
 BEGINS_WITHIN_MIN_S = 20.0
-"""The same in system time."""
+"""The minimum in system seconds."""
 
 
-class MemberStands(Enum):
-    """The next act of a member outside of an attempt."""
+class MemberAction(Enum):
+    """The next action of a member that is not in an attempt."""
 
     LEAVE = auto()
     WAIT = auto()
@@ -53,32 +50,32 @@ class MemberStands(Enum):
     TRAIN = auto()
 
 
-def stands(state: RunState, name: MemberName) -> MemberStands:
+def stands(state: RunState, name: MemberName) -> MemberAction:
     """
-    Return the next act of member `name` according to the ledger (protocol 33 to 35).
+    Return the next action of member `name` according to the ledger (protocol 33 to 35).
 
-    A member that the current attempt names trains. A member of the replacement gang reports ready while the current
-    gang still trains: once all members of a gang are ready, a runner makes the current attempt hand over.
+    If the current attempt names the member, it trains. A member of the replacement gang reports ready while the current
+    gang still trains. When all members of the new gang are ready, a runner makes the current attempt hand over.
     """
     launch = state.launches.get(name.launch)
     if launch is None or state.terminal is not None or name.member >= len(launch.members):
-        return MemberStands.LEAVE
+        return MemberAction.LEAVE
     if not state.is_wanted(name):
-        return MemberStands.LEAVE
+        return MemberAction.LEAVE
     if state.current is not None and name in state.current.names:
-        return MemberStands.TRAIN
+        return MemberAction.TRAIN
     if state.has_to_leave(name):
-        return MemberStands.LEAVE
+        return MemberAction.LEAVE
     if state.stop_requested:
-        return MemberStands.WAIT
+        return MemberAction.WAIT
     ready = state.member(name).ready
-    return MemberStands.SAY_READY if ready is None or ready.after != state.last_end else MemberStands.WAIT
+    return MemberAction.SAY_READY if ready is None or ready.after != state.last_end else MemberAction.WAIT
 
 
 def stays(state: RunState, attempt: Attempt) -> bool:
     """
-    Return True if the members of an attempt that is over may train in the next one: the attempt ended because it lost a
-    member. If it ended because of its training, no member goes on by itself.
+    Return True if the members of an ended attempt may train in the next one: the attempt ended because it lost a
+    member. If it ended because of its training, the members leave.
     """
     if state.terminal is not None or attempt.end is None or attempt.end.gave_up:
         return False
@@ -88,9 +85,9 @@ def stays(state: RunState, attempt: Attempt) -> bool:
 
 def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | None:
     """
-    Return the gang of the next attempt if member `name` is to start it; None otherwise. The gang consists of the
-    earliest ready members, as many as the job requests. The first of them starts the attempt; after
-    ANOTHER_STARTS_AFTER_S any of them may (protocol 36).
+    Return the gang of the next attempt if member `name` has to start it now; None otherwise. The gang consists of the
+    earliest ready members, as many as the job requests. The first of them starts the attempt. After
+    ANOTHER_STARTS_AFTER_S, any of them may (protocol 36).
     """
     if state.current is not None or state.terminal is not None or state.stop_requested:
         return None
@@ -103,7 +100,7 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
 
 
 def ready_members(state: RunState) -> list[MemberName]:
-    """Return the members that have reported ready since the newest end of an attempt, the earliest name first."""
+    """Return the members that have reported ready since the newest end of an attempt, in the order of their names."""
     return [name for name in state.names() if _is_ready(state, name)]
 
 
@@ -124,7 +121,7 @@ def _seated(state: RunState, names: list[MemberName]) -> Gang:
 
 
 class EndedTrainer(NamedTuple):
-    """The end of a member's trainer, with its time and reason; `damaged` as in MembersTrainer."""
+    """The end of a member's trainer. `damaged` as in MembersTrainer."""
 
     name: MemberName
     exit_code: int
@@ -145,22 +142,23 @@ def ended_trainers(seen: Mapping[MemberName, SeenStatus], attempt: int, incarnat
 
 def has_the_reason(ended: Sequence[EndedTrainer]) -> EndedTrainer:
     """
-    Return the trainer whose end caused all others: the first one. A rank that failed because it lost a peer was not the
-    first, even if its time is earlier: the clocks of two machines differ, and a process may take long to end.
+    Return the trainer whose end caused all others: the first one, except trainers that failed because they lost a peer.
+    The time of such a trainer may still be the earliest: the clocks of two machines differ, and a process may take long
+    to end.
     """
     return min(ended, key=lambda one: (lost_a_peer(one.reason), one.at))
 
 
 def silent_members(seen: Mapping[MemberName, SeenStatus], now_s: float, scale: float) -> tuple[MemberName, ...]:
-    """Return the members that count as not reached, because their agents have been silent for too long."""
+    """Return the members that count as not reached, because their statuses have not changed for too long."""
     limit_s = max(SILENT_S, SILENT_MIN_S * scale)
     return tuple(name for name, each in seen.items() if now_s - each.since_s >= limit_s)
 
 
 def cut_off_members(unreached: Mapping[MemberName, tuple[MemberName, ...]], lead: MemberName) -> tuple[MemberName, ...]:
     """
-    Return the members to leave out so that all remaining ones reach one another. If the lead itself is the worst
-    connected, return all other members.
+    Return the members to leave out so that all remaining ones reach one another. If the lead is the member that fewest
+    others reach, return all other members.
     """
     apart = {frozenset((name, other)) for name, others in unreached.items() for other in others if other in unreached}
     missing: set[MemberName] = set()
@@ -179,11 +177,11 @@ def are_settled(
 ) -> bool:
     """
     Return True if enough is known about the other members to judge the end of the lead's trainer at `since_s`: all
-    their trainers have ended, or have had time to, or a member is silent. A trainer that still runs may be waiting in a
-    collective call.
+    their trainers have ended or have had time to end, or a member is silent. A trainer that still runs may be waiting
+    in a collective call.
 
-    `lost`: all ended trainers failed only because they lost a peer. Then the end of that peer is still to be reported,
-    or the network between them is broken, so wait longer.
+    `lost`: all ended trainers failed only because they lost a peer. Either the report of that peer's end is still to
+    come, or the network between them is broken, so the limit is TOLD_WITHIN_S.
     """
     if silent_members(seen, now_s, scale):
         return True
@@ -199,17 +197,14 @@ def are_settled(
 def missing_at_start(
     seen: Mapping[MemberName, SeenStatus], attempt: int, incarnation: int, since_s: float, scale: float
 ) -> tuple[MemberName, ...]:
-    """
-    Return the members whose agents have not reported in time that their trainer of `incarnation` has begun (protocol
-    39).
-    """
+    """Return the members whose agents have not reported in time that their trainer has begun (protocol 39)."""
     if since_s < max(BEGINS_WITHIN_S, BEGINS_WITHIN_MIN_S * scale):
         return ()
     return tuple(name for name, each in seen.items() if _trainer_of(each, attempt, incarnation) is None)
 
 
 def _trainer_of(seen: SeenStatus, attempt: int, incarnation: int) -> MembersTrainer | None:
-    """Return the agent's report on its trainer of `attempt` and `incarnation`; None if that has not begun."""
+    """Return the agent's report on its trainer of `attempt` and `incarnation`; None if that trainer has not begun."""
     trainer = None if seen.status is None else seen.status.trainer
     if trainer is None or (trainer.attempt, trainer.incarnation) != (attempt, incarnation):
         return None

@@ -14,7 +14,7 @@ from spotrun.run.state import Attempt, RunState
 from spotrun.trainer_link import GANG
 
 MEETS_AS = ("SPOTRUN", "SKYPILOT")
-"""Prefixes of the variables. The second prefix gives the names that scripts written for SkyPilot read."""
+"""Prefixes of the variables; with the second, they have the names that scripts for SkyPilot read."""
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -24,8 +24,8 @@ NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
 @dataclass(frozen=True)
 class Rendezvous:
     """
-    A member's place in an attempt. `addresses` has the addresses of the gang's members, in the order of their ranks,
-    and `at` is this member's index in it.
+    A member's place in an attempt. `addresses` are the addresses of the gang's members, in the order of their ranks,
+    and `at` is the index of this member.
     """
 
     run_uid: str
@@ -57,7 +57,8 @@ class Rendezvous:
 
     def new_meeting(self) -> Meeting:
         """
-        Return a new rendezvous for one incarnation's trainers: this member's address, with a port that is free now.
+        Return a new rendezvous for the trainers of one incarnation: this member's address, with a port that is free
+        now.
 
         Raises:
             OSError: the address does not belong to this machine.
@@ -70,8 +71,8 @@ class Rendezvous:
         """
         Return the environment variables with which this member's trainer of `incarnation` finds the others.
 
-        `LightningEnvironment` reads `MASTER_ADDR`, `MASTER_PORT` and `NODE_RANK`. A Trainer without `num_nodes` reads
-        `PL_TRAINER_NUM_NODES`. The others are for `train: {run}`
+        `LightningEnvironment` reads `MASTER_ADDR`, `MASTER_PORT` and `NODE_RANK`; a Trainer without `num_nodes` reads
+        `PL_TRAINER_NUM_NODES`. The remaining variables are for `train: {run}`
         (https://lightning.ai/docs/pytorch/stable/clouds/cluster_intermediate_1.html).
         """
         size = len(self.addresses)
@@ -92,8 +93,8 @@ def alone(accelerators: str) -> dict[str, str]:
 
 def listens_on(address: str) -> dict[str, str]:
     """
-    Return the variables that make gloo and NCCL listen only on the network interface of `address`. For a run on one
-    instance `address` is "", because no other machine has to reach it.
+    Return the variables that make gloo and NCCL listen only on the network interface of `address`. `address` is "" for
+    a run on one instance, because no other machine has to reach it.
 
     If `address` is not a loopback address, NCCL gets no variable and chooses its interface itself: another network may
     be faster, and NCCL does not execute the data that it receives.
@@ -119,9 +120,7 @@ def _interface_at(address: str) -> str | None:
 
 
 def _places(addresses: Sequence[str], rank: int, processes: int) -> dict[str, str]:
-    """
-    Return the place variables of a member, with both prefixes. `processes` is the number of processes of each member.
-    """
+    """Return the place variables of a member, with both prefixes, for `processes` processes on each member."""
     places = {
         "NUM_NODES": str(len(addresses)),
         "NODE_RANK": str(rank),

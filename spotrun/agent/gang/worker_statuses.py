@@ -12,9 +12,9 @@ from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
 
 LOOKS_EVERY_S = 10.0
-"""Run seconds between two reads while all train."""
+"""Run seconds between two reads while all members train."""
 LOOKS_CLOSELY_EVERY_S = 2.0
-"""Run seconds between two reads while this member waits for another one."""
+"""Run seconds between two reads while this member waits for another member."""
 LOOKS_EVERY_MIN_S = 0.2
 """Minimum system seconds between two reads."""
 
@@ -27,7 +27,7 @@ class SeenStatus(NamedTuple):
 
 
 class WorkerStatuses:
-    """Thread that reads the others' statuses."""
+    """Thread that reads the statuses of the other members."""
 
     def __init__(self, store: Store, clock: Clock, names: Sequence[MemberName]) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class WorkerStatuses:
         self._closely.set()
 
     def begins(self) -> None:
-        """Note that a trainer has begun: for each member the time of silence counts from now."""
+        """Restart each member's time without a change, because a trainer has begun."""
         self._closely.clear()
         now_s = self._clock.monotonic()
         self._seen = {name: SeenStatus(seen.status, now_s) for name, seen in self._seen.items()}

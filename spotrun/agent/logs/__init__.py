@@ -1,1 +1,1 @@
-"""The console of an instance: its shipping, and the redaction of secrets in all that an agent writes."""
+"""The console of an instance: ships it, and redacts the secrets in all that an agent writes."""

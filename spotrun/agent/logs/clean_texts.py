@@ -1,7 +1,7 @@
 """
-Removes the secrets of the run from the texts that an agent writes to the ledger and to its status object.
+Removes the run's secrets from the events and statuses that an agent writes.
 
-Every event and status of the agent passes through `cleaned` just before it is written.
+Each of them passes through `cleaned` just before it is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMES = frozenset(
         *("phase", "kind", "how", "why"),
     )
 )
-"""Fields that are not cleaned, because they contain only names, addresses, digests or spotrun's own words."""
+"""Fields that are not cleaned: they contain only names, addresses, digests or spotrun's own words."""
 
 
 def cleaned(written: Written, clean: Clean) -> Written:

@@ -5,13 +5,13 @@ The output of set-up and training: a file on the instance, shipped to the store 
     logs/LAUNCH.MEMBER/                        the same for any other member of a gang
 
 The shipped bytes are counted from the chunks in the store, so a restarted agent continues where the previous agent
-ended. A line after a silence is shipped at once. If a program prints all the time, a chunk is shipped every few
+ended. A line after a silence is shipped immediately. If a program prints all the time, a chunk is shipped every few
 seconds.
 
-Programs write into the file directly and hold it open as long as they like, so no output is lost when an agent ends.
-For the same reason the file cannot be replaced by another, and is rotated in place: the disk space of shipped output is
-freed, except for the end. Freed bytes read as zeros, and every byte keeps its offset. Secrets in shipped output are
-starred out on the disk too.
+Programs write into the file directly and keep it open as long as they like, so no output is lost when an agent ends.
+For the same reason the file cannot be replaced by a new one, and is rotated in place: the disk space of shipped output
+is freed, except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Secrets in shipped
+output are replaced by stars on the disk too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spotrun.store.port import Store
 SHIP_EVERY_S = 5.0
 """Minimum run seconds between two chunks."""
 SHIP_EVERY_MIN_S = 1.0
-"""The same in system time: a chunk costs an fsync."""
+"""The minimum in system seconds, because each chunk costs an fsync."""
 LOOK_EVERY_S = 0.25
 """System seconds between two reads of the file's length."""
 TAIL_BYTES = 2000
@@ -43,15 +43,15 @@ KEPT_BYTES = 64 << 20
 GIVEN_BACK_AT_ONCE_BYTES = 1 << 20
 """Unit in which disk space is freed: a multiple of any page size."""
 TEXT_MAX_BYTES = 4096
-"""Maximum bytes of a text; a longer one is cut before it is searched for secrets."""
+"""Maximum bytes of a text. A longer text is cut before the search for secrets."""
 CUT = " …"
 LOG_NAME = "training.log"
 
 
 class Console:
     """
-    The log file of an instance. All programs that run for the user write to it. Text that this class reads from it has
-    passed through `redaction`.
+    The log file of an instance, to which all programs that run for the user write. The text that this class reads from
+    it is redacted by `redaction`.
     """
 
     def __init__(self, folder: Path, redaction: OutputRedaction | None = None, kept_bytes: int = KEPT_BYTES) -> None:
@@ -68,15 +68,11 @@ class Console:
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def note(self, line: str) -> None:
-        """Write a line of the agent's own."""
         with unless_no_room(), self.path.open("a") as file:
             file.write(f"[spotrun] {line}\n")
 
     def read(self, start: int, size_bytes: int, *, last: bool = True) -> bytes:
-        """
-        Return bytes from `start` on, redacted. Unless they are the `last`, more output may follow, so an end that may
-        be the beginning of a secret is left for the next call.
-        """
+        """Return redacted bytes from `start`. Unless they are the `last`, leave out an end that may begin a secret."""
         before = min(start, self.redaction.reach)
         data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
         hidden = self.redaction.hide(data)
@@ -90,8 +86,8 @@ class Console:
 
     def clean(self, text: str) -> str:
         """
-        Return a text that did not come from the file, without secrets. A long text is cut first. If a cut text may end
-        with the beginning of a secret, that end is removed too.
+        Return a text that did not come from the file, without secrets. A long text is cut first. If the cut text may
+        end with the beginning of a secret, that end is removed too.
         """
         whole = text.encode(errors="backslashreplace")
         data = whole.removesuffix(CUT.encode())[:TEXT_MAX_BYTES]
@@ -103,14 +99,14 @@ class Console:
 
     def shipped(self, start: int, hidden: bytes) -> None:
         """
-        Note that the store has the redacted output `hidden` from byte `start` on. It is written to the disk too, once
-        the original is no longer needed to recognise a secret that continues in later output.
+        Record that the store has the redacted output `hidden` from byte `start` on. The disk gets this version too, as
+        soon as the original is no longer needed to recognise a secret that continues in later output.
         """
         self._shipped.append((start, hidden))
         self._hide(start + len(hidden) - self.redaction.reach)
 
     def ends(self) -> None:
-        """Write all remaining shipped output to the disk in its redacted form. Nothing more is shipped."""
+        """Write the redacted form of all remaining shipped output to the disk, because nothing more is shipped."""
         self._hide(self.size_bytes())
 
     def _hide(self, before: int) -> None:
@@ -122,10 +118,7 @@ class Console:
                     file.write(hidden)
 
     def give_back(self, shipped: int) -> None:
-        """
-        Free the disk space of the first `shipped` bytes, except for the last `kept_bytes`. A file system that cannot do
-        that keeps them.
-        """
+        """Free the disk space of the first `shipped` bytes, except for the last `kept_bytes`, if the disk can."""
         end = (shipped - self._kept_bytes) // GIVEN_BACK_AT_ONCE_BYTES * GIVEN_BACK_AT_ONCE_BYTES
         if end <= self._given_back:
             return
@@ -142,7 +135,7 @@ class Console:
         return self.path.stat().st_size
 
     def tail(self, size_bytes: int = TAIL_BYTES, since: int = 0) -> str:
-        """Return the last whole lines of the output after byte `since`."""
+        """Return the last whole lines of the output after byte `since`, within `size_bytes`."""
         end = self.size_bytes()
         start = max(since, end - size_bytes)
         text = self.read(start, end - start).decode(errors="replace")
@@ -150,7 +143,7 @@ class Console:
 
 
 class LogShipper:
-    """A thread that ships the console. If the store is unavailable, the log is delayed, not lost."""
+    """Thread that ships the console. If the store is unavailable, the log is delayed, not lost."""
 
     def __init__(self, store: Store, clock: Clock, console: Console, place: str) -> None:
         self._store = store

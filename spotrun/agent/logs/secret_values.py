@@ -1,4 +1,4 @@
-"""Reads the run's secrets on an instance: once per agent, before anything is shipped, and only for the trainer."""
+"""Reads the run's secrets on an instance: once per agent, before it ships any output, and only for the trainer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from spotrun.spec.model import RunSpec
 
 @dataclass(frozen=True)
 class Secrets:
-    """
-    The run's secrets. `values` maps the names of variables to values. If the secrets could not be read, `failure` has
-    the reason and what to do.
-    """
+    """The run's secrets by variable name. If they could not be read, `failure` has the reason and what to do."""
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     failure: str | None = None
@@ -34,7 +31,7 @@ class Secrets:
     def redaction(self, spec: RunSpec, folder: Path) -> OutputRedaction:
         """
         Return the redaction for all output that leaves the instance. If the secrets cannot be read again, all earlier
-        output is hidden, because an earlier agent's trainer had them.
+        output is hidden, because the trainer of an earlier agent had them.
         """
         named = {**os.environ, **spec.envs}
         log = folder / LOG_NAME
@@ -43,8 +40,5 @@ class Secrets:
 
 
 def kept_from_setup(spec: RunSpec) -> set[str]:
-    """
-    Return the variables with secrets that an instance of the local cloud inherits from its runner and that only the
-    trainer may have.
-    """
+    """Return the variables with secrets that a local instance inherits, and that only the trainer may have."""
     return {name for secret, reference in spec.secret_references.items() for name in (secret, reference.name)}

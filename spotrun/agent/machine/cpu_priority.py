@@ -7,8 +7,8 @@ session counts against it, not the niceness of the agent's threads.
 
 Measured by benchmarks/cpu_priority.py on two full cores that other programs used too: while a checkpoint is sent,
 training runs at 0.98 of its speed without an agent. Without this priority it runs at 0.86, so the priority makes it
-1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The price: the agent sends 0 to 6 MB/s instead of 167 as
-long as the cores are full, until the next checkpoint is due or a notice comes.
+1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The price: as long as the cores are full, and until the
+next checkpoint is due or a notice comes, the agent sends 0 to 6 MB/s instead of 167.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from pathlib import Path
 
 AUTOGROUP = Path("/proc/self/autogroup")
 NICENESS = 15
-"""With this niceness, the agent has a thirtieth of training's weight. It needs the processor only for sending."""
+"""With this niceness, the agent has a thirtieth of training's weight."""
 
 
 class CpuPriority:
-    """
-    Sets the priority of this process's session. On a kernel without autogroups this does nothing, and the niceness of
-    threads counts.
-    """
+    """Sets the priority of this process's session. Without autogroups, only the threads' niceness counts."""
 
     def __init__(self, autogroup: Path = AUTOGROUP) -> None:
         self._autogroup = autogroup

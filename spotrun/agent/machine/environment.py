@@ -1,8 +1,8 @@
 """
-The Python environment of a run on one instance: a layer over the agent's own environment. `setup` installs into it.
+The Python environment of a run on one instance, into which `setup` installs: a layer over the agent's own environment.
 
-It can import every package of the agent's Python, such as torch; in a container, every package of the image's Python. A
-`pip install` changes only the instance's folder, never the machine's own Python.
+It can import every package of the agent's Python, such as torch (in a container, of the image's Python). A `pip
+install` changes only the instance's folder, never the machine's own Python.
 """
 
 from __future__ import annotations
@@ -31,22 +31,17 @@ _VECTORS = ("avx", "amx", "sse", "fma", "bmi", "sve", "asimd")
 
 
 def make(instance_dir: Path) -> None:
-    """Make a new environment on top of the agent's own Python. An existing one is replaced."""
+    """Make the environment on top of the agent's Python, or replace it."""
     layer.make(instance_dir / FOLDER)
 
 
 def exists(instance_dir: Path) -> bool:
-    """
-    Return True if the run has an environment. Its Python may be a link that is dangling here, because it leads to a
-    container's Python.
-    """
+    """Return True if the run has an environment. Its Python may be a link into a container, dangling here."""
     return os.path.lexists(instance_dir / FOLDER / "bin" / "python")
 
 
 def python(instance_dir: Path, beneath: str = sys.executable) -> str:
-    """
-    Return the interpreter that runs a script on this instance: the environment's, or `beneath` if the run has none.
-    """
+    """Return the interpreter for a script on this instance: the environment's, or `beneath` if there is none."""
     return str(instance_dir / FOLDER / "bin" / "python") if exists(instance_dir) else beneath
 
 
@@ -56,10 +51,7 @@ def lacks_torch() -> bool:
 
 
 def torch_command() -> str:
-    """
-    Return the command that installs PyTorch with pinned digests, then checks that all packages that a training needs
-    are there.
-    """
+    """Return the command that installs PyTorch with pinned digests, then checks that a training's packages exist."""
     pip = "pip --disable-pip-version-check --no-input --no-cache-dir install --quiet --retries 10"
     locks = " ".join(f"--requirement {shlex.quote(str(lock))}" for lock in _torch_locks())
     return f"{pip} --require-hashes --no-deps --only-binary :all: {locks} && {pip} --no-index 'spotrun[lightning]'"
@@ -75,10 +67,7 @@ def variables(instance_dir: Path) -> Mapping[str, str]:
 
 
 def relocate(instance_dir: Path, made_in: str) -> None:
-    """
-    Rewrite the paths in scripts and editable installs that were made in folder `made_in`, so that they work in this
-    one.
-    """
+    """Rewrite the paths in scripts and editable installs that were made in folder `made_in` to paths of this folder."""
     folder = instance_dir / FOLDER
     if made_in == str(instance_dir):
         return
@@ -99,9 +88,9 @@ def key_of(spec: RunSpec, workdir_sha256: str, accelerators: str) -> str:
     """
     Return the cache key of the environment that `setup` makes here: a hash of all its inputs.
 
-    The inputs are the command, the work folder with every file that the command may read, its variables, and the
-    platform: Python, its packages (with the machine image's torch, or the one that spotrun installs), the accelerator,
-    and the processor's instructions. In a container, the image's digest stands for its contents.
+    The inputs are the command, the work folder with every file that the command may read, the command's variables, and
+    the platform: Python, its packages (with the machine image's torch, or the torch that spotrun installs), the
+    accelerator, and the processor's instructions. In a container, the image's digest replaces Python and its packages.
     """
     return _hash(
         {
@@ -129,8 +118,8 @@ def _hash(facts: Mapping[str, Any]) -> str:
 
 def _packages() -> list[str]:
     """
-    Return the packages with versions, from the names of their metadata folders: reading the metadata takes a second on
-    a cold disk.
+    Return the packages with versions, read from the names of their metadata folders, because reading the metadata
+    itself takes a second on a cold disk.
     """
     folders = [Path(path) for path in sys.path if os.path.isdir(path)]
     return sorted({each.name for folder in folders for each in folder.iterdir() if each.suffix in _OF_PACKAGES})

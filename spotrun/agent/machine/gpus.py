@@ -1,8 +1,8 @@
 """
-Reads how busy this machine's GPUs are, through NVML, the library that comes with Nvidia's driver.
+Reads how busy this machine's GPUs are, through NVML, the library of Nvidia's driver.
 
 There are no figures on a machine without a GPU, in a container without the library (`libnvidia-ml.so.1`), or if the
-driver and the library have different versions. https://docs.nvidia.com/deploy/nvml-api
+driver and the library have different versions (https://docs.nvidia.com/deploy/nvml-api).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Gpus:
     """
     The GPUs that a training with the variables `environment` may use.
 
-    A separate thread reads them, because a faulty GPU's driver may never answer, and heartbeats have to go on.
+    A separate thread reads the figures, because the driver of a faulty GPU may never answer, and heartbeats must
+    continue.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -62,10 +63,7 @@ class Gpus:
 
 
 def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
-    """
-    Yield each GPU that `visible` names, or all if it is None. A missing figure is None or 0. A GPU without any figure
-    is left out.
-    """
+    """Yield the GPUs that `visible` names (all if None) and that have a figure. Missing figures are None or 0."""
     for handle in _chosen(nvml, visible):
         busy = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -81,7 +79,7 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
     """
     Yield the GPUs up to the first name that matches none, as CUDA does.
 
-    Numbers are read as NVML's, in the order of the PCI bus. CUDA itself puts faster GPUs first: if a machine has
+    A number is an index in NVML's order, the order of the PCI bus. CUDA itself puts faster GPUs first: if a machine has
     several kinds, and CUDA_DEVICE_ORDER is not PCI_BUS_ID, the number may mean another GPU.
     """
     by_index = (_told(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount()))
@@ -98,10 +96,7 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
 
 
 def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
-    """
-    Return a GPU by its number or the beginning of its UUID, or a slice (MIG) by its whole UUID; None if there is no
-    match.
-    """
+    """Return a GPU by its number or the beginning of its UUID, or a MIG slice by its UUID; None if none matches."""
     if name.isdecimal():
         return every[int(name)] if int(name) < len(every) else None
     if name.startswith("MIG-"):
@@ -111,10 +106,7 @@ def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
 
 
 def _told(nvml: Any, ask: Any, of: Any) -> Any | None:
-    """
-    Return the figure; None if the driver reports none. A sliced GPU (MIG) has no utilisation, and some GPUs have no
-    memory of their own.
-    """
+    """Return the figure, or None if the driver has none, for example a MIG slice's utilisation."""
     try:
         return ask(of)
     except nvml.NVMLError:

@@ -1,11 +1,11 @@
 """
 Opens a shell in an instance's container, with the training's environment variables.
 
-    sudo FOLDER/enter                  FOLDER is that of the instance; the agent writes `enter`, which calls this
-    sudo FOLDER/enter COMMAND …        another command in its place
+    sudo FOLDER/enter                  FOLDER is the instance's folder; the agent writes `enter`, which calls this
+    sudo FOLDER/enter COMMAND …        runs COMMAND instead of a shell
 
-The shell is not part of the training. It does not connect to the agent, and runs on after the trainer has ended, until
-the instance ends.
+The shell is not part of the training. It does not connect to the agent, and runs until the instance ends, even if the
+trainer ends first.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ class Entry(NamedTuple):
 
 
 def write_entrance(folder: Path) -> None:
-    """
-    Write the script `enter` for users. It does not contain the training's secrets, but reads them when it is called.
-    """
+    """Write the script `enter` for users. It reads the training's secrets when it is called, and contains none."""
     path = folder / ENTRANCE
     python = shlex.join([sys.executable, "-P", "-m", __name__, str(folder)])
     path.write_text(f'#!/bin/sh\nexec {python} "$@"\n')

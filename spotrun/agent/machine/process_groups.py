@@ -1,7 +1,7 @@
 """
 Finds and ends process groups that this agent, or an earlier one, started.
 
-A process is identified by its id and its start time, so that a reused id is never mistaken for it.
+A process is identified by its id and its start time, so that another process with a reused id does not match.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from spotrun.proc import ProcessMark, Stat
 from spotrun.run.bounds import OutOfBounds, decode
 
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
-"""Variable with the instance's id, in the environment of a trainer and of every process that it starts."""
+"""Variable with the instance's id, in the environment of a trainer and of all processes that it starts."""
 GONE_WITHIN_S = 30.0
 _PAUSE_S = 0.01
 
 
 def mark(pid: int) -> ProcessMark | None:
-    """Return the mark of process `pid`, even if it is dead and not reaped; None if it does not exist."""
+    """Return the mark of process `pid`, also if it is a zombie; None if it does not exist."""
     found = proc.stat(pid)
     return None if found is None else found.mark
 
 
 def members(leader: int) -> list[Stat]:
     """
-    Return the processes in the group of `leader`, and their descendants in other groups: `torchrun` starts each rank in
-    a group of its own.
+    Return the processes in the group of `leader`, and their descendants in other groups. For example, `torchrun` starts
+    each rank in a new group.
     """
     stats = list(proc.all_stats())
     found = {each.mark.pid: each for each in stats if leader in (each.group, each.mark.pid)}
@@ -46,9 +46,7 @@ def members(leader: int) -> list[Stat]:
 
 
 def cpu_s(leader: int) -> float:
-    """
-    Return the processor seconds that the group's running members, and the children they have waited for, have used.
-    """
+    """Return the processor seconds of the group's running members and of the children that they have waited for."""
     return sum(found.cpu_s for found in members(leader))
 
 
@@ -59,9 +57,7 @@ def runs_python(leader: int) -> bool:
 
 
 def signal_all(leader: int, number: signal.Signals) -> None:
-    """
-    Signal the whole group at once, then each member in another group. The caller has to know that the id is not reused.
-    """
+    """Signal the whole group, then each member in another group. The caller guarantees that the id is not reused."""
     others = [found.mark.pid for found in members(leader) if found.group != leader]
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
@@ -77,19 +73,15 @@ def remember(path: Path, group: ProcessMark) -> None:
 
 
 def kill_group(group: int) -> None:
-    """
-    Send SIGKILL to every process of the group; harmless if the group is gone. The caller has to know that the id is not
-    reused.
-    """
+    """Send SIGKILL to the group; harmless if it is gone. The caller guarantees that the id is not reused."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
 def end_left_over(path: Path, instance_id: str) -> None:
     """
-    End the processes that the previous agent left running on this instance (protocol 17).
-
-    The file at `path` names the process group. All other processes of a trainer are found by their environment.
+    End the processes that the previous agent left running on this instance (protocol 17): the process group that the
+    file at `path` names, and all processes of a trainer, found by their environment.
     """
     _end_remembered(path)
     if left := end_each(lambda: carrying(instance_id)):
@@ -98,10 +90,7 @@ def end_left_over(path: Path, instance_id: str) -> None:
 
 
 def end_each(find: Callable[[], list[int]]) -> list[int]:
-    """
-    Send SIGKILL to the processes that `find` returns until it returns none, for at most GONE_WITHIN_S. Return the
-    processes that are left.
-    """
+    """Send SIGKILL to the processes that `find` returns, for up to GONE_WITHIN_S. Return the remaining processes."""
     give_up_at = time.monotonic() + GONE_WITHIN_S
     while found := find():
         for pid in found:
@@ -123,8 +112,5 @@ def _end_remembered(path: Path) -> None:
 
 
 def carrying(instance_id: str) -> list[int]:
-    """
-    Return the running processes of set-up and training on instance `instance_id`, found by the environment that they
-    were started with.
-    """
+    """Return the processes of set-up and training on instance `instance_id`, found by their initial environment."""
     return [pid for pid in proc.started_with(TRAINER_VARIABLE, instance_id) if pid != os.getpid()]

@@ -1,6 +1,4 @@
-"""
-Variables that make a script start in the same way in each attempt of a run: see spotrun/autoload/sitecustomize.py.
-"""
+"""Variables that make a script start in the same way in each attempt of a run (spotrun/autoload/sitecustomize.py)."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ def variables(
     environment: Mapping[str, str], given: Mapping[str, str], run_uid: str, created_at: datetime
 ) -> dict[str, str]:
     """
-    Return the variables to add to a trainer's `environment`. The run determines the order of sets of texts, and the
-    seed of generators; values that the job's `envs` (`given`) has for them take precedence. Names that contain the date
-    have the date of the run's first day.
+    Return the variables to add to a trainer's `environment`. The run determines the seed of generators and the order of
+    sets of texts; values from the job's `envs` (`given`) take precedence. Names that contain the date have the date of
+    the run's first day.
 
     `environment` may already have the seed and the start time, so that two runs have the same values (`verify-resume`).
     """

@@ -1,10 +1,9 @@
 """
-Finds changes that a set-up makes outside of the run's own folders. They cannot be packed, so such a set-up must run on
-each instance.
+Finds changes that a set-up makes outside of the run's own folders. They cannot be packed, so such a set-up has to run
+on each instance.
 
 This is a check, not a proof. It finds mounted file systems, running processes, and names that were added to or removed
-from the usual folders of programs, packages and data. Caches do not count, because a program that needs one fills it
-again.
+from the usual folders of programs, packages and data. Caches do not count, because programs fill them again.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ MOUNTS = Path("/proc/self/mounts")
 
 
 class SideEffects:
-    """
-    A record of the machine outside of the run's folders. `since` returns the paths that have changed after the record
-    was made.
-    """
+    """Records the machine outside of the run's folders; `since` returns the paths that have changed after this."""
 
     def __init__(self, home: Path, folders: Sequence[str] = FOLDERS) -> None:
         self._home = home
@@ -35,7 +31,7 @@ class SideEffects:
         self._mounts = _mounts()
 
     def since(self) -> list[str]:
-        """Return paths that are new or gone, and places where something was mounted."""
+        """Return paths that are new or gone, and new or removed mount points."""
         return sorted((self._names ^ self._look()) | (_mounts() - self._mounts))
 
     def _look(self) -> set[str]:
@@ -44,7 +40,7 @@ class SideEffects:
 
 
 def _names_in(folder: str) -> set[str]:
-    """Return the paths directly in `folder`. Deeper paths would be hundreds of thousands of files on a cold disk."""
+    """Return the paths directly in `folder`. Deeper, there are hundreds of thousands of files on a cold disk."""
     try:
         return {os.path.join(folder, name) for name in os.listdir(folder)}
     except OSError:

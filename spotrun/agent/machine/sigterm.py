@@ -1,10 +1,10 @@
 """
-Sends SIGTERM to a command, and decides whether the command then ended by itself, with its files complete.
+Sends SIGTERM to a command, and decides whether the command then ended on its own, with its files complete.
 
-A shell that is running a program dies at once if it gets SIGTERM. If only the program gets it, the shell goes on to its
-next line when the program has ended. So shells are paused with SIGSTOP, and only the program gets SIGTERM. Its children
-do not, unless the program is a shell that catches the signal.
-`targets_of` decides which processes get which signal, without side effects; `Termination` acts.
+A shell that is running a program dies immediately if it gets SIGTERM. If only the program gets it, the shell continues
+with its next line when the program has ended. So shells are paused with SIGSTOP, and only the program gets SIGTERM. Its
+children do not, unless the program is a shell that catches the signal. `targets_of` decides which processes get which
+signal, without side effects; `Termination` acts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from spotrun import proc
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "mksh", "sh", "zsh"})
 CODES_OF_AN_END = (0, 128 + signal.SIGTERM)
 """
-Exit codes of a program that ended by itself after SIGTERM. Such a program catches the signal. When it is done, it exits
-with one of these codes, or sends itself the signal again.
+Exit codes of a program that ended on its own after SIGTERM. Such a program catches the signal, and when it is done, it
+exits with one of these codes or sends itself the signal again.
 """
 _TERM_BIT = 1 << (signal.SIGTERM - 1)
 
@@ -38,7 +38,7 @@ class Process(NamedTuple):
 
 class Targets(NamedTuple):
     """
-    The processes that are stopped, the processes that get SIGTERM, and the processes whose ends are judged as the
+    The processes that get SIGSTOP, the processes that get SIGTERM, and the processes whose ends are judged as the
     command's end. All judged processes catch SIGTERM.
     """
 
@@ -64,8 +64,8 @@ def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
 
 def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
     """
-    Yield the programs that `pid` and the shells below it run. A shell that catches SIGTERM, or has no children, counts
-    as a program.
+    Yield the programs that are run by `pid` and the shells below it. A shell that catches SIGTERM, or has no children,
+    counts as a program.
     """
     process, children = processes.get(pid), _children(pid, processes)
     if process is None:
@@ -105,8 +105,8 @@ class Termination:
     @property
     def is_over(self) -> bool:
         """
-        True once all judged processes have ended, or, if none is judged, all that got SIGTERM. Their shells are
-        stopped, so no process reaps them.
+        True if all judged processes have ended, or, if none is judged, all that got SIGTERM. No process reaps them,
+        because their shells are stopped.
         """
         awaited = self._targets.judged or self._targets.terminated
         for pid in awaited:
@@ -119,10 +119,7 @@ class Termination:
         return True
 
     def ended_well(self, leaders_code: int) -> bool:
-        """
-        Return True if every judged process ended by itself. `leaders_code` is the leader's exit code, negative if a
-        signal killed it.
-        """
+        """Return True if every judged process ended on its own. `leaders_code` is negative if a signal killed it."""
         codes = [
             leaders_code if pid == self._leader else os.waitstatus_to_exitcode(self._statuses.get(pid, 1 << 8))
             for pid in self._targets.judged
@@ -148,10 +145,7 @@ def _is_shell(pid: int) -> bool:
 
 
 def _catches(pid: int) -> bool:
-    """
-    Return True if the process catches SIGTERM, according to its masks of caught and blocked signals
-    (proc_pid_status(5)).
-    """
+    """Return True if the process catches SIGTERM, by its masks of caught and blocked signals (proc_pid_status(5))."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         masks = [int(line.split()[1], 16) for line in status if line.startswith(("SigCgt:", "SigBlk:"))]

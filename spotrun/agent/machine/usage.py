@@ -1,7 +1,7 @@
 """
-Measures how much of its machine a training uses: processors, memory and GPUs, and how long it waits for its data.
+Measures how much of its machine a training uses (processors, memory and GPUs), and how long it waits for its data.
 
-The figures are for the whole machine. On every cloud except the local one, the training has the machine for itself.
+The figures are for the whole machine. On every cloud except the local one, the training is alone on the machine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from spotrun.folder.status_objects import Busy, Gpu, Trained, Usage, Used
+from spotrun.folder.status_objects import Busy, Gpu, MachineUse, TrainingStatus, Usage
 from spotrun.trainer_link import Progress
 
 LOOKS_EVERY_S = 5.0
@@ -21,12 +21,12 @@ WINDOW_S = 60.0
 ENOUGH_S = 20.0
 """Minimum system seconds of training before the share of waiting is meaningful."""
 WORTH_TELLING = 0.30
-"""The agent reports a training that waits for its data for more than this share of its time."""
+"""Share of a training's time spent waiting for data, above which the agent reports the waiting."""
 
 
 class Machine:
     """
-    The use of this machine, from /proc/stat and /proc/meminfo (proc(5)). Waiting for a disk or a hypervisor does not
+    The use of this machine, from /proc/stat and /proc/meminfo (proc(5)). Waiting for a disk or hypervisor does not
     count as computing.
     """
 
@@ -36,7 +36,7 @@ class Machine:
         self._times = self._read_times()
         self._newest: Usage | None = None
         self._trained = False
-        self.used = Used()
+        self.used = MachineUse()
         """The use while a trainer trained, in system time."""
 
     def usage(self, gpus: tuple[Gpu, ...] = (), *, trains: bool = False) -> Usage | None:
@@ -69,10 +69,7 @@ class Machine:
         )
 
     def _read_times(self) -> tuple[int, int] | None:
-        """
-        Return the total ticks of all processors, and the ticks in which they computed; None if the machine has no
-        figures.
-        """
+        """Return all processors' ticks, and the ticks in which they computed; None if the machine has no figures."""
         try:
             first = (self._proc / "stat").read_text().split("\n", 1)[0].split()
         except OSError:
@@ -84,7 +81,7 @@ class Machine:
         return computed + idle + waits + stolen, computed
 
     def _read_memory(self) -> tuple[int, int] | None:
-        """Return the bytes of memory, and the bytes available to programs; None if the machine has no figures."""
+        """Return the bytes of memory, and the bytes that programs can still get; None if the machine has no figures."""
         try:
             lines = (self._proc / "meminfo").read_text().splitlines()
         except OSError:
@@ -94,10 +91,10 @@ class Machine:
         return None if total is None or available is None else (total, available)
 
 
-def used_in(seconds: float, usage: Usage) -> Used:
-    """Return the use over `seconds`, if the machine was as busy as `usage` all the time."""
+def used_in(seconds: float, usage: Usage) -> MachineUse:
+    """Return the use over `seconds` if the machine was as busy as in `usage` all the time."""
     gpu_used, gpu_bytes = usage.gpu_memory
-    return Used(
+    return MachineUse(
         cpu=_busy(seconds, usage.cpu_share),
         memory=_busy(seconds, _share(usage.memory_used_bytes, usage.memory_bytes)),
         gpu=_busy(seconds, usage.gpu_share),
@@ -114,31 +111,28 @@ def _busy(seconds: float, share: float | None) -> Busy:
 
 
 class DataWait:
-    """
-    The share of its recent time that a training has waited for its data, and its totals so far. Validations are left
-    out.
-    """
+    """The share of its recent time that a training waited for its data, and its totals, without validations."""
 
     def __init__(self) -> None:
         self._known: deque[tuple[float, float]] = deque()
         self._last: Progress | None = None
         self._told = False
-        self.trained = Trained()
+        self.trained = TrainingStatus()
         """The totals of all training so far, in system time."""
 
     def new_trainer(self) -> None:
-        """Start over, because a new trainer counts its waiting from 0."""
+        """Start again, because a new trainer counts its waiting from 0."""
         self._known.clear()
 
     def progressed(self, at: Progress, at_s: float) -> None:
-        """Note progress at `at_s` of system time."""
+        """Record progress at `at_s` of system time."""
         known = self._known
         if at.phase != "train" or (known and at.data_s < known[-1][1]):
             known.clear()  # a validation, or another fit
         if at.phase == "train":
             if known and self._last is not None:
                 before_s, waited_s = known[-1]
-                self.trained += Trained(
+                self.trained += TrainingStatus(
                     seconds=max(0.0, at_s - before_s),
                     waited_s=at.data_s - waited_s,
                     steps=max(0, at.step - self._last.step),
@@ -160,7 +154,7 @@ class DataWait:
         return min(1.0, (waited_s - before_s) / (now_s - began_s))
 
     def news(self) -> str:
-        """Return a note for the user if the training waits too much, once; "" otherwise."""
+        """Return a note for the user if the training waits too much, the first time; "" otherwise."""
         share = self.share
         if self._told or share is None or share <= WORTH_TELLING:
             return ""

@@ -2,7 +2,7 @@
 Watches a trainer for signs of life, so that no silence lasts forever (promise I16; failures.md R13).
 
 During training, progress is the only sign, because ranks that wait for each other compute busily. Before the first
-progress and after fit(), a script may do anything, such as download or export, so output and computing count too.
+progress and after fit(), a script may do anything, such as download or export, so output and computing are signs too.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from spotrun.clock import Clock
 LOOK_EVERY_S = 1.0
 """System seconds between two reads of a silent trainer's signs. Each read scans all of /proc."""
 BUSY_SHARE = 0.01
-"""
-Minimum share of one core that counts as computing. A process that merely waits stays below, even if its threads poll.
-"""
+"""Minimum share of one core that counts as computing. A process that only waits uses less, even if its threads poll."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Signs:
 
 
 class Liveness:
-    """Watches one trainer from its start on. `read_signs` is called while the trainer gives no other sign of life."""
+    """Watches one trainer from its start. `read_signs` is called while the trainer gives no other sign of life."""
 
     def __init__(self, clock: Clock, read_signs: Callable[[], Signs]) -> None:
         self._clock = clock
@@ -40,7 +38,7 @@ class Liveness:
         self._looked_s = time.monotonic()
 
     def heard(self, at_s: float | None = None) -> None:
-        """Note a sign of life at run time `at_s`, or now if it is None."""
+        """Record a sign of life at run time `at_s`, or now if it is None."""
         self._heard_s = self._clock.monotonic() if at_s is None else max(self._heard_s, at_s)
 
     def silent_s(self, *, training: bool) -> float:

@@ -11,15 +11,13 @@ from spotrun import proc
 
 _CREDENTIALS = struct.Struct("3i")
 ABOVE_MAX = 1000
-"""
-Maximum number of ancestors that are read. While processes end and ids are reused, the reads could go round in a circle.
-"""
+"""Maximum number of ancestors that are read. While ids are reused, the parents may form a circle."""
 
 
 class Peer(NamedTuple):
     """
-    A process as the kernel reports it (SO_PEERCRED, unix(7)), which no process can forge. `pid` is 0 if the process is
-    not visible in this namespace.
+    A process as the kernel reports it (SO_PEERCRED, unix(7)), which a process cannot forge. `pid` is 0 if the process
+    is not visible in this namespace.
     """
 
     pid: int
@@ -35,10 +33,10 @@ def why_stranger(peer: Peer, trainer: int, variable: str, value: str) -> str:
     """
     Return why `peer` does not belong to the process `trainer`; "" if it does. A process belongs to the trainer if it is
     in the trainer's session, descends from it, or was started with `variable` set to `value`. No other trainer has that
-    value, and a process keeps it even after it began its own session and lost its parent.
+    value, and a process keeps it even if it begins a new session and loses its parent.
     """
     if peer.uid != os.geteuid():
-        return f"process {peer.pid} is user {peer.uid}'s, and the training is user {os.geteuid()}'s"
+        return f"process {peer.pid} belongs to user {peer.uid}, and the training to user {os.geteuid()}"
     if _is_in_session(peer.pid, trainer) or _descends(peer.pid, trainer):
         return ""
     if peer.pid in proc.started_with(variable, value):

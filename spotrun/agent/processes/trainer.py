@@ -14,12 +14,12 @@ from spotrun import trainer_link
 from spotrun.agent import decisions, fits
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.fits import Start
-from spotrun.agent.inbox import CameTooLate, Exited, Said, forget
+from spotrun.agent.inbox import CameTooLate, Exited, TrainerMessage, forget
 from spotrun.agent.processes.liveness import Liveness, Signs
 from spotrun.agent.processes.trainer_process import TrainerProcess, start_trainer
 from spotrun.agent.processes.trainer_socket import ONE_TRAINING
 from spotrun.agent.snapshots.arenas import Arena, Arenas
-from spotrun.agent.snapshots.frozen import Coming, Descriptors, Frozen
+from spotrun.agent.snapshots.frozen import Descriptors, Frozen, PartialFrozenFolder
 from spotrun.agent.snapshots.snapshot import Snapshot
 from spotrun.checkpoint.restore import Image
 from spotrun.trainer_link import (
@@ -42,24 +42,21 @@ from spotrun.trainer_link import (
 )
 
 HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
-"""Minimum system seconds of silence before a trainer counts as hung; tests set fewer."""
+"""Minimum system seconds of silence before a trainer counts as hung. Tests set less."""
 ABORT_GRACE_S = 5.0
-"""Maximum system seconds in which a hung trainer writes its stacks, and a refused one exits."""
+"""Maximum system seconds for a hung trainer to write its stacks, and for a refused trainer to exit."""
 KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
 TORN_NAMED_MAX = 500
-"""Maximum number of paths in a message. Further paths are named after the next snapshot."""
+"""Maximum number of paths in a message. The remaining paths are named after the next snapshot."""
 TELLINGS_MAX = 64
-"""
-Maximum number of messages to a trainer about the progress of its checkpoint. The socket holds only a few hundred unread
-messages.
-"""
+"""Maximum messages to a trainer about a checkpoint's progress. The socket holds a few hundred unread ones."""
 
 
 class Newest(NamedTuple):
     """
-    A commit and the arena that had its image: the memory behind `fd`, from `start` on. `digest` is the digest of the
-    image if it was not sent whole. The trainer may have begun to overwrite the arena.
+    A commit and the arena that had its image: the memory of `fd`, from byte `start`. `digest` is the digest of the
+    image if the image was not sent whole. The trainer may have begun to overwrite the arena.
     """
 
     commit: int
@@ -70,8 +67,8 @@ class Newest(NamedTuple):
 
 class _Coming:
     """
-    A checkpoint that is being fetched. The trainer gets few messages about its progress, because it does not read them
-    during its imports.
+    A checkpoint that is being fetched. The trainer gets only few messages about the progress, because it does not read
+    them during its imports.
     """
 
     def __init__(self, image: Image, begin_bytes: int) -> None:
@@ -90,17 +87,17 @@ class _Coming:
 
 class Trainer:
     """
-    The state of one trainer, and its messages; this class makes no decisions.
+    The state of one trainer, and its messages. This class makes no decisions.
 
     `asked` is the reason for a snapshot that was requested and not yet taken. `final` is the commit of the last
-    snapshot, from the moment when that is durable until another fit() does a step. `fit_wanted` is the number of the
-    fit() that waits for its checkpoint. `stalled_s` is the run time that the trainer has stood still for snapshots so
-    far. `terminated`: the command was sent SIGTERM. `trained_again`: the command began another training after its first
-    one died.
+    snapshot, as soon as that is durable, and until another fit() does a step. `fit_wanted` is the number of the fit()
+    that waits for its checkpoint. `stalled_s` is the run time so far in which the trainer stood still for snapshots.
+    `terminated`: the command was sent SIGTERM. `trained_again`: the command began another training after its first
+    training process died.
     """
 
     def __init__(self, context: AgentContext, process: TrainerProcess, meets: Mapping[str, str] | None = None) -> None:
-        """`meets` are the variables with which the trainer finds the others of its gang."""
+        """`meets` are the variables with which the trainer finds the other trainers of its gang."""
         self.number = process.incarnation
         self.progress: Progress | None = None
         self.asked: str | None = None
@@ -126,16 +123,14 @@ class Trainer:
         self._wants_room = False
         self._kill_at_s: float | None = None
         self._paused_s: float | None = None
-        self._freezing: Coming | None = None
+        self._freezing: PartialFrozenFolder | None = None
         self._putting: threading.Thread | None = None
         self._log_start = process.log_start
         self._liveness = Liveness(context.clock, self._signs)
 
     @property
     def is_training(self) -> bool:
-        """
-        True if the command has said hello, as only a command with spotrun's callback does, and was not terminated.
-        """
+        """True if the command uses spotrun's callback (it has said hello), and was not sent SIGTERM."""
         return self._process.hello is not None and not self.terminated
 
     @property
@@ -147,7 +142,7 @@ class Trainer:
     # -- where to begin ------------------------------------------------------------------------------------------
 
     def begin_while_it_comes(self, resume: Resume, image: Image, begin_bytes: int) -> None:
-        """Start the trainer from `image` while the image is being fetched, its first `begin_bytes` before the rest."""
+        """Start the trainer from `image` while that is being fetched, beginning with its first `begin_bytes`."""
         self._start_anew_unless_told_of(image)
         self._coming = _Coming(image, begin_bytes)
         self._process.send(replace(resume, here_bytes=0), fds=(image.fd,))
@@ -160,10 +155,10 @@ class Trainer:
 
     def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Send the trainer its start as soon as it says hello, unless it already got the image while that was fetched. The
-        next calls of fit() use the `later` starts.
+        Send the trainer its start as soon as it says hello, unless it already got the image while the image was
+        fetched. The next calls of fit() use the `later` starts.
 
-        An image is closed only once the trainer trains: freeing that much memory takes a while, and by then it delays
+        An image is closed only when the trainer trains: freeing that much memory takes a while, but then delays
         nothing.
         """
         self._start_anew_unless_told_of(start.image)
@@ -172,13 +167,13 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        Restart the trainer if it was started from another image than `image`: that other image proved damaged, and the
+        Restart the trainer if it has started from another image than `image`: that image proved damaged, and the
         trainer may have loaded weights from it. The trainer cannot have done a step.
         """
         if self._coming is None or self._coming.image is image:
             return
         self._coming = None
-        self._context.note("the trainer is started again: the checkpoint that it was to begin with is damaged")
+        self._context.note("the trainer is restarted: the checkpoint that it was to start from is damaged")
         self._process.kill()
         forget(self._context.inbox, self.number)
         self._process = start_trainer(self._context, self.number, self._meets)
@@ -186,11 +181,9 @@ class Trainer:
         self._liveness.heard()
 
     def runs_python(self) -> bool:
-        """Return True if any of the trainer's processes runs Python now."""
         return self._process.runs_python()
 
     def cpu_s(self) -> float:
-        """Return the processor time that the trainer's processes have used so far, in system seconds."""
         return self._process.cpu_s()
 
     def hello(self, hello: Hello, at_s: float) -> None:
@@ -200,7 +193,7 @@ class Trainer:
         self._tell_where()
 
     def _tell_where(self) -> None:
-        """Send the start, once both sides are ready."""
+        """Send the start, as soon as both sides are ready."""
         if self._told_where or self._start is None or self._process.hello is None:
             return
         self._told_where = True
@@ -213,7 +206,7 @@ class Trainer:
 
     @property
     def is_behind(self) -> bool:
-        """True if this trainer has yet to repeat fits that an earlier trainer had begun."""
+        """True if this trainer has not yet repeated all fits that an earlier trainer had begun."""
         return bool(self._later)
 
     def take_later(self) -> Start | None:
@@ -222,8 +215,8 @@ class Trainer:
 
     def begin_fit(self, start: Start) -> None:
         """
-        Begin another fit() in the same process. If it starts from an image, forget the final commit: this trainer may
-        still train on from the image.
+        Begin another fit() in the same process. If it starts from an image, forget the final commit, because this
+        trainer may still train from that image.
         """
         self._drop_image()
         self._start, self._image = start, start.image
@@ -254,18 +247,18 @@ class Trainer:
         """Return the arena that has the snapshot; None if the trainer was not allowed to fill it."""
         arena = self._arenas.fill(taken.arena)
         if arena is None or taken.size_bytes > arena.size_bytes:
-            self._context.note(f"the trainer filled arena {taken.arena}, which is not its own: ignored")
+            self._context.note(f"the trainer filled arena {taken.arena}, which does not belong to it: ignored")
             return None
         self._wants_room = False
         return arena
 
     def wants_room(self) -> None:
-        """Note that the trainer stands still until it has an arena to write to."""
+        """Record that the trainer stands still until it gets an arena."""
         self._wants_room = True
 
     def freezes(self, message: FilesFrozen, descriptors: Descriptors) -> None:
         """Handle the first message about the work folder of the next snapshot."""
-        self._freezing = Coming(message, descriptors)
+        self._freezing = PartialFrozenFolder(message, descriptors)
 
     def freezes_more(self, descriptors: Descriptors) -> None:
         if self._freezing is not None:
@@ -273,7 +266,7 @@ class Trainer:
 
     def _frozen(self, taken: SnapshotTaken) -> Frozen | None:
         """
-        Return the frozen work folder of a snapshot; None if no files belong to the snapshot.
+        Return the frozen work folder of a snapshot; None if it has no files.
 
         Raises:
             msgspec.MsgspecError, AssertionError: the trainer's messages are wrong.
@@ -285,7 +278,7 @@ class Trainer:
         assert coming.message.number == taken.files
         return coming.whole()
 
-    def snapshot(self, attempt: int, arena: Arena, said: Said, taken: SnapshotTaken, why: str) -> Snapshot:
+    def snapshot(self, attempt: int, arena: Arena, said: TrainerMessage, taken: SnapshotTaken, why: str) -> Snapshot:
         self.stalled_s += taken.stall_s * self._context.clock.scale
         sequence, self._sequence = self._sequence, self._sequence + 1
         self.asked = None
@@ -303,7 +296,7 @@ class Trainer:
         )
 
     def committed(self, snapshot: Snapshot, commit: int, digest: bytes | None) -> None:
-        """Note that a snapshot of this trainer became commit `commit`, and report that to the trainer."""
+        """Record that a snapshot of this trainer became commit `commit`, and report that to the trainer."""
         if snapshot.taken.final:
             self.final = commit
         if snapshot.arena is None:
@@ -314,13 +307,11 @@ class Trainer:
         self._process.send(Committed(step=snapshot.taken.step, files=snapshot.taken.files))
 
     def torn(self, paths: Sequence[str]) -> None:
-        """Request copies of the files `paths` at another boundary."""
+        """Request copies of the files `paths` at another step boundary."""
         self._process.send(FilesTorn(paths=tuple(paths[:TORN_NAMED_MAX])))
 
     def put_files_back(self, opened: Sequence[str], attempt: int) -> None:
-        """
-        Put the files back in a separate thread, because copying them may take long. The trainer waits for the result.
-        """
+        """Put the files back in a separate thread, because this may take long. The trainer waits for the result."""
         start = self._start
 
         def put() -> None:
@@ -335,7 +326,7 @@ class Trainer:
             self._process.send(figures)
 
     def take_newest(self) -> Newest | None:
-        """Return the newest commit, and pass the ownership of its descriptor to the caller."""
+        """Return the newest commit, with its descriptor, now owned by the caller."""
         newest, self._newest = self._newest, None
         return newest
 
@@ -344,12 +335,11 @@ class Trainer:
             os.close(newest.fd)
 
     def spend(self, arena: Arena) -> None:
-        """Note that the common part of an arena is not needed any more."""
+        """Free the common part of an arena."""
         self._arenas.spend(arena.number)
         self._make_room()
 
     def release(self, arena: Arena) -> None:
-        """Note that an arena is not needed any more."""
         self._arenas.free(arena.number)
         self._make_room()
 
@@ -373,7 +363,6 @@ class Trainer:
         self._liveness.heard(at_s)
 
     def wants_fit(self, fit: int) -> None:
-        """Note that the script calls fit() again."""
         self.fit_wanted = fit
 
     @property
@@ -386,8 +375,8 @@ class Trainer:
 
     def watch(self, step_s: float | None, *, draining: bool) -> None:
         """
-        End the trainer if it was silent for too long, and kill it if an end that has begun takes too long. During a
-        drain, the drain's limit applies instead.
+        End the trainer if it was silent for too long, and kill it if its end takes too long. During a drain, only the
+        drain's limit applies.
         """
         if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
             self._process.kill()
@@ -434,14 +423,13 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Handle a second process of the command that wants to train. If it replaces a first process that died before its
-        training was done, the whole command is started again, so that it resumes from a checkpoint. Otherwise the
-        trainer is refused.
+        Handle a second process of the command that wants to train. If the first one died before its training was done,
+        restart the whole command, so that it resumes from a checkpoint. Otherwise refuse the trainer.
         """
         if self.exited is not None or self.refused is not None:
             return
         if late.alone and self.finished is None:
-            self._context.note(f"process {late.leader} ended, and its command trains again: all of it is started again")
+            self._context.note(f"process {late.leader} ended, and its command trains again: the command is restarted")
             self.trained_again = True
             self._process.kill()
             return
@@ -451,12 +439,12 @@ class Trainer:
         self._process.kill()
 
     def refuse(self, refused: Refused) -> None:
-        """Note that the trainer has refused to train and is about to exit by itself."""
+        """Record that the trainer has refused to train, and will exit on its own."""
         self.refused = refused
         self._kill_at_s = time.monotonic() + ABORT_GRACE_S
 
     def terminate(self) -> None:
-        """Send SIGTERM to a command that takes no snapshots. Returns at once."""
+        """Send SIGTERM to a command that takes no snapshots, without waiting for its end."""
         self.terminated = True
         self._process.terminate()
 
@@ -469,7 +457,7 @@ class Trainer:
         return self._context.console.tail(OUTPUT_BYTES, since=self._log_start)
 
     def close(self) -> None:
-        """Free the trainer's memory. Snapshots that are still being saved are freed after that."""
+        """Free the trainer's memory, except snapshots that are still being saved: they are freed afterwards."""
         self._drop_image()
         fits.close([start.image for start in self._later if start.image is not None])
         self._later.clear()

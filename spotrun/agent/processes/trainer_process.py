@@ -1,6 +1,4 @@
-"""
-Starts a trainer's process in a session of its own, reads its messages, and ends it with every process that it started.
-"""
+"""Starts a trainer's process in its own session, reads its messages, and ends it with all processes that it started."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from spotrun import proc
 from spotrun.agent.agent_context import AgentContext, Assignment
 from spotrun.agent.container import python_in, variables
 from spotrun.agent.gang.rendezvous import alone, listens_on
-from spotrun.agent.inbox import Exited, Inbox, Said
+from spotrun.agent.inbox import Exited, Inbox, TrainerMessage
 from spotrun.agent.logs.secret_values import kept_from_setup
 from spotrun.agent.machine import environment, process_groups, seeding
 from spotrun.agent.machine.sigterm import Termination
@@ -34,16 +32,16 @@ from spotrun.spec.model import RunSpec
 from spotrun.trainer_link import AGENT, RANKS_SECRET, TAKEN, Hello, LinkClosed, Message, TrainerLink
 
 READ_REST_WITHIN_S = 5.0
-"""Maximum system seconds for the last messages of a dead trainer."""
+"""Maximum system seconds for reading the last messages of a trainer that has ended."""
 LOOK_S = 0.05
-"""System seconds between two checks whether a command has ended after SIGTERM."""
+"""System seconds between two checks for the end of a command after SIGTERM."""
 NEVER_STARTS = frozenset({errno.ENOENT, errno.EACCES, errno.E2BIG, errno.ENOEXEC})
-"""System errors of a program that cannot start on any instance because of the job itself, mostly its `PATH`."""
+"""System errors of a program that cannot start on any instance because of the job, mostly its `PATH`."""
 NOT_FOUND = 127
 """Exit code of a shell that has not found its program."""
 STATE_DIR = "SPOTRUN_STATE_DIR"
 TASK_ID = "SKYPILOT_TASK_ID"
-"""Its value is the same in all attempts. Scripts written for SkyPilot use it to name their folders and logs."""
+"""Variable with the same value in all attempts. Scripts for SkyPilot name their folders and logs with it."""
 
 
 def not_started(program: str, error: OSError) -> str:
@@ -64,9 +62,10 @@ def user_environment(
     spec: RunSpec, instance_dir: Path, instance_id: str, run_uid: str, container: Container | None = None
 ) -> dict[str, str]:
     """
-    Return the environment variables of all programs that run for the user on this instance. `python` on their PATH is
-    the interpreter of the run's environment; if the run has no environment, the interpreter of the container or of the
-    agent. W&B sees all attempts as one run, unless the user names another.
+    Return the environment variables of all programs that run for the user on this instance.
+
+    `python` on their PATH is the interpreter of the run's environment; if the run has none, the interpreter of the
+    container or the agent. W&B sees all attempts as one run, unless the job's envs name another run.
 
     An instance of the local cloud inherits its runner's variables, except webhook addresses, which only the runner may
     have, and secrets, which only the trainer may have.
@@ -109,13 +108,12 @@ def names_for_loggers(run_uid: str) -> dict[str, str]:
 
 
 def environment_of(context: AgentContext) -> dict[str, str]:
-    """Return the environment variables of all programs that run for the user on this instance."""
     place = context.assignment
     return user_environment(context.spec, place.folder, place.instance_id, place.run_uid, context.container)
 
 
 def in_container(context: AgentContext, command: list[str]) -> list[str]:
-    """Return `command` as this instance runs it in the work folder: inside its container, if it has one."""
+    """Return `command` as it runs in this instance's work folder: in the container, if there is one."""
     return command if context.container is None else context.container.within(command, context.assignment.work)
 
 
@@ -140,10 +138,9 @@ def _folder_of_python(instance_dir: Path) -> Path:
 
 class TrainerProcess:
     """
-    The process of trainer `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
+    The process of trainer `incarnation` of an attempt. Its output begins at byte `log_start` of the console.
 
-    Its messages and then its end go to the inbox. The trainer ends when its first process ends; its other processes are
-    killed then.
+    The inbox gets its messages, then its end. The trainer ends when its first process ends; the others are killed then.
     """
 
     def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:
@@ -187,7 +184,7 @@ class TrainerProcess:
         threading.Thread(target=self._wait, args=(process, entrance), name="trainer-end", daemon=True).start()
 
     def _lead(self, link: TrainerLink) -> None:
-        """Take the link of the process that leads the training, and send it the messages that waited for a link."""
+        """Use the link of the process that leads the training, and send the messages that waited for a link."""
         self._reader = threading.Thread(target=self._read, args=(link,), name="trainer", daemon=True)
         self._reader.start()
         with self._sending:
@@ -196,10 +193,7 @@ class TrainerProcess:
                 self._send(link, *self._unsent.pop(0))
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """
-        Send a message now, or when the trainer connects. If the trainer is gone, the message is dropped; its end is
-        reported to the inbox.
-        """
+        """Send a message now, or when the trainer connects. If the trainer has ended, drop the message."""
         with self._sending:
             if self._link is None:
                 self._unsent.append((message, Descriptors(map(os.dup, fds))))
@@ -212,9 +206,7 @@ class TrainerProcess:
             link.send(message, fds)
 
     def cpu_s(self) -> float:
-        """
-        Return the processor time that the running processes of the trainer's group have used so far, in system seconds.
-        """
+        """Return the seconds of processor time that running processes of the trainer's group have used."""
         return 0.0 if self._process is None or self._gone.is_set() else process_groups.cpu_s(self._process.pid)
 
     def runs_python(self) -> bool:
@@ -230,14 +222,14 @@ class TrainerProcess:
             os.kill(leader.pid if leader is not None and lives else self._process.pid, signal.SIGABRT)
 
     def stop(self) -> None:
-        """Send SIGSTOP to all of the trainer's processes. They keep their state and compute nothing until `go_on`."""
+        """Send SIGSTOP to all of the trainer's processes. They keep their state until `go_on`."""
         self._signal_all(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self._signal_all(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the command and, once it has ended, SIGKILL to the rest of its group. Returns at once."""
+        """Send SIGTERM to the command, and after its end SIGKILL to the remaining group. Return without waiting."""
         if self._process is None or self._gone.is_set() or self._termination is not None:
             return
         self._termination = Termination(self._process.pid)
@@ -249,10 +241,7 @@ class TrainerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """
-        Send SIGKILL to all of the trainer's processes, because data loading workers would linger for seconds. Returns
-        at once.
-        """
+        """Send SIGKILL to all of the trainer's processes, because data loading workers end slowly."""
         self._signal_all(signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:
@@ -269,7 +258,7 @@ class TrainerProcess:
                 assert received is not None
                 message, fds = received
                 now, now_s = self._clock.now(), self._clock.monotonic()
-                self._inbox.put(Said(self.incarnation, message, now, now_s, Descriptors(fds)))
+                self._inbox.put(TrainerMessage(self.incarnation, message, now, now_s, Descriptors(fds)))
 
     def _wait(self, process: subprocess.Popen[bytes], entrance: Entrance) -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -293,8 +282,8 @@ class TrainerProcess:
 
 def _state_dir(context: AgentContext) -> Path:
     """
-    Return the state folder. Spotrun's default folder is made here. A folder that the job names is not, because many
-    commands start fresh if it does not exist, and make it with the mode that they want.
+    Return the state folder. Make it only if it is spotrun's default folder: many commands start fresh if the folder
+    that the job names does not exist, and make it with the mode that they want.
     """
     folder = context.assignment.work / context.spec.train.state_dir
     if context.spec.train.state_dir == STATE_DIR_OF_OURS:
@@ -304,17 +293,14 @@ def _state_dir(context: AgentContext) -> Path:
 
 
 def _started_for(address: str) -> list[int]:
-    """
-    Return the processes that a trainer has left behind in other groups, found by the environment that they were started
-    with.
-    """
+    """Return the processes that a trainer has left in other groups, found by their initial environment."""
     return [*proc.started_with(AGENT, address), *proc.started_with(AGENT, TAKEN + address)]
 
 
 def _command(context: AgentContext) -> list[str]:
     """
-    Return the command of the trainer. If the container has ended, this agent crashes, and the next one makes a new
-    container. With `train: {run}`, the container needs no Python.
+    Return the command of the trainer. If the container has ended, this agent crashes, and the next agent makes a new
+    one. With `train: {run}`, the container needs no Python.
     """
     folder, container = context.assignment.folder, context.container
     if container is None:
@@ -326,10 +312,7 @@ def _command(context: AgentContext) -> list[str]:
 
 
 def start_trainer(context: AgentContext, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
-    """
-    Start a trainer. `meets` are the variables with which a gang's trainer finds the others; None or empty for a run on
-    one instance.
-    """
+    """Start a trainer. In a gang, it finds the other trainers by the variables `meets`."""
     process = TrainerProcess(incarnation, context.inbox, context.clock, context.console.size_bytes())
     output = context.console.open()
     try:

@@ -1,9 +1,8 @@
 """
-Accepts connections from the processes of one trainer, through a Unix socket in the instance's folder that no other
-trainer uses.
+Accepts connections from the processes of one trainer, through its own Unix socket in the instance's folder.
 
-The first process that connects leads the training and keeps the link. Any other process is turned away with the reason.
-A process that an earlier trainer left running finds no socket at its path.
+The first process that connects leads the training and keeps the connection. Every other process is refused, with the
+reason. A process that an earlier trainer left running finds no socket at its path.
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ from spotrun.wire import unix_path
 
 NAME = "link-"
 STRANGERS_MAX = 20
-"""
-Maximum number of strangers that are named in the log, so that a stranger that tries forever does not fill the log.
-"""
+"""Maximum number of strangers in the log, so that a stranger that tries forever does not fill the log."""
 ONE_TRAINING = f"give each training a job of its own, or call fit() several times in one script; {WITHOUT}"
 
 
 class Entrance:
     """
-    The socket of one trainer. `address` is the value of `SPOTRUN_AGENT` in the trainer's environment. `leader` is the
-    process that has the link.
+    The socket of one trainer. The trainer's environment has `address` in `SPOTRUN_AGENT`. `leader` is the process that
+    leads the training.
 
     Raises:
         OSError: no socket can be made in the folder.
@@ -52,10 +49,7 @@ class Entrance:
         self._closed = threading.Event()
 
     def open(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
-        """
-        Accept connections in another thread until `close`. `leads` gets the first process's link, and has to return
-        soon.
-        """
+        """Accept connections in another thread until `close`. `leads` gets the leader's link, and must not block."""
         threading.Thread(target=self._work, args=(trainer, leads), name="entrance", daemon=True).start()
 
     def close(self) -> None:
@@ -67,7 +61,7 @@ class Entrance:
         Path(self.address).unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Close the links of the waiting processes, which have ended by now."""
+        """Close the links of the waiting processes, which have ended."""
         while self._waiting:
             self._waiting.pop().close()
 
@@ -101,8 +95,8 @@ class Entrance:
 
     def _turn_late_one_away(self, link: TrainerLink, pid: int, leader: ProcessMark) -> None:
         """
-        Turn away a process that connected after the leader. If the leader has ended, leave the process without an
-        answer until it is killed, so that the leader's last words stay the last output.
+        Refuse a process that connected after the leader. If the leader has ended, do not answer the process until it is
+        killed, so that the leader's last output stays the last in the log.
         """
         alone = not _lives(leader)
         self._inbox.put(CameTooLate(self._incarnation, pid, leader.pid, alone))

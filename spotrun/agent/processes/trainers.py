@@ -1,4 +1,4 @@
-"""The trainers of one attempt, one after another. The first one may have been started before the takeover."""
+"""The trainers of one attempt, one after another."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spotrun.run.gang import Meeting
 
 class Trainers:
     """
-    The trainers of an attempt. `spare` was started before the takeover and waits in its set-up. In a gang this member
-    has a `place`, and each trainer starts with the rendezvous of the last `arrange`.
+    The trainers of an attempt. `spare` was started before the takeover and waits in its set-up. In a gang, this member
+    has a `place`, and each trainer starts with the rendezvous of the last call of `arrange`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Trainers:
         return self._meet
 
     def _met_at(self, incarnation: int) -> dict[str, str]:
-        """Return the variables with which trainer `incarnation` finds the others of its gang."""
+        """Return the variables with which trainer `incarnation` finds the other trainers of its gang."""
         if self._place is None or self._meet is UNSET:
             return {}
         return self._place.variables(incarnation, self._meet)
@@ -62,12 +62,12 @@ class Trainers:
         return spare
 
     def spend(self, snapshot: Snapshot) -> None:
-        """Note that the saver no longer needs the common part of the snapshot's arena."""
+        """Free the common part of the snapshot's arena, which the saver no longer needs."""
         if snapshot.incarnation == self.current.number and snapshot.arena is not None:
             self.current.spend(snapshot.arena)
 
     def release(self, snapshot: Snapshot) -> None:
-        """Note that the saver no longer needs the snapshot's arena and files."""
+        """Free the snapshot's arena and files, which the saver no longer needs."""
         snapshot.close_files()
         if snapshot.arena is None:
             return
@@ -77,16 +77,16 @@ class Trainers:
             snapshot.arena.close()
 
     def take_newest(self) -> Newest | None:
-        """Return the newest commit of the current trainer, and pass the ownership of its memory to the caller."""
+        """Return the newest commit of the current trainer, with its memory, now owned by the caller."""
         return None if self._current is None else self._current.take_newest()
 
     def forget(self) -> None:
-        """Free the memory of the current trainer, which has ended and of which nothing is being saved."""
+        """Free the memory of the current trainer. Call this after its end, when no snapshot is in flight."""
         if self._current is not None:
             self._current.close()
 
     def close(self, within_s: float = KILL_WITHIN_S) -> None:
-        """End the trainers and every process that they started. Wait for that for at most `within_s` system seconds."""
+        """End the trainers and all processes that they started. Wait for this for at most `within_s` system seconds."""
         if self._current is not None:
             self._current.kill(within_s)
         if self._spare is not None:

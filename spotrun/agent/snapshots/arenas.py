@@ -1,5 +1,5 @@
 """
-Memory into which a trainer copies its state. The agent makes it and passes it to the trainer (protocol 20).
+Memory into which a trainer copies its state. The agent makes this memory and passes it to the trainer (protocol 20).
 
     free (the trainer's) -> full (the agent's) -> free
 
@@ -10,9 +10,9 @@ size instead of twice the size:
             | arena 1                 |
 
 The common part of a full arena is sent first. Then the trainer gets the other arena, and writes to it while the last
-third of the first one is sent. The trainer has one arena at a time.
+third of the first arena is sent. The trainer has at most one arena at a time.
 
-A memfd needs no /dev/shm. It outlives the trainer, so the trainer's snapshots are not lost when the trainer dies.
+The memory is a memfd, which needs no /dev/shm and remains after the trainer has died, so its snapshots are not lost.
 """
 
 from __future__ import annotations
@@ -23,16 +23,13 @@ import os
 COUNT = 2
 OWN_ONE_OF = 3
 """
-A third of each arena is not shared. With a smaller part, a snapshot would have to wait longer for an arena, and at the
-end of a run the training would wait too.
+One in this many parts of each arena is not shared. With a smaller part, a snapshot would have to wait longer for an
+arena, and at the end of a run the training would wait too.
 """
 
 
 class Arena:
-    """
-    A window on the memory behind `fd`, from `start` on. `common` is the range of its bytes that it shares with the
-    other arena.
-    """
+    """A window of the memory `fd`, from byte `start`. It shares the bytes in `common` with the other arena."""
 
     def __init__(self, number: int, fd: int, memory: mmap.mmap, start: int, size_bytes: int, common: range) -> None:
         self.number = number
@@ -43,7 +40,7 @@ class Arena:
         self._memory: mmap.mmap | None = memory
 
     def descriptor(self) -> int | None:
-        """Return a new descriptor of this memory, for the caller to close; None once the arena is closed."""
+        """Return a new descriptor of this memory, which the caller closes; None if the arena is closed."""
         return None if self._memory is None else os.dup(self.fd)
 
     def image(self, size_bytes: int) -> memoryview:
@@ -58,7 +55,7 @@ class Arena:
 
 
 def overlapping(first: int, size_bytes: int) -> list[Arena]:
-    """Make a new memory, and return its two arenas, numbered from `first`."""
+    """Make the memory, and return its two arenas, numbered from `first`."""
     own = -(-size_bytes // (OWN_ONE_OF * mmap.PAGESIZE)) * mmap.PAGESIZE
     fd = os.memfd_create(f"spotrun-arena-{first}", os.MFD_CLOEXEC)
     try:
@@ -73,10 +70,7 @@ def overlapping(first: int, size_bytes: int) -> list[Arena]:
 
 
 class Arenas:
-    """
-    The arenas of one trainer. A larger set replaces a smaller one; full arenas of the smaller set are kept until they
-    are freed.
-    """
+    """The arenas of one trainer. A larger set replaces a smaller one, whose full arenas stay until they are freed."""
 
     def __init__(self) -> None:
         self._arenas: dict[int, Arena] = {}
@@ -104,8 +98,8 @@ class Arenas:
 
     def fill(self, number: int) -> Arena | None:
         """
-        Take the full arena `number` over from the trainer, and return it; None if the trainer did not have it, which is
-        an error of the trainer.
+        Take the full arena `number` over from the trainer, and return it. None if the trainer did not have it, which is
+        the trainer's error.
         """
         if number != self._given:
             return None
@@ -114,7 +108,7 @@ class Arenas:
         return self._arenas[number]
 
     def spend(self, number: int) -> None:
-        """Note that the common part of a full arena is not needed any more."""
+        """Record that the common part of a full arena is not needed any more."""
         if number in self._full:
             self._spent.add(number)
 
@@ -124,7 +118,7 @@ class Arenas:
         self._drop_if_unused(number)
 
     def give(self) -> int | None:
-        """Give an arena to the trainer, and return its number; None if no arena can be given now."""
+        """Give an arena to the trainer, and return its number; None if none can be given now."""
         full = self._full.intersection(self._current)
         if self._given is not None or not full <= self._spent or len(full) == len(self._current):
             return None
@@ -132,7 +126,7 @@ class Arenas:
         return self._given
 
     def close(self) -> None:
-        """Note that the trainer is gone. Unused arenas are closed now, full ones when they are freed."""
+        """Close the arenas of a trainer that has ended: unused ones now, full ones when they are freed."""
         self._given = None
         self._current = range(self._current.stop, self._current.stop)
         for number in list(self._arenas):

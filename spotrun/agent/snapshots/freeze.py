@@ -2,8 +2,9 @@
 Copies a command's state at rest: all of it, or nothing.
 
 Files that have changed since the last checkpoint are copied into one unnamed file, quickly where the file system can
-share blocks. Then all files are surveyed again. If anything differs, the copy may mix two moments, and is dropped. The
-trainer freezes the files of a training at a boundary of its own (spotrun/training/work_folder/freezing.py).
+share blocks. Then all files are surveyed again. If anything differs, the copy may mix two moments, and is dropped. A
+training's files are not copied here: the trainer freezes them at a step boundary
+(spotrun/training/work_folder/freezing.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class NotAtRest(Exception):
 
 
 class Freezing(NamedTuple):
-    """Copies a state. `look` surveys it, and `known` files are in the store already. Copies are made in `folder`."""
+    """Copies a state. `look` surveys it, and `known` files are already in the store. Copies are made in `folder`."""
 
     work: Path
     folder: Path
@@ -36,7 +37,7 @@ class Freezing(NamedTuple):
 
     def freeze(self, at_rest: Survey) -> Frozen:
         """
-        Return a copy of the state, if it is still the same as in the survey `at_rest`.
+        Return a copy of the state, if the state still equals the survey `at_rest`.
 
         Raises:
             NotAtRest: the state has changed.

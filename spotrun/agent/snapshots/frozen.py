@@ -1,6 +1,6 @@
 """
-Reads frozen files (spotrun/folder/frozen_files.py): a trainer's files, which may turn out to be torn because training
-goes on, and copies of a command's state.
+Reads frozen files (spotrun/folder/frozen_files.py): copies of a command's state, and a trainer's files, which may be
+torn because training continues.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TornFile(Exception):
 
 
 class Descriptors(list[int]):
-    """The descriptors that came with a message. Their last owner closes them."""
+    """The file descriptors that came with a message. Their last owner closes them."""
 
     def close(self) -> None:
         while self:
@@ -33,8 +33,8 @@ class Descriptors(list[int]):
         self.close()
 
 
-class Coming:
-    """A frozen folder of which not all descriptors have arrived."""
+class PartialFrozenFolder:
+    """A frozen folder, while some of its descriptors have not arrived."""
 
     def __init__(self, message: FilesFrozen, descriptors: Descriptors) -> None:
         self.message = message
@@ -56,15 +56,15 @@ class Coming:
 
 
 def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
-    """Return the frozen folder. It owns the descriptors from now on."""
+    """Return the frozen folder, which then owns the descriptors."""
     index = os.pread(descriptors[0], message.index_bytes, message.index_at)
     return Frozen(msgspec.json.decode(index, type=FrozenFolder), descriptors, message.number)
 
 
 class Frozen:
     """
-    Files at one moment, held until `close`. A training's files have the `number` of a boundary. `is_whole`: these are a
-    command's state, of which no file may be left out.
+    Files at one moment, kept until `close`. `number` is the step boundary at which a training's files were frozen.
+    `is_whole`: the files are a command's state, of which no file may be left out.
     """
 
     def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int | None = None) -> None:
@@ -75,7 +75,7 @@ class Frozen:
 
     @cached_property
     def survey(self) -> Survey:
-        """The survey of that moment."""
+        """The survey of the moment at which the files were frozen."""
         folder = self.folder
         files = {file.path: file.version for file in folder.files}
         return Survey(files, folder.links, folder.folders, folder.refused, folder.gone)
@@ -85,23 +85,23 @@ class Frozen:
         return sum(file.stamp.size_bytes for file in self.folder.files if file.source is not ContentSource.KNOWN)
 
     @contextlib.contextmanager
-    def open(self, file: FrozenFile, work: os.PathLike[str]) -> Iterator[Whole]:
+    def open(self, file: FrozenFile, work: os.PathLike[str]) -> Iterator[FileReader]:
         """
         Yield the bytes of a file. A file that was neither copied nor kept open is read in the `work` folder.
 
         Raises:
             OSError: the file cannot be opened.
-            TornFile: the file has to be copied at another boundary. This is also raised after all bytes were read, and
-                for a file that the trainer wrongly took to be stored already (KNOWN).
+            TornFile: the file has to be copied at another step boundary. May also be raised after all bytes were read,
+                and for a file that the trainer wrongly took as already stored (KNOWN).
         """
         size_bytes = file.stamp.size_bytes
         match file.source:
             case ContentSource.KNOWN:
                 raise TornFile
             case ContentSource.MEMORY:
-                yield Whole(self._descriptors[0], file.at, size_bytes)
+                yield FileReader(self._descriptors[0], file.at, size_bytes)
             case ContentSource.COPY:
-                yield Whole(self._descriptors[1 + file.at], 0, size_bytes)
+                yield FileReader(self._descriptors[1 + file.at], 0, size_bytes)
             case ContentSource.OPEN:
                 with unchanged(self._descriptors[1 + file.at], file) as whole:
                     yield whole
@@ -113,8 +113,8 @@ class Frozen:
         self._descriptors.close()
 
 
-class Whole:
-    """`size_bytes` of the file that is open as `fd`, from `start` on."""
+class FileReader:
+    """`size_bytes` bytes of the open file `fd`, from byte `start`."""
 
     def __init__(self, fd: int, start: int, size_bytes: int) -> None:
         self._fd = fd
@@ -142,7 +142,7 @@ class Whole:
 
 
 @contextlib.contextmanager
-def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[Whole]:
+def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[FileReader]:
     """Yield the bytes of a file at its place in the `work` folder. Raises the errors of `Frozen.open`."""
     fd = open_at(work, file.place)
     try:
@@ -153,21 +153,15 @@ def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[Whole]:
 
 
 @contextlib.contextmanager
-def unchanged(fd: int, file: FrozenFile) -> Iterator[Whole]:
-    """
-    Yield the bytes of the open file `fd`. Raises TornFile if it has changed since it was frozen, checked before and
-    after reading.
-    """
+def unchanged(fd: int, file: FrozenFile) -> Iterator[FileReader]:
+    """Yield the bytes of the open file `fd`. Raise TornFile if it was changed since it was frozen, before or after."""
     _check(fd, file)
-    yield Whole(fd, 0, file.stamp.size_bytes)
+    yield FileReader(fd, 0, file.stamp.size_bytes)
     _check(fd, file)
 
 
 def _check(fd: int, file: FrozenFile) -> None:
-    """
-    Raise TornFile unless the file's time and size are unchanged, or it has only grown. Removing or renaming a file
-    changes neither.
-    """
+    """Raise TornFile unless the time and size are unchanged, or the file has only grown. A removal changes neither."""
     now, then = Stamp.of(os.fstat(fd)), file.stamp
     if file.source is ContentSource.PLACE:
         if now != then:

@@ -14,11 +14,11 @@ from spotrun.trainer_link import SnapshotTaken
 @dataclass(frozen=True)
 class Snapshot:
     """
-    A snapshot that a trainer has taken: a full arena, and the work folder at the same boundary (`frozen`), if files
-    belong to it. A command's snapshot has no arena; its files are its state.
+    A snapshot that a trainer has taken: a full arena, and, if files belong to the snapshot, the work folder at the same
+    step boundary (`frozen`). A command's snapshot has no arena; its files are its state.
 
     `sequence` counts a trainer's snapshots. `stalled_s` is the run time for which the trainer has stood still for
-    snapshots, up to this one.
+    snapshots, including this one.
     """
 
     attempt: int
@@ -39,11 +39,11 @@ class Snapshot:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that have to be stored for this snapshot, as far as is known."""
+        """Bytes that have to be stored for this snapshot, as far as known."""
         return self.taken.size_bytes if self.state is None else self.state.changed_bytes
 
     def close_files(self) -> None:
-        """Close the files, because they are stored or never will be."""
+        """Close the files, which are stored or never will be."""
         if self.frozen is not None:
             self.frozen.close()
 
@@ -55,11 +55,11 @@ class Snapshot:
 
 class Stalls:
     """
-    Computes the stall of each commit: all stalls since the commit before it, including stalls for snapshots that were
-    not kept.
+    Computes the stall of each commit: all stalls since the previous commit, including stalls for snapshots that were
+    dropped.
 
-    The stall is computed at the commit, and not when the snapshot is taken: if an earlier snapshot is being sent at
-    that time, it is still unknown whether the earlier snapshot becomes a commit.
+    The stall is computed when the snapshot becomes a commit, not when it is taken: at that time, an earlier snapshot
+    may still be in flight, and either become a commit or not.
     """
 
     def __init__(self) -> None:
@@ -72,5 +72,5 @@ class Stalls:
         return snapshot.stalled_s - known_s
 
     def accounted(self, snapshot: Snapshot) -> None:
-        """Note that the snapshot is a commit."""
+        """Record that the snapshot is a commit."""
         self._trainer, self._accounted_s = (snapshot.attempt, snapshot.incarnation), snapshot.stalled_s

@@ -1,1 +1,1 @@
-"""Port of what an attempt trains: a training with snapshots, a command with state in files, or one with neither."""
+"""The programs that an attempt may run: a training with snapshots, a command with state in files, or neither."""

@@ -17,8 +17,8 @@ PLACE = "the state of the command"
 
 class Command:
     """
-    The command that `trainer` runs, without keeping its state. In a run that has checkpoints of a training, the command
-    counts as that training once it says hello.
+    The command that `trainer` runs, without keeping its state. If the run has checkpoints of a training, the command
+    counts as that training as soon as it says hello.
     """
 
     def __init__(self, context: AgentContext, trainer: Trainer, journal: AttemptJournal) -> None:
@@ -34,7 +34,7 @@ class Command:
 
     @property
     def _has_state(self) -> bool:
-        """True if the job names files as state, or a checkpoint has some."""
+        """True if the job names state files, or a checkpoint has any."""
         return bool(self._context.spec.train.state)
 
     # -- what can be saved now
@@ -46,7 +46,7 @@ class Command:
         self.discard(letter)
 
     def discard(self, letter: StateFrozen) -> None:
-        """Close a copy of the state that arrives too late."""
+        """Close a copy of the state that is too late."""
         if letter.state is not None:
             letter.state.close()
 
@@ -57,16 +57,13 @@ class Command:
         self._context.note(f"the ledger waits: {detail}")
 
     def becomes_training(self) -> None:
-        """Note that the command has said hello: it is a training from now on."""
+        """Record that the command has said hello, and is now a training."""
         if self._unprotected:
             self._unprotected = False
-            self._context.note("the training has found its agent: it is protected from here on")
+            self._context.note("the training has found its agent: it is protected from now on")
 
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
-        """
-        Write to the ledger when the command began. `unprotected`: its state is not kept, and the job names no files to
-        keep.
-        """
+        """Write when the command began. `unprotected`: its state is not kept, because the job names no state files."""
         if self._has_begun:
             return
         self._has_begun = True

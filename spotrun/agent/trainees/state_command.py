@@ -1,8 +1,8 @@
 """
-A command that keeps its state in files. The files become a checkpoint in three cases: a checkpoint is due and the files
-are at rest; a notice has come; the command has ended.
+A command that keeps its state in files. The files become a checkpoint when a checkpoint is due and they are at rest,
+after a notice, and after the end of the command.
 
-This does not apply to a training: its files are in its own checkpoints (commit_files.py).
+A training's files are in its own checkpoints (commit_files.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spotrun.agent import decisions
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.quiescence import in_words
-from spotrun.agent.grace_period import Drain, SigtermTimes, StateTimes, Times
+from spotrun.agent.grace_period import GracePeriod, SigtermTimes, StateTimes, Times
 from spotrun.agent.inbox import Exited, StateFrozen
 from spotrun.agent.pace import Pace
 from spotrun.agent.processes.trainer import Trainer
@@ -26,19 +26,17 @@ from spotrun.run.events import TrainerExited
 from spotrun.trainer_link import SnapshotTaken
 
 BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
-"""
-System seconds without a hello after which a command counts as training without spotrun's callback. Tests set fewer.
-"""
+"""System seconds without a hello, after which a command counts as one without spotrun's callback."""
 IMPORTS_SHARE, IMPORTS_AT_MOST = 0.5, 5
 """
-Share and factor for a Python process that may still be importing on a busy machine: one that has computed for less than
-this share of BEGUN_AFTER_S gets up to this many times as long. Importing torch and a framework takes 10 to 20 s of
+A Python process may still be importing on a busy machine: if it has computed for less than IMPORTS_SHARE of
+BEGUN_AFTER_S, it gets up to IMPORTS_AT_MOST times as long. Importing torch and a framework takes 10 to 20 s of
 processor time.
 """
 
 
 class StateCommand(Command):
-    """One command whose state is kept, at the paths that the job names and in $SPOTRUN_STATE_DIR."""
+    """A command whose state is kept: the files at the paths that the job names, and in $SPOTRUN_STATE_DIR."""
 
     def __init__(
         self,
@@ -48,7 +46,7 @@ class StateCommand(Command):
         watch: StateWatch,
         pace: Pace,
         saver: Saver,
-        drain: Drain,
+        drain: GracePeriod,
     ) -> None:
         super().__init__(context, trainer, journal)
         self._watch = watch
@@ -108,7 +106,6 @@ class StateCommand(Command):
         self._watch.drop()
 
     def frozen(self, letter: StateFrozen) -> None:
-        """Offer the copy to the saver."""
         if letter.incarnation != self.trainer.number:
             self.discard(letter)
             return
@@ -175,7 +172,6 @@ class StateCommand(Command):
 
 
 def _taken(*, final: bool) -> SnapshotTaken:
-    """Return the description of a snapshot without an image: it has no step and no epoch."""
     return SnapshotTaken(
         arena=-1, size_bytes=0, epoch=0, batch=0, step=0, stall_s=0.0, finite=True, final=final, epoch_ended=False
     )

@@ -1,7 +1,7 @@
 """
 Waits in a separate thread until a command's state is at rest, then copies it.
 
-The thread works only while a copy is wanted. It never stops the command; its surveys only use a little of the machine.
+The thread works only while a copy is wanted. It never stops the command, and its surveys use little of the machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.files.commit_files import CommitFiles
 from spotrun.agent.files.content_store import stand_behind
-from spotrun.agent.files.quiescence import Look, pause_s, rest_s, why_not_at_rest, writer_of
+from spotrun.agent.files.quiescence import TimedSurvey, pause_s, rest_s, why_not_at_rest, writer_of
 from spotrun.agent.files.rules import StateFiles
 from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.snapshots.freeze import Freezing, NotAtRest
@@ -22,21 +22,18 @@ from spotrun.folder import state_files
 from spotrun.folder.work_files import Survey
 
 LAST_WITHIN_S = 60.0
-"""
-Maximum system seconds for an ended command's files to come to rest. Only a process that the command left behind can
-still write then.
-"""
+"""Maximum system seconds for an ended command's files to come to rest. A process it left may still write."""
 
 
 class CopyRequest(NamedTuple):
-    """A request for a copy of the state of command `incarnation`. `is_last`: it has ended."""
+    """A request for a copy of the state of command `incarnation`. `is_last`: the command has ended."""
 
     incarnation: int
     is_last: bool
 
 
 class StateWatch:
-    """Watches the state. The main loop calls the methods; a separate thread does the work, and ends after `close`."""
+    """Watches the state in a separate thread, until `close`. The main loop calls the methods."""
 
     def __init__(self, context: AgentContext, files: CommitFiles) -> None:
         self._context = context
@@ -49,30 +46,30 @@ class StateWatch:
         self._at_work = threading.Lock()
         self._thread: threading.Thread | None = None
         self.trouble: str | None = None
-        """The reason why the state was not at rest in the last survey; None if it was."""
+        """The reason why the state was not at rest in the last survey; None if it was at rest."""
         self.stored: Survey | None = None
-        """The state as the newest checkpoint has it."""
+        """The state in the newest checkpoint."""
 
     def want(self, wish: CopyRequest) -> None:
-        """Request a copy. Idempotent. The answer is one StateFrozen letter, unless the request is dropped before."""
+        """Request a copy; idempotent. One StateFrozen letter follows, unless the request is dropped first."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
             self._thread.start()
         self._set(wish)
 
     def drop(self) -> None:
-        """Drop the request for a copy. A copy that is being made may still arrive."""
+        """Drop the request for a copy. A copy in progress may still arrive."""
         self._set(None)
 
     def put_back(self) -> None:
         """
-        Note that the work folder now has the newest checkpoint's state. Call it before the command starts, because a
-        command may end at once.
+        Record that the work folder now has the newest checkpoint's state. Call this before the command starts, because
+        a command may end immediately.
         """
         self.stored = self.look().survey
 
     def rest(self) -> None:
-        """Drop the request, and wait until no copy is being made."""
+        """Drop the request, and wait until no copy is in progress."""
         self.drop()
         with self._at_work:
             self.trouble = None
@@ -82,10 +79,10 @@ class StateWatch:
             self._closed = True
             self._changed.notify()
 
-    def look(self) -> Look:
+    def look(self) -> TimedSurvey:
         began_s = time.monotonic()
         survey = self._state.survey()
-        return Look(survey, time.monotonic() - began_s)
+        return TimedSurvey(survey, time.monotonic() - began_s)
 
     def _set(self, wish: CopyRequest | None) -> None:
         with self._changed:
@@ -123,7 +120,7 @@ class StateWatch:
             first, since_s = now, time.monotonic()
 
     def _serve_last(self, wish: CopyRequest) -> None:
-        """Copy an ended command's state, which is at rest unless a process was left behind."""
+        """Copy the state of an ended command. It is at rest unless the command left a process behind."""
         until_s, look = time.monotonic() + LAST_WITHIN_S, self.look()
         with self._at_work:
             state = self._copied(look, look)
@@ -136,18 +133,15 @@ class StateWatch:
         self._answer(wish, state)
 
     def _is_new(self, survey: Survey) -> bool:
-        """
-        Return True if the survey differs from the newest checkpoint's state. If there is no checkpoint, return True if
-        it has any file or link.
-        """
+        """Return True if the survey differs from the newest checkpoint's state; without one, if it has files."""
         if self.stored is None:
             return bool(survey.files or survey.links)
         return survey.first_change(self.stored) is not None
 
-    def _copied(self, before: Look, now: Look) -> Frozen | None:
+    def _copied(self, before: TimedSurvey, now: TimedSurvey) -> Frozen | None:
         """
         Return a copy of the state; None if nothing is new, or the state is not at rest. `trouble` is set only once, at
-        the end, because the main loop may read it at any moment.
+        the end, because the main loop may read it at any time.
         """
         state, trouble = None, None
         try:
@@ -160,7 +154,7 @@ class StateWatch:
         self.trouble = trouble
         return state
 
-    def _copy(self, before: Look, now: Look) -> Frozen:
+    def _copy(self, before: TimedSurvey, now: TimedSurvey) -> Frozen:
         writer = writer_of(state_files.by_inode(self._work, now.survey.files))
         if (reason := why_not_at_rest(before, now, writer)) is not None:
             raise NotAtRest(reason)
@@ -176,6 +170,6 @@ class StateWatch:
         self._context.inbox.put(StateFrozen(wish.incarnation, state, now, now_s, wish.is_last))
 
     def _pause(self, wish: CopyRequest, seconds: float) -> bool:
-        """Wait up to `seconds` of system time. Return True if the request still holds."""
+        """Wait up to `seconds` of system time. Return True if the request is still valid."""
         with self._changed:
             return not self._changed.wait_for(lambda: self._closed or self._wish != wish, seconds)

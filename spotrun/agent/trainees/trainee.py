@@ -2,7 +2,7 @@
 Port for the program that an attempt runs: a training that takes snapshots, a command that keeps its state in files, or
 a command whose state is not kept.
 
-Every program starts as a command, and is a training from its hello on.
+Every program starts as a command. It becomes a training when it says hello.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ class Trainee(Protocol):
     # -- what can be saved now
 
     def turn(self, now_s: float) -> None:
-        """
-        Start the snapshot that is due at monotonic run time `now_s`, if any. Called repeatedly, also after the
-        program's end.
-        """
+        """Start a snapshot if one is due at monotonic run time `now_s`. Called even after the program's end."""
         ...
 
     def frozen(self, letter: StateFrozen) -> None:
-        """Take a copy of a command's state, or close it if it comes too late."""
+        """Accept a copy of a command's state, or close it if it is too late."""
         ...
 
     def given_up(self, reason: str) -> None:
@@ -35,7 +32,7 @@ class Trainee(Protocol):
         ...
 
     def unwritten(self, detail: str) -> None:
-        """Note that a ledger entry cannot be written now, because the store takes no writes."""
+        """Handle a ledger entry that cannot be written now, because the store refuses writes."""
         ...
 
     # -- what a notice means
@@ -46,7 +43,7 @@ class Trainee(Protocol):
         ...
 
     def make_way(self) -> None:
-        """Leave the network to the last snapshot, if there is going to be one."""
+        """Leave the network to the last snapshot, if the program will take one."""
         ...
 
     def leave(self, now_s: float) -> None:
@@ -56,11 +53,11 @@ class Trainee(Protocol):
     # -- what follows the end
 
     def awaits_the_last(self, now_s: float) -> bool:
-        """Return True while the last copy of an ended trainer's state is still being made."""
+        """Return True while the last copy of an ended trainer's state is in progress."""
         ...
 
     def is_done(self, exited: Exited) -> bool:
-        """Return True if nothing is left to do: the run is complete."""
+        """Return True if the run is complete."""
         ...
 
     def why_give_up(self, exited: TrainerExited) -> str | None:

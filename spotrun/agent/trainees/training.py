@@ -1,6 +1,4 @@
-"""
-A training that takes snapshots. Handles its messages and requests snapshots, the last one in time before a deadline.
-"""
+"""A training that takes snapshots: handles its messages, and requests snapshots in time before a deadline."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.decisions import HeldSnapshot, gives_way
 from spotrun.agent.files.outputs import OutputKeeper
-from spotrun.agent.grace_period import Drain, SnapshotTimes, Times
-from spotrun.agent.inbox import TURN_S, Exited, Said, StateFrozen
+from spotrun.agent.grace_period import GracePeriod, SnapshotTimes, Times
+from spotrun.agent.inbox import TURN_S, Exited, StateFrozen, TrainerMessage
 from spotrun.agent.pace import Pace
 from spotrun.agent.saver import Saver
 from spotrun.agent.trainees.command import Command
@@ -50,7 +48,7 @@ class Training:
         journal: AttemptJournal,
         pace: Pace,
         saver: Saver,
-        drain: Drain,
+        drain: GracePeriod,
         outputs: OutputKeeper,
         backpressure: Backpressure,
         ending: AttemptEnd,
@@ -70,7 +68,7 @@ class Training:
 
     # -- its messages
 
-    def hear(self, said: Said) -> None:
+    def hear(self, said: TrainerMessage) -> None:
         match said.message:
             case Hello() as hello:
                 self._trainer.hello(hello, said.at_s)
@@ -120,7 +118,7 @@ class Training:
             self._context.note(news)
         self._context.status.progress(progress)
 
-    def _snapshot(self, taken: SnapshotTaken, said: Said) -> None:
+    def _snapshot(self, taken: SnapshotTaken, said: TrainerMessage) -> None:
         arena = self._trainer.filled(taken)
         if arena is None:
             return
@@ -137,8 +135,8 @@ class Training:
 
     def _make_room(self) -> None:
         """
-        Make room for the trainer's next snapshot. At a deadline, the last snapshot is worth more than an older one that
-        is not durable yet.
+        Make room for the trainer's next snapshot. Before a deadline, the last snapshot is worth more than an older one
+        that is not durable yet.
         """
         self._trainer.wants_room()
         self._saver.drop_waiting()
@@ -146,14 +144,14 @@ class Training:
             self._saver.abandon()
 
     def was_torn(self, paths: Sequence[str]) -> None:
-        """Note that files of a snapshot were changed before they were stored, so another snapshot is due at once."""
+        """Record that a snapshot's files changed before they were stored, so another is due immediately."""
         self._trainer.torn(paths)
         self._was_torn = True
 
     # -- what can be saved now
 
     def turn(self, now_s: float) -> None:
-        """Request a snapshot if one is due, or needed at once, and both the trainer and the saver are free."""
+        """Request a snapshot if one is due, or needed immediately, and both trainer and saver are free."""
         if self._trainer.exited is not None or self._drain.draining_s is not None:
             return
         self._ask(now_s, at_once=self._backpressure.goes_on or self._was_torn)
@@ -171,8 +169,8 @@ class Training:
 
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
-        Drop a snapshot that is held back, so that the trainer can use its arena for a newer one. This happens at the
-        last moment, because until then it is all that would be left if the trainer died.
+        Drop a held snapshot, so that the trainer can use its arena for a newer one. Wait until the last moment, because
+        if the trainer died before, the held snapshot would be the newest.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:
@@ -219,8 +217,8 @@ class Training:
 
     def is_done(self, exited: Exited) -> bool:
         """
-        Return True if the final checkpoint of the last fit() is durable, and the script ended well or hung in its
-        teardown. A script that never trained, in a run without checkpoints, is done when it ends well.
+        Return True if the final checkpoint of the last fit() is durable, and the script ended well or hung while it
+        ended. A script that never trained, in a run without checkpoints, is done when it ends well.
         """
         trainer = self._trainer
         if trainer.finished is not None:
@@ -246,8 +244,8 @@ class Training:
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
     Return the run's figures at `now`, computed from the ledger. `epochs_ended` counts epochs whose last step is done,
-    durable or not. When a training resumes, its loggers are rolled back to the checkpoint, with the figures that were
-    logged.
+    even if it is not durable. When a training resumes, its loggers return to the checkpoint, including the logged
+    figures.
     """
     total = summarise(state, now).total
     return Figures(

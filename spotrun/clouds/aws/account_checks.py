@@ -33,23 +33,15 @@ class Caller(NamedTuple):
 
 
 def caller(region: Region) -> Caller:
-    """
-    Return the owner of the credentials.
-
-    Raises:
-        CloudError: there are no credentials, or AWS does not accept them.
-    """
-    answer = region.ask("say whose credentials these are", region.sts.get_caller_identity)
+    """Return the owner of the credentials; raise CloudError if there are none, or AWS does not accept them."""
+    answer = region.ask("identify the caller", region.sts.get_caller_identity)
     return Caller(answer["Arn"], answer["Account"], answered_at(answer))
 
 
 def account_number(regions: Sequence[Region]) -> str:
     """
-    Return the number of the caller's account. Every region reports the same number, so a region that fails or hangs
-    does not matter.
-
-    Raises:
-        CloudError: none of the regions answers.
+    Return the number of the caller's account. All regions report the same number, so one that answers is enough. Raise
+    CloudError if none answers.
     """
     for region in regions[:-1]:
         with contextlib.suppress(CloudError):
@@ -61,7 +53,7 @@ def rehearse_termination(region: Region) -> str | None:
     """
     Check with a dry run whether EC2 would let the caller end an instance. Return the id of an instance of spotrun's
     runs that the caller may end; "any instance" if this account has none, and the caller may end any. None if the check
-    is inconclusive: without such an instance, a policy that checks tags refuses in any case.
+    is inconclusive: if there is no such instance, a policy that checks tags refuses every dry run.
 
     Raises:
         CloudError: EC2 would not end an instance of spotrun's runs.
@@ -81,12 +73,7 @@ def rehearse_termination(region: Region) -> str | None:
 
 
 def rehearse(region: Region, action: str, call: Callable[[], Any]) -> None:
-    """
-    Check with a dry run whether EC2 would do `action`.
-
-    Raises:
-        CloudError: EC2 would refuse.
-    """
+    """Raise CloudError if EC2 would refuse `action`, according to the dry run that `call` makes."""
 
     def once() -> None:
         try:
@@ -110,9 +97,7 @@ def _one_of_ours(region: Region) -> str | None:
 def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
     """
     Return the type (`String`, `StringList` or `SecureString`) of each SSM parameter that exists. No value is read.
-
-    Raises:
-        CloudError: the caller may not list parameters.
+    Raise CloudError if the caller may not list parameters.
     """
     filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
     found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)
@@ -120,12 +105,7 @@ def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
 
 
 def require_profile(region: Region, name: str) -> None:
-    """
-    Check that an instance profile exists.
-
-    Raises:
-        IdentityUnknown: no instance profile has this name.
-    """
+    """Raise IdentityUnknown if no instance profile has this name."""
     look = partial(region.iam.get_instance_profile, InstanceProfileName=name)
     try:
         region.ask("read an instance profile", look)
@@ -142,12 +122,7 @@ def ingress_rules(region: Region, group: str) -> int:
 
 
 def quota(region: Region, code: str) -> int | None:
-    """
-    Return the value of a quota in this region; None if the region has no such quota.
-
-    Raises:
-        CloudError: the caller may not read quotas.
-    """
+    """Return the value of a quota, None if this region has no such quota; raise CloudError if it may not be read."""
 
     def once() -> int | None:
         try:

@@ -52,11 +52,8 @@ class Advice(msgspec.Struct, frozen=True):
 
 def bands_known(source: str, regions: Iterable[str], instance_types: Collection[str], clock: Clock) -> dict[str, str]:
     """
-    Return the band of each `REGION/TYPE` that the advisor at `source` lists, for `instance_types`, or for all types if
-    that is empty.
-
-    Raises:
-        CloudError: see `read_advice`.
+    Return the band of each `REGION/TYPE` that the advisor at `source` lists. Empty `instance_types` mean all types.
+    Errors are as in `read_advice`.
     """
     advice = read_advice(source, clock)
     found = {
@@ -85,7 +82,6 @@ def read_advice(source: str, clock: Clock, cache: Path | None = None) -> Advice:
 
 
 def with_bands(quotes: Quotes, advice: Advice) -> Quotes:
-    """Return `quotes` with the interruption band of each spot offering."""
     return replace(quotes, quotes=tuple(_with_band(quote, advice) for quote in quotes.quotes))
 
 

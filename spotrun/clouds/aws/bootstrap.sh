@@ -3,8 +3,8 @@ export SPOTRUN_RUN SPOTRUN_RUN_UID SPOTRUN_LAUNCH
 export SPOTRUN_INSTANCE_DIR="${SPOTRUN_INSTANCE_DIR:-/var/lib/spotrun}"
 SPOTRUN_RUN="$(base64 --decode <<<"${SPOTRUN_RUN_URI_BASE64}")"
 
-# The time-to-live comes first, and counts on the monotonic clock from the boot on: it ends the instance whatever else
-# has died, because a shutdown from inside terminates it. An instance that cannot arm it must not live at all.
+# The time-to-live comes first. It counts on the monotonic clock from the boot, and ends the instance even if everything
+# else has died: a shutdown from inside terminates the instance. An instance that cannot arm it powers off.
 if ! systemd-run --unit=spotrun-time-to-live --on-boot="${SPOTRUN_TIME_TO_LIVE_S}s" \
     --timer-property=AccuracySec=1s systemctl poweroff; then
     echo "spotrun: the time-to-live cannot be armed: power off"
@@ -13,7 +13,7 @@ if ! systemd-run --unit=spotrun-time-to-live --on-boot="${SPOTRUN_TIME_TO_LIVE_S
 fi
 echo "spotrun: launch ${SPOTRUN_LAUNCH} of run ${SPOTRUN_RUN_UID} powers off ${SPOTRUN_TIME_TO_LIVE_S} s after its boot"
 
-# A role takes some seconds to be known everywhere.
+# All of AWS recognises a new role only after some seconds.
 umask 077
 mkdir -p "${SPOTRUN_INSTANCE_DIR}/boot"
 for pause in 1 2 4 8 16 32 0; do
@@ -27,8 +27,8 @@ if [[ ! -e "${SPOTRUN_INSTANCE_DIR}/boot/start.sh" ]]; then
     exit 1
 fi
 
-# A service: its end, whatever it comes from, is the end of the instance. The end of a training for which there was too
-# little memory is none: its agent sees to that.
+# The agent runs as a service. When the service ends for any reason, the instance powers off. If the kernel ends a
+# training for lack of memory, the service continues (OOMPolicy), and the agent handles the loss.
 systemd-run --unit=spotrun --property="ExecStopPost=systemctl poweroff" --property=LimitNOFILE=65536 \
     --property=OOMPolicy=continue \
     --setenv=SPOTRUN_RUN --setenv=SPOTRUN_RUN_UID --setenv=SPOTRUN_LAUNCH --setenv=SPOTRUN_INSTANCE_DIR \

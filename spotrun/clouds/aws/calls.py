@@ -1,4 +1,4 @@
-"""The API of one region. spotrun itself retries the calls, and reads each list to its end."""
+"""Calls the API of one region, with spotrun's own retries, and reads each list to its end."""
 
 from __future__ import annotations
 
@@ -42,19 +42,14 @@ def config_for(patience: Patience) -> Config:
 
 
 def _session() -> Session:
-    """Return a session with the settings and credentials of this moment."""
+    """Return a session with the current settings and credentials."""
     session = Session()
     session.register_component("data_loader", _MODELS)
     return session
 
 
 def default_region() -> str:
-    """
-    Return the region that the environment or the AWS profile names.
-
-    Raises:
-        CloudError: neither names a region.
-    """
+    """Return the region that the environment or the AWS profile names; raise CloudError if neither names one."""
     with translated("find a region"):
         name = _session().get_config_variable("region")
     if not name:
@@ -81,9 +76,7 @@ def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
 
 
 def _like(name: str, known: Iterable[str]) -> str | None:
-    """
-    Return the region that was probably meant: one with two letters swapped, or else the nearest name, if one is near.
-    """
+    """Return the region probably meant: an anagram of `name`, or else the nearest name; None if none is near."""
     near = get_close_matches(name, sorted(known), 3)
     return next((each for each in near if sorted(each) == sorted(name)), near[0] if near else None)
 
@@ -92,7 +85,7 @@ def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **
     """Refuse a page of a captive portal, which has status 200 but none of the fields of AWS's answer."""
     shape = model.output_shape
     if http_response.status_code < 300 and shape is not None and shape.members and not parsed.keys() & shape.members:
-        raise NoAnswer(f"the answer to {model.name} has nothing of what AWS tells")
+        raise NoAnswer(f"the answer to {model.name} has none of AWS's fields")
 
 
 def _client_of(service: str) -> property:
@@ -123,10 +116,7 @@ class Region(PatientClient):
 
     @cached_property
     def aside(self) -> Region:
-        """
-        The same region for calls that a run can do without for a while. A call takes some seconds at most, and the
-        caller tries again later.
-        """
+        """The same region, for calls that a run can skip: they take some seconds at most, and are tried again."""
         return Region(self.name, self._clock, ASIDE)
 
     @cached_property
@@ -150,12 +140,7 @@ class Region(PatientClient):
         return client
 
     def ask(self, action: str, call: Callable[[], T]) -> T:
-        """
-        Return the result of `call`. The call may be repeated, so repeating it must be harmless.
-
-        Raises:
-            CloudError: see CloudDriver.
-        """
+        """Return the result of `call`, which may be repeated and must be harmless then. Errors: see CloudDriver."""
 
         def once() -> T:
             with translated(action):

@@ -11,7 +11,7 @@ from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.quotas import Quota, quota_of
 from spotrun.clouds.capacity_checks import (
     Allowance,
-    WantedCapacity,
+    CapacityRequest,
     accelerators_of,
     quota_findings,
     smallest_first,
@@ -30,7 +30,7 @@ class Capacity:
     def __init__(self, region: Region, catalog: Catalog, wanted: ResourcesSpec) -> None:
         self._region = region
         self._catalog = catalog
-        self._wanted = WantedCapacity(wanted)
+        self._wanted = CapacityRequest(wanted)
 
     def one_of_each(self) -> dict[CapacityType, Offering]:
         """Return the smallest offering of each capacity type that the job may use, in zones that have a subnet."""
@@ -41,10 +41,8 @@ class Capacity:
 
     def zone_findings(self) -> Iterator[Finding]:
         """
-        Report the suitable instance types that each zone offers.
-
-        Raises:
-            InsufficientCapacity: no zone offers a suitable type, or no zone with a subnet does.
+        Report the suitable instance types that each zone offers. Raise InsufficientCapacity if no zone with a subnet
+        offers a suitable type.
         """
         region, subnets = self._region.name, self._catalog.network.subnets
         if not self._offered:

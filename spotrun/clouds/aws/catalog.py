@@ -20,7 +20,7 @@ from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
 from spotrun.clouds.instance_type import InstanceType
 from spotrun.clouds.list_prices import ListPrice
 from spotrun.clouds.ttl_cache import ASKED_AGAIN_S, TtlCache
-from spotrun.clouds.unavailable_pools import LeftOut
+from spotrun.clouds.unavailable_pools import UnavailablePools
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering, Pool
@@ -34,13 +34,11 @@ MIB_PER_GIB = 1024
 
 
 class Catalog:
-    """Types, zones, prices, image and network of one region."""
-
     def __init__(self, region: Region, config: AwsConfig, clock: Clock) -> None:
         self._region = region
         self._config = config
         self._clock = clock
-        self._left_out = LeftOut(clock)
+        self._left_out = UnavailablePools(clock)
         self._types: TtlCache[dict[str, InstanceType]] = TtlCache(clock, TYPES_FOR_S, self._read_types)
         self._zones: TtlCache[dict[str, set[str]]] = TtlCache(clock, TYPES_FOR_S, self._read_zones)
         self._price_list: TtlCache[PriceList] = TtlCache(clock, _price_list_lasts_s, self._read_price_list)
@@ -54,17 +52,21 @@ class Catalog:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """Yield a remark for each part that cannot be read now, so that the value of the last reading is used."""
+        """Yield a remark for each part that cannot be read now; its last value stays in use."""
         kept = {
             "the list of types": self._types.trouble,
-            "where each type is": self._zones.trouble,
+            "the zones of each type": self._zones.trouble,
             "the spot prices": self._spot.trouble,
-            "what spot has cost": self._history_trouble,
+            "the spot price history": self._history_trouble,
             "the image": self._image.trouble,
             "the network": self._network.trouble,
             "the launch template": self._launch_template.trouble,
         }
-        yield from (f"{what} of {self._region.name}: as known before, since {why}" for what, why in kept.items() if why)
+        yield from (
+            f"{what} of {self._region.name}: the last known value is used, because {why}"
+            for what, why in kept.items()
+            if why
+        )
         if self._unrouted:
             yield f"which subnets of {self._region.name} lead to the internet is not known: {self._unrouted}"
 
@@ -87,15 +89,13 @@ class Catalog:
         return self._launch_template.get()
 
     def forget_image(self) -> None:
-        """Forget the image, so that the next use reads it again."""
         self._image.forget()
 
     def forget_launch_template(self) -> None:
-        """Forget the launch template, so that the next use reads it again."""
         self._launch_template.forget()
 
     def forget_network(self) -> None:
-        """Forget the subnets and the security group, so that the next use reads them again."""
+        """Forget the subnets and the security group."""
         self._network.forget()
 
     @property
@@ -109,10 +109,7 @@ class Catalog:
         return self._price_list.get()
 
     def offerings(self) -> Iterator[Offering]:
-        """
-        Yield every type in every zone that offers it and has one of our subnets, without pools that lack a price or are
-        left out.
-        """
+        """Yield every type in every zone with one of our subnets, but no pool that lacks a price or is left out."""
         for offering in self.rented_out():
             if offering.zone in self.network.subnets and not self._left_out.has(offering.pool):
                 yield self.surrounded(offering)
@@ -122,10 +119,7 @@ class Catalog:
         self._left_out.add(pool)
 
     def surrounded(self, offering: Offering) -> Offering:
-        """
-        Return the offering with the image and subnets that an instance would start with now. Its zone must have a
-        subnet.
-        """
+        """Return the offering with the image and subnets for a launch now. Its zone must have a subnet."""
         first, *others = self.network.subnets[offering.zone]
         return replace(
             offering,
@@ -214,10 +208,7 @@ def _price_list_lasts_s(found: PriceList) -> float:
 
 
 def _shares_a_gpu(row: dict[str, Any]) -> bool:
-    """
-    Return whether the type has only a part of a GPU (g6f, gr6f). EC2 reports a GPU count of 0, which no job can
-    request.
-    """
+    """Return whether the type has only a part of a GPU (g6f, gr6f). EC2 reports 0 GPUs, which no job can request."""
     return any(gpu["Count"] == 0 for gpu in row.get("GpuInfo", {}).get("Gpus", []))
 
 

@@ -62,7 +62,7 @@ https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
 
 
 class Aws(Cloud):
-    """EC2. A job's section `aws` names the regions and types, and the surroundings of an instance."""
+    """EC2. A job's section `aws` names the regions and types, and the image, network and role of an instance."""
 
     name = "aws"
     here = False
@@ -176,10 +176,7 @@ class Aws(Cloud):
         )
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
-        """
-        Forward ports without a shell. A session of Session Manager forwards one port; if there are several, they end
-        together.
-        """
+        """Forward ports without a shell. A Session Manager session forwards one port; several sessions end together."""
         shell = self.shell(spec, instance)
         sessions = [(*shell.command, *_leading(one)) for one in forwards]
         if len(sessions) == 1:
@@ -196,7 +193,7 @@ class Aws(Cloud):
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
-            f"{instance_id} is on aws, which takes instances back by itself",
+            f"{instance_id} is on aws, where only AWS interrupts instances",
             hint="AWS Fault Injection Service can send a spot interruption: aws:ec2:send-spot-instance-interruptions",
         )
 

@@ -16,7 +16,7 @@ OWN_PROFILE = "spotrun-run-"
 
 class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The regions to rent in, and the surroundings of an instance.
+    The regions to rent in, and the image, disk, network and role of an instance.
 
     `instance_types` limits the offerings. If it is empty, every x86_64 type is offered, which takes a dozen pages of
     EC2's lists. The security group is found by name; the subnets of its network are used. `image_id` takes precedence
@@ -34,7 +34,6 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     volume_gib: int = VOLUME_GIB
 
     def profile_of(self, run_uid: str) -> str:
-        """Return the name of the instance profile that gives a run's instances their role."""
         return self.instance_profile or f"{OWN_PROFILE}{run_uid}"
 
 

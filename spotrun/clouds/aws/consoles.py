@@ -1,4 +1,4 @@
-"""Reads the console output of an instance, which EC2 stores."""
+"""Reads the console output of an instance."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 
 def usd_of(calls: Calls) -> Decimal:
-    """Return the cost of the counted calls and of the uncounted ones."""
+    """Return the cost of all calls. An uncounted call costs as much as the average counted call."""
     usd = prices().prices
     gb_seconds = Decimal(repr(calls.seconds)) * calls.memory_mb / 1024
     counted = (

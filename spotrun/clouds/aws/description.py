@@ -37,16 +37,16 @@ other reason is a fault.
 """
 CANNOT_START = re.compile(r"(Server|Client)\.InternalError|Client\.Invalid[A-Z]\w*(\.\w+)*")
 """
-Reasons why EC2 could not start an instance after it accepted the launch: its own fault, a snapshot, or a disk's key.
+Reasons why EC2 could not start an instance after it accepted the launch: an error inside EC2, a bad snapshot, or the
+disk's key.
 """
 NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")
-"""The other reasons for an end during the launch. The meter never ran."""
+"""Other reasons for an end during the launch. EC2 bills nothing for such a launch."""
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?")
 """
-The form of amounts that spotrun writes into tags. A user may have written anything else, and an endless number is
-neither a price nor a time.
+The form of the amounts in spotrun's tags. A user may have changed a tag to any text, even to an endless number.
 """
 _FORMS = {tag.PRICE: _AMOUNT, **dict.fromkeys((tag.LAUNCH, tag.TIME_TO_LIVE, tag.CPUS, tag.MEMORY), _NUMBER)}
 TAG_SHOWN_MAX = 20
@@ -63,10 +63,10 @@ def instance_of(
     """
     Convert a row of DescribeInstances to an Instance.
 
-    `prices` is the price history of its pool, oldest first; if that is empty, the price in its tag counts. If the row
-    has no time of its end, the end was at `gone_by`. EC2 bills only running instances, and does not report when one
-    began to run. So the meter runs from `pending_at` on, when the instance was last seen pending, or else from its
-    launch. `key` is EBS's default key if EC2 could not start the instance; "" if the caller may not read the key.
+    `prices` is the price history of the instance's pool, oldest first; if it is empty, the price in the instance's tag
+    counts. `gone_by` is the end if the row has no time for it. EC2 bills only running instances, and does not report
+    when an instance began to run. So billing starts at `pending_at`, when the instance was last seen pending, or else
+    at the launch. `key` is EBS's default key if EC2 could not start the instance; "" if the caller may not read it.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]
@@ -125,9 +125,7 @@ def _reason(found: dict[str, Any]) -> str:
 
 
 def _told_reason(found: dict[str, Any], region: str, key: str | None) -> str:
-    """
-    Return the reason, such as `Client.VolumeLimitExceeded: Volume limit exceeded`. Most messages begin with the code.
-    """
+    """Return the reason, `Client.VolumeLimitExceeded: Volume limit exceeded`. Most messages begin with the code."""
     code, message = _reason(found), str(found.get("StateReason", {}).get("Message", ""))
     told = message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")
     why = "" if key is None else why_not_started(told, key, region, is_spot=found.get("InstanceLifecycle") == "spot")
@@ -139,20 +137,17 @@ def _never_ran(found: dict[str, Any]) -> bool:
 
 
 def cannot_start(found: dict[str, Any]) -> bool:
-    """Return whether EC2 accepted the launch but could not start the instance."""
     return CANNOT_START.fullmatch(_reason(found)) is not None
 
 
 def end_told(found: dict[str, Any]) -> datetime | None:
-    """
-    Return the end that a row reports, as in `User initiated (2026-11-21 10:00:00 GMT)`; None if EC2 reports no time.
-    """
+    """Return the end that a row reports, as in `User initiated (2026-11-21 10:00:00 GMT)`; None if it reports none."""
     told = _WHEN.search(found.get("StateTransitionReason", ""))
     return None if told is None else datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
 
 
 def odd_tags(found: dict[str, Any]) -> str:
-    """Describe the tags that a user has changed so that they are unreadable; "" if there are none."""
+    """Describe the tags that a user has made unreadable; "" if there are none."""
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     odd = [
         f"{key}={tags[key][:TAG_SHOWN_MAX]!r}"
@@ -163,10 +158,7 @@ def odd_tags(found: dict[str, Any]) -> str:
 
 
 def _launch(tags: Mapping[str, str]) -> int:
-    """
-    Return the launch's number from its own tag, or from the end of the token. If both were changed, 0: no ledger has
-    such a launch.
-    """
+    """Return the launch's number from its tag, or else from the token; 0, which no launch has, if both were changed."""
     return _number(tags.get(tag.LAUNCH)) or _number(tags.get(tag.TOKEN, "").rpartition("-")[2])
 
 

@@ -1,7 +1,7 @@
 """
-The key that encrypts instances' disks, and whether EC2 may use the key for spot.
+Checks whether EC2 may use the key that encrypts instances' disks.
 
-A launch names no key, so EBS takes the region's default key. If that is a key of the customer's, EC2's role for spot
+A launch names no key, so EBS uses the region's default key. If that key belongs to the customer, EC2's role for spot
 needs a grant for it. Without a grant, EC2 accepts each launch and then ends the instance with `Client.InternalError`,
 or with `Client.InvalidKMSKey.InvalidState`, and names no key.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
@@ -34,12 +34,7 @@ KEY_UNREAD = "allow ec2:GetEbsDefaultKmsKeyId: deploy infra/aws/account.yaml aga
 
 
 def default_key(region: Region) -> str:
-    """
-    Return the ARN of EBS's default key, or `OF_AWS`.
-
-    Raises:
-        AccessDenied: the caller may not read which key it is.
-    """
+    """Return the ARN of EBS's default key, or `OF_AWS`; raise AccessDenied if the caller may not read it."""
     answer = region.ask("read the default key of EBS", region.ec2.get_ebs_default_kms_key_id)
     return str(answer["KmsKeyId"])
 
@@ -54,18 +49,13 @@ def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
         return ""
     who = f"EC2's role for spot, {SPOT_ROLE}," if is_spot else "the caller"
     if key in ("", OF_AWS):
-        named = "that of the image, as EBS has AWS's own by default" if key else f"the default of EBS in {where}"
-        return f"mostly {who} may not use the KMS key of the disk, {named}"
-    return f"mostly {who} may not use {key}, the default key of EBS in {where}"
+        named = "the key of the image, as EBS has AWS's own by default" if key else f"the default of EBS in {where}"
+        return f"probably {who} may not use the KMS key of the disk, {named}"
+    return f"probably {who} may not use {key}, the default key of EBS in {where}"
 
 
 def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
-    """
-    Check whether EBS's default key lets EC2 start instances.
-
-    Raises:
-        AccessDenied: the caller may not read which key it is.
-    """
+    """Check whether EBS's default key lets EC2 start instances; raise AccessDenied if it may not be read."""
     key = default_key(region)
     if key == OF_AWS:
         yield ok("disk key", f"EBS encrypts by default with AWS's own key, {OF_AWS}")

@@ -2,8 +2,8 @@
 The checks of an AWS account, made with the caller's own credentials before any instance is billed.
 
 They read and rehearse: RunInstances and TerminateInstances are dry runs, which launch and end nothing. They make a role
-and a guard, for a run and an instance that do not exist, and remove both. EC2's own role for spot stays if they make
-it.
+and a guard, for a run and an instance that do not exist, and remove both. If they make EC2's own role for spot, it
+stays.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
 _DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name what you use instead"
 _LAUNCH_REFUSED = Refusal(advice=_DEPLOY, error=CloudError, verdict=Verdict.FAILED)
 _UNDATED = Refusal(
-    "where EC2 does not say when it took an instance, it counts from when a runner saw it",
+    "if EC2 does not report when it took an instance, the time when a runner first saw the end counts",
     ATTACH,
     verdict=Verdict.WARNED,
 )
@@ -54,7 +54,7 @@ _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch
 
 class AwsDoctor:
     """
-    Checks one region of an account, for a job if there is one. `wanted` may be empty; `secrets` are the job's secrets,
+    Checks one region of an account, for a job if one is given. `wanted` may be empty; `secrets` are the job's secrets,
     by the names of their variables, and `repository` is the ECR repository of its image.
     """
 
@@ -152,7 +152,6 @@ class AwsDoctor:
             yield ok("ingress", "no rule lets anything in")
 
     def _launch_template(self) -> Iterator[Finding]:
-        """Report the launch template, if the job names one."""
         if self._config.launch_template is not None:
             by = f"{self._catalog.launch_template}, the default version of {self._config.launch_template}"
             yield ok("launch template", by)
@@ -179,7 +178,7 @@ class AwsDoctor:
         yield ok("role", "a run can have a role of its own; the trial role is removed again")
 
     def _unrehearsed(self) -> Iterator[Finding]:
-        yield unknown("launches", "are not rehearsed without what failed above", "mend that, then look again")
+        yield unknown("launches", "are not rehearsed without what failed above", "fix that, then run the doctor again")
         yield from self._launches(rehearse=False)
 
     def _permissions(self, uid: str, patience: timedelta) -> Iterator[Finding]:
@@ -230,9 +229,7 @@ class AwsDoctor:
 
 
 def _ways_out(network: Network, region: str) -> Iterator[Finding]:
-    """
-    Warn about each zone in which no subnet leads to the internet, so that an instance could not install its packages.
-    """
+    """Warn about each zone in which no subnet leads to the internet: an instance there cannot install its packages."""
     if network.unrouted:
         hint = "allow ec2:DescribeRouteTables: deploy infra/aws/account.yaml again"
         yield unknown("way out", f"which subnets lead to the internet: {network.unrouted}", hint)

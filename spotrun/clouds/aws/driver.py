@@ -47,11 +47,7 @@ Filter = dict[str, Any]
 
 
 class AwsDriver:
-    """
-    Rents out EC2 instances in the configured regions. CloudDriver describes its five methods.
-
-    It holds no run state: all facts about an instance come from EC2, where tags name the instance's run.
-    """
+    """Rents out EC2 instances in the configured regions. All facts about instances come from EC2 and their tags."""
 
     name = "aws"
     rations_calls = True
@@ -110,10 +106,7 @@ class AwsDriver:
         return instance_of(found, region.name, (), self._clock.now())
 
     def describe(self, instance_id: str) -> Instance | None:
-        """
-        Return the instance from whichever region has it. A region that fails matters only if no other region has the
-        instance.
-        """
+        """Return the instance from any region. A region that fails matters only if no other has the instance."""
         if _ID_PATTERN.fullmatch(instance_id) is None:
             return None
         asked = [*_of_run(None), {"Name": "instance-id", "Values": [instance_id]}]
@@ -158,10 +151,7 @@ class AwsDriver:
         return self._regions[offering.region]
 
     def _run(self, region: Region, request: LaunchRequest) -> dict[str, Any]:
-        """
-        Call RunInstances. Repeating it is harmless: it includes the token, and everything else follows from the
-        request.
-        """
+        """Call RunInstances. A repetition is harmless: it has the token, and the rest follows from the request."""
         image = describe_image(region, request.offering.image)
         group = self._catalogs[region.name].network.group
         parameters = run_instances(request, self._config, image, group)
@@ -184,8 +174,7 @@ class AwsDriver:
 
     def _quota_error(self, region: Region, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
-        Return the error to raise. Waiting helps only if an instance of ours that just ended may still count against the
-        quota.
+        Return the error to raise: waiting helps only while an instance of ours that just ended may fill the quota.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         quota = quota_of(offering.instance_type, offering.capacity_type)
@@ -201,9 +190,7 @@ class AwsDriver:
         return QuotaExceeded(f"{error.message}; {told}", hint=error.hint) if told else error
 
     def _told_of(self, region: Region, quota: Quota | None) -> str:
-        """
-        Describe the quota with its value and its largest users; "" if it is unknown, or the caller may not read it.
-        """
+        """Describe the quota with its value and its largest users; "" if it is unknown or may not be read."""
         if quota is None:
             return ""
 
@@ -228,10 +215,7 @@ class AwsDriver:
             self._snapshots.clear()
 
     def _offered_in(self, name: str) -> list[Offering]:
-        """
-        Return the offerings of a region; none while its lists fail, because the fate of an instance there would be
-        unknown.
-        """
+        """Return a region's offerings; none while its instances cannot be listed: their fate would be unknown."""
         return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 
     # -- looking ---------------------------------------------------------------------------------------------
@@ -253,10 +237,7 @@ class AwsDriver:
         return known[1]
 
     def _look(self, region: Region, filters: Iterable[Filter]) -> list[Instance]:
-        """
-        Return the instances that match the filters. This takes one call, and another one for spot prices if some are
-        spot.
-        """
+        """Return the instances that match. This takes one call, and one more for prices if there are spot instances."""
         reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=[*filters])
         rows = [row for reservation in reservations for row in reservation["Instances"]]
         spot = [row["LaunchTime"] for row in rows if row.get("InstanceLifecycle") == CapacityType.SPOT]
@@ -280,9 +261,7 @@ class AwsDriver:
 
 
 def _key_of(region: Region) -> str:
-    """
-    Return EBS's default key; "" if it cannot be read, because the driver reports the end of an instance in any case.
-    """
+    """Return EBS's default key; "" if it cannot be read, because the driver reports an instance's end in any case."""
     try:
         return default_key(region)
     except CloudError:

@@ -62,14 +62,14 @@ class NoAnswer(Exception):
 _QUOTA = "ask for more in the Service Quotas console (EC2, by vCPUs), or name another region"
 _DISKS = "ask for more in the Service Quotas console (EBS), delete volumes, or make aws.volume_gb smaller"
 _INTERFACES = "ask for more in the Service Quotas console (VPC: network interfaces), or name another region"
-_CREDENTIALS = "`aws sts get-caller-identity` tells who you are; check AWS_PROFILE, keys and permissions"
+_CREDENTIALS = "`aws sts get-caller-identity` prints who you are; check AWS_PROFILE, keys and permissions"
 _LOG_IN = "log in by `aws sso login` or `aws configure`, or export AWS_PROFILE, or the keys that AWS gave you"
-_EXPIRED = "log in again, for example by `aws sso login`; instances and agents go on meanwhile"
+_EXPIRED = "log in again, for example by `aws sso login`; instances and agents continue meanwhile"
 _IMAGE = "name an image that exists in this region and that you may use"
 _TEMPLATE = "name one that this region has under aws.launch_template, or none (infra/aws/region.yaml makes one)"
 _SURROUNDINGS = "check the subnets and the security group of this region (infra/aws/region.yaml makes them)"
-_IDENTITY = "check aws.instance_profile, or leave it out: each run has its own then (infra/aws/README.md)"
-_PROTECTED = "take its termination protection away: aws ec2 modify-instance-attribute --no-disable-api-termination …"
+_IDENTITY = "check aws.instance_profile, or leave it out: then each run has its own (infra/aws/README.md)"
+_PROTECTED = "remove its termination protection: aws ec2 modify-instance-attribute --no-disable-api-termination …"
 _INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
 """
 The code and the words with which EC2 reports a profile, or its role, that it cannot find yet. EC2 has no separate code
@@ -158,7 +158,7 @@ def translated(action: str) -> AbstractContextManager[None]:
 
     Raises:
         CloudError: the class that ERRORS_BY_CODE lists; CloudUnavailable for an unknown code with status 5xx;
-            Unexplained for an error that has no name here.
+            Unexplained for an error that is not listed here.
     """
     return error_kinds.translated(_meaning_of, action)
 
@@ -179,9 +179,7 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
 
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
-    """
-    Return the error for one answer of AWS. It includes AWS's code and message, which may name zones that have capacity.
-    """
+    """Return the error for an answer of AWS, with AWS's code and message, which may name zones with capacity."""
     told = error.response.get("Error", {})
     code, words = str(told.get("Code", "unknown")), str(told.get("Message", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -193,9 +191,7 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
 
 
 def _without_page(words: str) -> str:
-    """
-    Return `words`. If a failing proxy has sent an HTML page, replace the page by its title, which is as informative.
-    """
+    """Return `words`. If a failing proxy has sent an HTML page, its title replaces it: a title is as informative."""
     found = _PAGE.search(words)
     if found is None:
         return words

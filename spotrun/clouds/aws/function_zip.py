@@ -25,10 +25,7 @@ SERVICES = {
 
 
 def _calls(name: str) -> bool:
-    """
-    Return whether spotrun reads a package's file: every file, except the files of AWS services that spotrun does not
-    call.
-    """
+    """Return whether spotrun reads a package's file: all but the files of AWS services that spotrun does not call."""
     parts = PurePosixPath(name).parts
     return parts[:2] != ("botocore", "data") or len(parts) == 3 or parts[2] in SERVICES
 
@@ -48,13 +45,7 @@ Linux 2.
 
 
 def function_of_this_installation(*, portable: bool = True) -> Function:
-    """
-    Make the archive from this installation. Unless `portable`, nothing is fetched, and the archive may run only on this
-    machine.
-
-    Raises:
-        NotInstalled: a package is missing, or has no build for Lambda.
-    """
+    """Make Lambda's archive from this installation: see `archive_for`."""
     return archive_for(LAMBDA, portable=portable)
 
 

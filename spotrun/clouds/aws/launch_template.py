@@ -1,5 +1,6 @@
 """
-A launch template that an account requires, or that adds something to each launch: monitoring, licences, options.
+Finds the launch template that a job names. Some accounts require a template; it adds monitoring, licences or options to
+each launch.
 
 The parameters of spotrun's RunInstances take precedence over the template:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. Settings that only the template has take
@@ -16,11 +17,11 @@ from spotrun.clouds.aws.error_codes import BadLaunchTemplate
 
 _DEFAULT = "$Default"
 _NOT_BESIDE = {
-    "InstanceMarketOptions": "instances requested on demand would be rented by them too",
-    "InstanceRequirements": "EC2 takes no instance type together with them",
+    "InstanceMarketOptions": "on-demand launches would use them too",
+    "InstanceRequirements": "EC2 accepts no instance type together with them",
     "KeyName": "instances of spotrun have no key pair",
-    "NetworkInterfaces": "EC2 takes no security group and subnet together with them",
-    "SecurityGroups": "a group is named by its id",
+    "NetworkInterfaces": "EC2 accepts no security group and subnet together with them",
+    "SecurityGroups": "spotrun passes its security group by id",
 }
 """Settings that a template must not have, and why."""
 _HINT = "make a version without it the default: aws ec2 modify-launch-template --default-version …"
@@ -64,10 +65,10 @@ def _broken_promises(data: Mapping[str, Any]) -> Iterator[str]:
     if data.get("DisableApiTermination"):
         yield "DisableApiTermination: the instance could not be ended"
     if data.get("HibernationOptions", {}).get("Configured"):
-        yield "HibernationOptions: an instance that hibernates gets its notice when no time is left"
+        yield "HibernationOptions: an instance that hibernates receives its notice when no time is left"
     tenancy = data.get("Placement", {}).get("Tenancy", "default")
     if tenancy != "default":
-        yield f"the tenancy {tenancy}, whose prices are others"
+        yield f"the tenancy {tenancy}, whose prices differ"
     for mapping in data.get("BlockDeviceMappings", []):
         volume = mapping.get("Ebs", {})
         if volume and not (volume.get("Encrypted") and volume.get("DeleteOnTermination")):

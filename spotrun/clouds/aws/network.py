@@ -23,7 +23,7 @@ instance needs a public address.
 
 
 class Ami(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine image. `made_on` is a day, as EC2 writes it; "" if EC2 gives none."""
+    """A machine image. `made_on` is a day, as EC2 writes it; "" if EC2 reports none."""
 
     image_id: str
     root_device: str
@@ -63,12 +63,7 @@ def find_image(region: Region, config: AwsConfig) -> str:
 
 
 def describe_image(region: Region, image_id: str) -> Ami:
-    """
-    Return the facts about an image.
-
-    Raises:
-        BadImage: the image does not exist, or is no longer available.
-    """
+    """Return the facts about an image; raise BadImage if the image is not available."""
     answer = region.ask(f"describe {image_id}", lambda: region.ec2.describe_images(ImageIds=[image_id]))
     if not answer["Images"] or answer["Images"][0].get("State", "available") != "available":
         raise BadImage(f"image {image_id} is not available in {region.name}", hint="name another image")
@@ -90,10 +85,8 @@ def _newest(region: Region, parameter: str) -> str:
 
 def find_network(region: Region, config: AwsConfig) -> Network:
     """
-    Find the configured security group, and in each zone of its network the subnets that instances may start in.
-
-    Raises:
-        CloudError: no group has this name, or several have it.
+    Find the configured security group, and in each zone of its network the subnets that instances may start in. Raise
+    CloudError unless exactly one group has the configured name.
     """
     named = [{"Name": "group-name", "Values": [config.security_group]}]
     groups = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", Filters=named)
@@ -117,10 +110,7 @@ def find_network(region: Region, config: AwsConfig) -> Network:
 
 
 def _route_tables(region: Region, inside: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
-    """
-    Return the route tables, and "". If the caller may not read them, as with an earlier policy for runners, return None
-    and the reason.
-    """
+    """Return the route tables and ""; or None and the reason, if the caller may not read them (earlier policies)."""
     try:
         return region.pages(region.ec2, "describe_route_tables", "RouteTables", Filters=inside), ""
     except AccessDenied as error:

@@ -27,10 +27,7 @@ _ACTIONS = ("terminate", "stop", "hibernate")
 
 
 def parse_action(body: bytes) -> datetime | None:
-    """
-    Return when the instance will be taken, from the body of `spot/instance-action`; None if the body gives no known
-    action or time.
-    """
+    """Return when the instance will be taken, from `spot/instance-action`; None without a known action and time."""
     facts = _json_object(body)
     if facts.get("action") not in _ACTIONS:
         return None
@@ -43,7 +40,7 @@ def parse_rebalance(body: bytes) -> datetime | None:
 
 def remaining_s(deadline: datetime, date_header: str | None, now: datetime) -> float:
     """
-    Return the seconds until `deadline` on the service's own clock, if its answer has a date; our clock may be wrong
+    Return the seconds until `deadline`, by the service's clock if its answer has a date, because our clock may be wrong
     (failures.md N15).
     """
     try:
@@ -79,12 +76,7 @@ class Metadata:
         self._token: str | None = None
 
     def get(self, path: str) -> Answer | None:
-        """
-        Return the answer if its status is 200, or None if it is 404.
-
-        Raises:
-            Blind: the service gives any other status, or no answer.
-        """
+        """Return the answer if its status is 200, None if it is 404; raise Blind for any other status, or no answer."""
         answer = self._ask(path)
         if answer.status == 401:
             self._token = None
@@ -118,9 +110,7 @@ class Ec2Notices:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], clock: Clock) -> Ec2Notices:
-        """
-        Return a source for the endpoint that the environment names in AWS's own variable, or for the default endpoint.
-        """
+        """Return a source for the endpoint in AWS's own environment variable, or else for the default endpoint."""
         return cls(environment.get(ENDPOINT_VARIABLE, ENDPOINT), clock)
 
     def notices(self) -> Iterator[Notice]:

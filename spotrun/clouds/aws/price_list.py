@@ -16,10 +16,7 @@ from spotrun.errors import CloudError
 
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Prices in one region. A type that neither list has is absent. `trouble` is the reason why the live list was not
-    read.
-    """
+    """Prices in one region. A type in neither list is absent. `trouble` is the reason why no live list was read."""
 
     prices: Mapping[str, ListPrice]
     trouble: str | None = None

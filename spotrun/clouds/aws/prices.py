@@ -36,7 +36,7 @@ class SpotPrices(NamedTuple):
 
 
 def spot_prices(region: Region, types: Sequence[str], since: datetime) -> SpotPrices:
-    """Return the spot prices from `since` on, for `types`, or for all types if that is empty. EC2 keeps KEPT_BY_EC2."""
+    """Return the spot prices from `since` on. Empty `types` mean all types. EC2 keeps prices for KEPT_BY_EC2."""
     asked: dict[str, Any] = {"ProductDescriptions": [LINUX], "StartTime": since}
     if types:
         asked["InstanceTypes"] = list(types)

@@ -30,10 +30,7 @@ class _User(NamedTuple):
 
 
 class Headroom:
-    """
-    The unused part of each quota. `limits` has the vCPUs that each quota allows, and `used` the vCPUs that instances
-    use.
-    """
+    """`limits` has the vCPUs that each quota allows, and `used` the vCPUs that instances use."""
 
     def __init__(self, limits: Mapping[Quota, int | None], used: Mapping[Quota | None, int]) -> None:
         self._limits = limits

@@ -75,7 +75,7 @@ def _tagged(kind: str, request: LaunchRequest) -> dict[str, Any]:
 
 
 def tags_of(request: LaunchRequest) -> dict[str, str]:
-    """Return the tags from which any driver object learns the instance's run."""
+    """Return the tags that identify the instance's run to any driver object."""
     offering = request.offering
     return {
         RUN: request.run_uid,

@@ -30,12 +30,12 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
             yield ok("spot prices", f"{name}: ${told[0]} to ${told[-1]} an hour in {count_of(len(told), 'zone')}")
         else:
             hint = "name another type or region, or set spot_policy: on-demand"
-            yield warned("spot prices", f"EC2 gives none for {name}, so spot of it is not asked for", hint)
+            yield warned("spot prices", f"EC2 reports none for {name}, so it is not requested on spot", hint)
     listed = read_price_list(region, types, now)
     if listed.trouble is None:
-        yield ok("price list", "prices on demand are today's")
+        yield ok("price list", "on-demand prices are today's")
     else:
-        yield warned("price list", f"prices on demand are from the shipped table: {listed.trouble}", ATTACH)
+        yield warned("price list", f"on-demand prices are from the shipped table: {listed.trouble}", ATTACH)
 
 
 def spot_role_findings(region: Region) -> Iterator[Finding]:

@@ -33,16 +33,14 @@ IMAGE = "spotrun:image"
 """The tag that names the ECR repository of the job's container image."""
 FOLDER = "spotrun:folder"
 """The tag that locates the run's folder: its value is the prefix of the names of the folder's objects."""
-_DEPLOY = "deploy infra/aws/account.yaml as it is now, or name a profile for all runs by aws.instance_profile"
-_ATTACH = "attach the policy spotrun-runner of now (infra/aws), or name a profile for all runs by aws.instance_profile"
-_REAP = (
-    "`spotrun reap --cloud aws` removes those of runs that are over; of roles an account has 1,000, or asks for more"
-)
+_DEPLOY = "deploy the current infra/aws/account.yaml, or name a profile for all runs by aws.instance_profile"
+_ATTACH = "attach the current policy spotrun-runner (infra/aws), or name a profile for all runs by aws.instance_profile"
+_REAP = "`spotrun reap --cloud aws` removes the roles of runs that are over; an account may have 1,000, or ask for more"
 
 
 class RunRoles:
     """
-    See Identities. The role is made first and removed last, so that the role leads to everything left of a run.
+    See Identities. The role is made first and removed last, so that the role leads to all other parts of a run.
 
     IAM is the same in all regions, so one region is enough for it. `others` are further regions that can report the
     account's number. `secrets` are the job's secrets, and `repository` is the ECR repository of its image, "" if it has
@@ -121,12 +119,7 @@ class RunRoles:
         return made_at.astimezone(UTC)
 
     def _known_role(self, name: str, tags: Mapping[str, str]) -> Any:
-        """
-        Return the role of this run.
-
-        Raises:
-            CloudError: spotrun did not make the role for this run, and it may have any rights.
-        """
+        """Return this run's role; raise CloudError if spotrun did not make it, because it may have any rights."""
         role = self._ask("read a role", "get_role", RoleName=name)["Role"]
         boundary = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
         if boundary != self._policy_arn or not tags.items() <= _tags_of(role).items():
@@ -194,7 +187,7 @@ class RunRoles:
             self._ask(what, operation, **parameters)
         except NotThere as error:
             if look and self._is_there(look, **parameters):
-                raise CloudUnavailable(f"IAM still shows what it calls missing: {error.message}") from error
+                raise CloudUnavailable(f"IAM still shows what it reports as missing: {error.message}") from error
 
     def _is_there(self, look: str, **parameters: Any) -> bool:
         try:
@@ -214,7 +207,7 @@ class RunRoles:
     def _settling(self, since: datetime) -> Iterator[None]:
         """
         Treat a denial as temporary while the role is new: a caller's rights depend on the role's tags, which do not
-        reach all of IAM at once.
+        reach all of IAM immediately.
         """
         try:
             yield
@@ -225,7 +218,6 @@ class RunRoles:
 
     @contextlib.contextmanager
     def _with_advice(self, name: str) -> Iterator[None]:
-        """Add advice to each refusal of IAM."""
         try:
             yield
         except AccessDenied as error:
@@ -236,7 +228,7 @@ class RunRoles:
             if self._policy_arn in error.message:
                 raise CloudError(f"there is no policy {POLICY} in this account", hint=_DEPLOY) from error
             # a part of IAM does not recognise the name yet, or another runner is removing it
-            raise CloudUnavailable(f"{name} is not all there: {error.message}") from error
+            raise CloudUnavailable(f"{name} is incomplete: {error.message}") from error
 
 
 def _advice(error: AccessDenied) -> str | None:

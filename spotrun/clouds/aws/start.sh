@@ -1,6 +1,6 @@
 #!/bin/bash
-# The second part of an instance's start: a Python with this very spotrun in it, then its agent until that says power off.
-# What starts this script powers the machine off when it ends, whatever the reason.
+# The second part of an instance's start: installs a Python with exactly this spotrun, then runs the agent to its end.
+# The caller powers the machine off when this script ends, whatever the reason.
 set -euo pipefail
 
 boot="${SPOTRUN_INSTANCE_DIR}/boot"
@@ -16,7 +16,7 @@ delete_log() {
     timeout 60 aws s3 rm --only-show-errors "${place}"
 }
 
-# What fails here has no agent to tell of it: the run's folder is where people will look.
+# No agent can report a failure here, so the log goes to the run's folder, where users look.
 failed() {
     trap - ERR
     echo "spotrun: launch ${SPOTRUN_LAUNCH} failed before its agent ran"
@@ -30,7 +30,7 @@ trap failed ERR
 
 locks=(lock.txt) another="aws.image_id or aws.image_parameter"
 . "${boot}/install.sh"
-# What an image may lack is PyTorch.
+# Install PyTorch if the image lacks it.
 if ! has_all aws,lightning; then
     "${locked[@]}" --requirement "${site}/spotrun/boot/torch.txt" --requirement "${site}/spotrun/boot/cuda.txt"
     has_all aws,lightning

@@ -17,9 +17,8 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html"""
 
 class TerminationTimes:
     """
-    The times when ended instances were gone. For an interrupted spot instance, that is the last change of its spot
-    request; for any other, the time when it was first seen terminated. A time never changes later, because bills depend
-    on it.
+    The end of an interrupted spot instance is the last change of its spot request; the end of any other instance is the
+    time when it was first seen terminated. An end never changes later, because bills depend on it.
     """
 
     def __init__(self, region: Region) -> None:

@@ -71,22 +71,14 @@ def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
 
 
 def granted_on(google: Google, project: str, instance: Mapping[str, Any], permissions: Collection[str]) -> set[str]:
-    """
-    Return the subset of `permissions` that the caller has on an instance. Google evaluates conditions for the
-    instance's name.
-    """
+    """Return the subset of `permissions` that the caller has on an instance, with conditions on its name evaluated."""
     place = f"projects/{project}/zones/{last_part(instance['zone'])}/instances/{instance['name']}"
     call = Call(COMPUTE, "POST", f"{place}/testIamPermissions", body={"permissions": sorted(permissions)})
     return set(google.ask(f"say what you may do with {instance['name']}", call).get("permissions", ()))
 
 
 def granted_in_bucket(google: Google, bucket: str, permissions: Collection[str]) -> set[str]:
-    """
-    Return the subset of `permissions` that the caller has in a bucket.
-
-    Raises:
-        CloudError: Cloud Storage does not answer, or the bucket does not exist.
-    """
+    """Return the subset of `permissions` that the caller has in a bucket; raise CloudError if it does not exist."""
     query = {"permissions": sorted(permissions)}
     call = Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}/iam/testPermissions", query)
     return set(google.ask(f"say what you may do in gs://{bucket}", call).get("permissions", ()))
@@ -109,7 +101,6 @@ def network_of(google: Google, subnetwork: str) -> str:
 
 
 def ingress_rules(google: Google, project: str, network: str) -> list[Rule]:
-    """Return the rules that let traffic into a network."""
     rows = google.items("list rules of firewalls", Call(COMPUTE, "GET", f"projects/{project}/global/firewalls"))
     return [
         Rule(row["name"], _is_of_iap(row)) for row in rows if _lets_in(row) and last_part(row["network"]) == network
@@ -125,12 +116,7 @@ def other_accounts(google: Google, project: str) -> list[str]:
 
 
 def require_account(google: Google, email: str) -> None:
-    """
-    Check that a service account exists.
-
-    Raises:
-        IdentityUnknown: no service account has this address, or the caller may not see it.
-    """
+    """Raise IdentityUnknown if no service account has this address, or the caller may not see it."""
     call = Call(IAM, "GET", f"v1/projects/-/serviceAccounts/{quote(email)}")
     try:
         google.ask(f"read the service account {email}", call)
@@ -142,10 +128,8 @@ def require_account(google: Google, email: str) -> None:
 
 def roles_of_accounts(google: Google, project: str) -> dict[str, set[str]]:
     """
-    Return the roles that the project's policy grants to service accounts, by the accounts' addresses.
-
-    Raises:
-        CloudError: the caller may not read the policy.
+    Return the roles that the project's policy grants to service accounts, by the accounts' addresses. Raise CloudError
+    if the caller may not read the policy.
     """
     path = f"v3/projects/{quote(project, safe=':')}:getIamPolicy"
     policy = google.ask("read the policy of the project", Call(RESOURCES, "POST", path, body=_WITH_CONDITIONS))

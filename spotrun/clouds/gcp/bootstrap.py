@@ -11,9 +11,7 @@ from spotrun.instance import LaunchRequest
 
 
 def startup_script(request: LaunchRequest, notice: timedelta) -> str:
-    """
-    Return the script that runs first on the instance, as root. The script passes on the launch's `notice` to the agent.
-    """
+    """Return the script that runs first on the instance, as root. It passes `notice` on to the agent."""
     return startup(request, script(), {NOTICE_VARIABLE: int(notice.total_seconds())})
 
 

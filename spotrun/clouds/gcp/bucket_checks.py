@@ -1,4 +1,4 @@
-"""Checks the settings that only Google's buckets have. Checks for any store are elsewhere."""
+"""Checks the settings that only Google's buckets have."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ _MAKE = "name one that exists by --store (infra/gcp/README.md makes one)"
 
 
 def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_accounts: bool) -> Iterator[Finding]:
-    """
-    Check a bucket's settings.
-
-    Raises:
-        CloudError: the bucket does not exist, or the caller may not read its settings.
-    """
+    """Check a bucket; raise CloudError if it does not exist, or the caller may not read its settings."""
     try:
         facts = account_checks.bucket_facts(google, bucket)
     except NotThere as error:
@@ -75,5 +70,5 @@ def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Find
         return
     far = [region for region in regions[1:] if region != location]
     if far:
-        hint = f"leave out the regions other than {location}, or weigh what each checkpoint costs that crosses over"
+        hint = f"leave out the regions other than {location}, or consider the cost of each checkpoint that crosses over"
         yield warned("bucket location", f"the bucket is in {location}, and instances may be in {', '.join(far)}", hint)

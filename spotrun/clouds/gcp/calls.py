@@ -1,4 +1,4 @@
-"""Calls Google's APIs through REST. It retries the calls itself, and reads each list to its end."""
+"""Calls Google's APIs through REST, with spotrun's own retries, and reads each list to its end."""
 
 from __future__ import annotations
 
@@ -82,19 +82,11 @@ class Google(PatientClient):
 
     @cached_property
     def aside(self) -> Google:
-        """
-        The same client for calls that a run can do without for a while. A call takes some seconds at most, and the
-        caller tries again later.
-        """
+        """The same client, for calls that a run can skip: they take some seconds at most, and are tried again."""
         return Google(self._clock, ASIDE)
 
     def project(self, named: str | None) -> str:
-        """
-        Return the project that pays: `named`, or else the login's own project.
-
-        Raises:
-            CloudError: neither names a project.
-        """
+        """Return the project that pays: `named`, or else the login's own; raise CloudError if neither names one."""
         if named is None:
             with translated(_meaning_of, "find out who is logged in"):
                 self._open()
@@ -140,7 +132,6 @@ class Google(PatientClient):
         return self._patiently(once)
 
     def pages(self, action: str, call: Call) -> Iterator[dict[str, Any]]:
-        """Yield each page of a list."""
         token = ""
         while True:
             query = {**call.query, **({"pageToken": token} if token else {})}
@@ -209,7 +200,7 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
             return _nobody(action)
         case auth.RefreshError() if "timeframe" in str(error):
             return ClockWrong(
-                f"Google refuses to {action}: it takes no signature by this machine's clock", hint=SET_CLOCK
+                f"Google refuses to {action}: it accepts no signature dated by this machine's clock", hint=SET_CLOCK
             )
         case auth.RefreshError() if "<html" in str(error).lower():
             return answered_by_another(action, str(error))

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from spotrun.clouds.capacity_checks import (
     Allowance,
-    WantedCapacity,
+    CapacityRequest,
     accelerators_of,
     quota_findings,
     smallest_first,
@@ -22,7 +22,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import ResourcesSpec
 
 _QUOTAS = "https://console.cloud.google.com/iam-admin/quotas"
-_UNTOLD = "Compute Engine does not tell this quota, so a launch will: it is not known to be 0"
+_UNTOLD = "Compute Engine does not report this quota: only a launch shows whether it is large enough"
 
 
 class Capacity:
@@ -31,19 +31,14 @@ class Capacity:
     def __init__(self, catalogs: Mapping[str, Catalog], config: GcpConfig, wanted: ResourcesSpec) -> None:
         self._catalogs = catalogs
         self._config = config
-        self._wanted = WantedCapacity(wanted, config.instance_types)
+        self._wanted = CapacityRequest(wanted, config.instance_types)
 
     def types(self, region: str) -> list[str]:
         """Return the types that the job may use in a region, smallest first."""
         return list(dict.fromkeys(each.instance_type for each in self._smallest_first if each.region == region))
 
     def zone_findings(self) -> Iterator[Finding]:
-        """
-        Report the suitable instance types that each zone offers.
-
-        Raises:
-            InsufficientCapacity: no zone offers a suitable type.
-        """
+        """Report the suitable types that each zone offers; raise InsufficientCapacity if no zone offers any."""
         if not self._smallest_first:
             kinds = (kind for each in self._catalogs.values() for kind in each.types.values())
             hint = f"they have {accelerators_of(kinds)}; or name another region"

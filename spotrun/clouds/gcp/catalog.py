@@ -19,7 +19,7 @@ from spotrun.clouds.gcp.spot_prices import KEPT_BY_GOOGLE, SpotPrices, spot_pric
 from spotrun.clouds.gcp.surroundings import Image, find_image, find_subnetwork, zones_of
 from spotrun.clouds.instance_type import InstanceType
 from spotrun.clouds.ttl_cache import TtlCache
-from spotrun.clouds.unavailable_pools import LeftOut
+from spotrun.clouds.unavailable_pools import UnavailablePools
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering, Pool
@@ -36,7 +36,7 @@ _APART = ("n1-",)
 _TPUS = ("ct",)
 
 
-class Placed(NamedTuple):
+class ZoneType(NamedTuple):
     """A type in a zone, with its billed parts."""
 
     kind: InstanceType
@@ -61,9 +61,9 @@ class Catalog:
         self._config = config
         self._clock = clock
         self._parts = parts
-        self._left_out = LeftOut(clock)
+        self._left_out = UnavailablePools(clock)
         self._silent: dict[str, str] = {}
-        self._placed: TtlCache[dict[str, dict[str, Placed]]] = TtlCache(clock, self._types_last_s, self._read_types)
+        self._placed: TtlCache[dict[str, dict[str, ZoneType]]] = TtlCache(clock, self._types_last_s, self._read_types)
         self._price_list: TtlCache[PriceList] = TtlCache(clock, _price_list_lasts_s, self._read_price_list)
         self._spot: TtlCache[SpotPrices] = TtlCache(clock, SPOT_PRICES_FOR_S, self._read_spot)
         self._image: TtlCache[Image] = TtlCache(clock, SURROUNDINGS_FOR_S, lambda: find_image(google, config.image))
@@ -73,17 +73,18 @@ class Catalog:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """
-        Yield a remark for each part that cannot be read now, so that the value of the last reading is used, and for
-        each zone that did not answer.
-        """
+        """Yield a remark for each part whose last value is used because it cannot be read, and for each silent zone."""
         kept = {
             "the types in each zone": self._placed.trouble,
             "the spot prices": self._spot.trouble,
             "the image": self._image.trouble,
             "the subnetwork": self._subnetwork.trouble,
         }
-        yield from (f"{what} of {self._region}: as known before, since {why}" for what, why in kept.items() if why)
+        yield from (
+            f"{what} of {self._region}: the last known value is used, because {why}"
+            for what, why in kept.items()
+            if why
+        )
         yield from (f"{zone} is left out: {why}" for zone, why in self._silent.items())
 
     @property
@@ -102,9 +103,7 @@ class Catalog:
 
     @property
     def asked_for(self) -> Sequence[str]:
-        """
-        The types whose history is read, which the job names directly or through their GPUs. Each type takes one call.
-        """
+        """The types whose history is read, with one call each: types that the job names, directly or by GPU."""
         return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
 
     @property
@@ -124,11 +123,9 @@ class Catalog:
         return self._spot.get()
 
     def forget_image(self) -> None:
-        """Drop the cached image. It is looked up again at the next use."""
         self._image.forget()
 
     def forget_surroundings(self) -> None:
-        """Drop the cached subnetwork. It is looked up again at the next use."""
         self._subnetwork.forget()
 
     def offerings(self) -> Iterator[Offering]:
@@ -142,19 +139,13 @@ class Catalog:
         self._left_out.add(pool)
 
     def leave_out_but(self, pool: Pool, elsewhere: Sequence[str]) -> None:
-        """
-        Leave out this pool's type for a while in all zones except `elsewhere`, the zones that Google has reported to
-        have capacity (G6).
-        """
+        """Leave out this pool's type for a while, except in the zones that have capacity, as Google reports (G6)."""
         for zone in self.zones if elsewhere else ():
             if zone not in elsewhere:
                 self._left_out.add(replace(pool, zone=zone))
 
     def leave_out_region(self, offering: Offering) -> None:
-        """
-        Leave out all pools of the region for a while. Its subnetwork is full, so that no type can start in any of its
-        zones.
-        """
+        """Leave out all pools of the region for a while: its subnetwork is full, so no instance can start there."""
         for zone, placed in self._placed.get().items():
             for kind in placed:
                 for capacity_type in RENTED:
@@ -182,19 +173,14 @@ class Catalog:
                         )
 
     def spot_history(self, instance_type: str) -> Sequence[PriceSegment]:
-        """
-        Return the known spot prices of a type, oldest first; () if they are unreadable now, so that no bill fails.
-        """
+        """Return the known spot prices of a type, oldest first; () if they are unreadable, so that no bill fails."""
         try:
             return self._spot.get().segments.get(instance_type, ())
         except CloudError:
             return ()
 
     def _price(self, kind: str, capacity_type: CapacityType) -> Decimal | None:
-        """
-        Return the price of a type; None if it is unknown. For spot, this is the last price of its history, or else the
-        listed one.
-        """
+        """Return the price of a type, for spot the last of its history or else the listed one; None if unknown."""
         lists = self.price_list
         told = self.spot.segments.get(kind) if capacity_type is CapacityType.SPOT else None
         if told:
@@ -204,12 +190,9 @@ class Catalog:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def _read_types(self) -> dict[str, dict[str, Placed]]:
-        """
-        Read the usable types of each zone that is up and answers, by zone. A zone that does not answer does not affect
-        the others.
-        """
-        placed: dict[str, dict[str, Placed]] = {}
+    def _read_types(self) -> dict[str, dict[str, ZoneType]]:
+        """Read the usable types of each zone that is up and answers. A silent zone does not affect the others."""
+        placed: dict[str, dict[str, ZoneType]] = {}
         silent: dict[str, CloudError] = {}
         for zone in zones_of(self._google, self._project, self._region):
             try:
@@ -224,7 +207,7 @@ class Catalog:
     def _types_last_s(self, _: object) -> float:
         return SURROUNDINGS_FOR_S if self._silent else TYPES_FOR_S
 
-    def _types_in(self, zone: str) -> Iterator[tuple[str, Placed]]:
+    def _types_in(self, zone: str) -> Iterator[tuple[str, ZoneType]]:
         query = dict(_PAGE)
         if self._config.instance_types:
             query["filter"] = " OR ".join(f'(name = "{name}")' for name in self._config.instance_types)
@@ -232,7 +215,7 @@ class Catalog:
         for row in self._google.items(f"list the machine types of {zone}", call):
             kind = _instance_type(row)
             if _can_be_used(row) and self._is_wanted(kind):
-                yield kind.name, Placed(kind, machine_of(row))
+                yield kind.name, ZoneType(kind, machine_of(row))
 
     def _is_wanted(self, kind: InstanceType) -> bool:
         config = self._config

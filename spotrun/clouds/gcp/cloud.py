@@ -46,7 +46,7 @@ from spotrun.units import Unreadable
 
 
 class Gcp(Cloud):
-    """Compute Engine. A job's section `gcp` names the regions and types, and the surroundings of an instance."""
+    """Compute Engine. A job's section `gcp` names the regions and types, and the image and network of an instance."""
 
     name = "gcp"
     here = False
@@ -153,7 +153,7 @@ class Gcp(Cloud):
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
-            f"{instance_id} is on gcp, which takes instances back by itself",
+            f"{instance_id} is on gcp, where only Google interrupts instances",
             hint=f"gcloud compute instances simulate-maintenance-event {instance_id} --zone ZONE --project PROJECT "
             "takes a spot instance",
         )
@@ -161,10 +161,7 @@ class Gcp(Cloud):
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:
-        """
-        Return the ports for the project's instances. Google lists all regions at once; the named regions have to
-        answer.
-        """
+        """Return the ports for the project's instances. Google lists all regions; the named ones have to answer."""
         config, clock = GcpConfig(regions=tuple(map(str.lower, regions)) or GcpSpec().regions), system_clock()
         with _sdk():
             from spotrun.clouds.gcp.calls import Google
@@ -209,7 +206,7 @@ class Gcp(Cloud):
     def reachable(self, store: str) -> str:
         if not isinstance(address.parse(store), address.BucketAddress) or not store.startswith("gs://"):
             raise StoreError(
-                f"{store} is no bucket of Google Cloud, and instances on gcp reach no other",
+                f"{store} is not a bucket of Google Cloud, and instances on gcp reach no other store",
                 hint="--store gs://BUCKET/runs, or checkpoint.uri in the job (infra/gcp/README.md makes a bucket)",
             )
         return store

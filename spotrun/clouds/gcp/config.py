@@ -13,7 +13,7 @@ OWN_ACCOUNT = "spotrun-"
 
 class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The regions to rent in, and the surroundings of an instance.
+    The regions to rent in, and the image, disk, network and account of an instance.
 
     `project` is None if the login determines it. `instance_types` limits the offerings. If it is empty, `accelerators`,
     which may also name types, limits them. If both are empty, every x86_64 type is offered. `image` is the path of an
@@ -36,7 +36,6 @@ class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
         return not names.isdisjoint({accelerators.casefold(), instance_type.casefold()})
 
     def account_of(self, run_uid: str, project: str) -> str:
-        """Return the address of the service account of a run's instances."""
         return self.service_account or account_address(run_uid, project)
 
 

@@ -47,7 +47,7 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 
 def usd_of(calls: Calls) -> Decimal:
-    """Return the cost of the counted calls and of the uncounted ones."""
+    """Return the cost of all calls. An uncounted call costs as much as the average counted call."""
     counted = (
         _usd_of_service(calls.calls, Decimal(repr(calls.seconds)), calls.memory_mb)
         + _usd_of_requests(calls.reads, calls.writes)

@@ -1,6 +1,7 @@
 """
-The id of a call that deletes an instance. Google keeps the id with the operation. So the id can record when the machine
-was switched off: after the deletion the instance is gone, and Google may have forgotten what switched it off.
+Makes the ids of calls that delete an instance. Google keeps the id with the operation, so the id can record when the
+machine was switched off: after the deletion the instance is gone, and Google may have forgotten the operation that
+switched it off.
 
     clientOperationId: https://cloud.google.com/compute/docs/reference/rest/v1/zoneOperations
     a UUID of version 8 has 122 bits for its maker's own data: https://www.rfc-editor.org/rfc/rfc9562#section-5.8
@@ -20,9 +21,7 @@ _LATEST_MS = 1 << 48
 
 
 def delete_id(off_since: datetime | None = None) -> str:
-    """
-    Return a new id for one call, which all tries of the call share. `off_since` is when the machine was switched off.
-    """
+    """Return a new id for one call and all its tries. `off_since` is when the machine was switched off."""
     if off_since is None:
         return str(uuid4())
     milliseconds = ((off_since - _EPOCH) // _MILLISECOND) % _LATEST_MS

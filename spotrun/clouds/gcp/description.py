@@ -133,10 +133,7 @@ def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offer
 
 
 def odd_labels(row: Mapping[str, Any]) -> str:
-    """
-    Describe the labels that a row has lost, and the labels whose values were changed to wrong or unreadable ones; "" if
-    none.
-    """
+    """Describe the labels that a row has lost, and the labels with wrong or unreadable values; "" if there are none."""
     labels = row.get("labels", {})
     odd = [
         f"{key}={labels[key][:LABEL_SHOWN_MAX]!r}"
@@ -165,9 +162,7 @@ def why_not_ended(operations: Sequence[Operation]) -> str:
 
 
 def _begun(record: Record, made: Operation) -> Instance | None:
-    """
-    Return the pending instance of a launch that Google has accepted but does not list yet; None if it is not spotrun's.
-    """
+    """Return the pending instance of an accepted launch that Google does not list yet; None if it is not spotrun's."""
     return _remembered(record, made, InstanceState.PENDING, made.asked_at)
 
 
@@ -214,8 +209,8 @@ def _ended(
 ) -> Instance | None:
     """
     Return the ended instance of a record. Its machine ran until `end`, and its disk existed until the last operation
-    that ended anything. If the instance was never seen running, it ran from the end of its successful launch operation
-    on.
+    that ended the machine or the disk. If the instance was never seen running, it ran from the end of its successful
+    launch operation on.
     """
     off_since = _off_since(seen, operations)
     asked_at = made.asked_at if made is not None else min(end.asked_at, off_since or end.asked_at)
@@ -283,10 +278,7 @@ def _metered(
     stopped_at: datetime | None,
     ended_at: datetime | None,
 ) -> tuple[PriceSegment, ...]:
-    """
-    Return the prices that the instance was charged. Between switching off and its end, the machine itself costs
-    nothing.
-    """
+    """Return the prices that the instance was charged. A machine that is switched off costs nothing itself."""
     found = charged(prices, offering, since, stopped_at)
     if not found or stopped_at is None or stopped_at == ended_at or stopped_at <= since:
         return found

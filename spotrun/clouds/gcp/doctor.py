@@ -41,13 +41,13 @@ from spotrun.spec.model import ResourcesSpec
 PRICED_MAX = 3
 """Maximum types whose prices the doctor reads in each region: Google answers for one type at a time."""
 ACCOUNT = "service account"
-_NEVER_REHEARSED = "Google rehearses none: only a launch tells whether one succeeds"
+_NEVER_REHEARSED = "Google has no dry run: only a launch shows whether one succeeds"
 _DRY = "`spotrun launch JOB.yaml --dry-run` shows what would be rented"
 
 
 class GcpDoctor:
     """
-    Checks a project, for a job if there is one. `wanted` may be empty. `store_uri` is where runs would live; None if
+    Checks a project, for a job if one is given. `wanted` may be empty. `store_uri` is where runs would live; None if
     unknown. `secrets` are the job's secrets, by the names of their variables.
     """
 
@@ -71,10 +71,7 @@ class GcpDoctor:
         return findings_of_steps(self._steps())
 
     def _steps(self) -> Iterator[Step]:
-        """
-        Yield the steps. The step "regions" may drop regions from the configuration, so the later steps use the regions
-        that remain.
-        """
+        """Yield the steps. The step "regions" may drop regions, so the later steps use the remaining ones."""
         google, own = self._google, self._own_accounts
         yield Step("identity", self._identity, is_vital=True)
         yield Step("regions", self._unheard, Refusal("Google does not tell regions and their quotas"))
@@ -111,9 +108,7 @@ class GcpDoctor:
         return account_checks.project_facts(self._google, self._project)
 
     def _identity(self) -> Iterator[Finding]:
-        """
-        Check the login. The first call also shows whether the API and billing are on, and whether the project exists.
-        """
+        """Check the login. The first call also shows whether the API and billing are on, and the project exists."""
         before = self._clock.ahead
         name = self._facts.get("name", self._project)
         who = account_checks.caller(self._google) or "somebody whose address this login does not tell"
@@ -127,10 +122,8 @@ class GcpDoctor:
 
     def _unheard(self) -> Iterable[Finding]:
         """
-        Check that the regions exist. Leave missing regions out of all further checks.
-
-        Raises:
-            BadSurroundings: a configured region does not exist.
+        Check that the regions exist, and leave missing ones out of all further checks. Raise BadSurroundings if a
+        configured region does not exist.
         """
         unheard = [name for name in self._config.regions if name not in self._regions]
         if unheard:
@@ -161,7 +154,7 @@ class GcpDoctor:
         if network in self._looked_at:
             return
         self._looked_at.add(network)
-        yield from findings_of("ingress", partial(self._ingress, network), Refusal("what is let in is not told"))
+        yield from findings_of("ingress", partial(self._ingress, network), Refusal("the firewall's rules are unknown"))
 
     def _ingress(self, network: str) -> Iterator[Finding]:
         rules = account_checks.ingress_rules(self._google, self._project, network)
@@ -185,10 +178,7 @@ class GcpDoctor:
 
     @cached_property
     def _catalogs(self) -> dict[str, Catalog]:
-        """
-        A catalog of all types for each region. If a region lacks the types that the job wants, the finding names the
-        types that it has.
-        """
+        """A catalog of all types for each region, so that a finding can name the types that a region has."""
         everything = replace(self._config, instance_types=(), accelerators=())
         return {
             region: Catalog(self._google, self._project, region, everything, self._clock, dict)
@@ -228,17 +218,14 @@ class GcpDoctor:
             yield from bucket_findings(self._google, self._bucket, self._config.regions, self._own_accounts)
 
     def _own_account(self, store_uri: str) -> Iterator[Finding]:
-        """
-        Make and remove a service account as a run does: first as a new run's runner, then as a second runner, which
-        finds the account.
-        """
+        """Make and remove a service account as a run's first runner does, then as a second, which finds it."""
         accounts = RunAccounts(self._google, self._clock, self._project)
         with trial_identity(accounts, self._clock) as uid:
             make = partial(accounts.make, uid, f"{store_uri}/doctor-{uid}")
             for patience in (DENIED_WITHIN, SETTLES_WITHIN):
                 settling = Settling("Google to know the new service account", self._clock, patience)
                 yield from settling.findings(ACCOUNT, make, self._clock.now() + patience)
-        yield ok(ACCOUNT, "a run can have one of its own, limited to its folder; the trial's is removed again")
+        yield ok(ACCOUNT, "a run can have one of its own, limited to its folder; the trial account is removed again")
 
     def _shared_account(self, email: str) -> Iterator[Finding]:
         account_checks.require_account(self._google, email)

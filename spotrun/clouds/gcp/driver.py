@@ -50,11 +50,10 @@ class _Ending(NamedTuple):
 
 class GcpDriver:
     """
-    Rents out Compute Engine's VMs in the configured regions. CloudDriver describes its five methods.
+    Rents out Compute Engine's VMs in the configured regions. An instance's name identifies its run.
 
-    It holds no run state: an instance's name identifies its run. It remembers instances that it has seen for two
-    reasons only: a deleted instance's bill is more exact with the start of its meter, and lists that are late need
-    fewer calls.
+    The driver remembers instances that it has seen for two reasons only: the bill of a deleted instance is more exact
+    if the start of its meter is known, and a launch that Google's lists do not show yet is not requested again.
     """
 
     name = "gcp"
@@ -96,7 +95,7 @@ class GcpDriver:
         except AlreadyThere as error:
             found = self._of_token(request, self._records_of(request))
             if found is None:
-                raise CloudUnavailable(f"{error.message}; what it is cannot be seen yet") from error
+                raise CloudUnavailable(f"{error.message}; Google does not list it yet") from error
             return found
         except CloudError as error:
             self._learn(catalog, request.offering, error)
@@ -188,9 +187,7 @@ class GcpDriver:
         return None
 
     def _launched(self, request: LaunchRequest) -> Instance:
-        """
-        Return the instance that was launched just now. If Google's list lacks it for a while, it counts as pending.
-        """
+        """Return the instance that was launched just now. While Google's list lacks it, it counts as pending."""
         found = self._of_token(request, self._records_of(request))
         if found is not None:
             return found
@@ -207,10 +204,7 @@ class GcpDriver:
         return pending
 
     def _not_listed_yet(self, request: LaunchRequest) -> Instance | None:
-        """
-        Return the instance that Google accepted recently and has not listed since; it needs no new request. None if
-        there is none.
-        """
+        """Return an instance that Google accepted recently and does not list yet: it needs no new request."""
         accepted_s, pending = self._accepted.get(request.token, (-inf, None))
         if self._clock.monotonic() - accepted_s < LISTED_WITHIN_S * self._clock.scale:
             return pending if pending is not None and pending.offering.pool == request.offering.pool else None
@@ -218,10 +212,7 @@ class GcpDriver:
         return None
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
-        """
-        Learn from a refusal: leave out for a while the pools that it rules out, or forget the image or surroundings
-        that it rejects.
-        """
+        """Leave out, for a while, the pools that a refusal rules out; or forget the rejected surroundings."""
         match error:
             case Unsupported():
                 catalog.leave_out(offering.pool)
@@ -236,8 +227,7 @@ class GcpDriver:
 
     def _quota_error(self, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
-        Return the error to raise. Waiting helps only if an instance of ours that just ended may still count against the
-        quota.
+        Return the error to raise: waiting helps only while an instance of ours that just ended may fill the quota.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         records = look(self._google, self._project, None).records.values()
@@ -266,10 +256,7 @@ class GcpDriver:
             yield from catalog.remarks
 
     def _still_there(self) -> Iterator[str]:
-        """
-        Describe each instance that is still there although Google accepted the request to end it (G12). A runner
-        requests the end again.
-        """
+        """Describe each instance that is still there long after Google accepted the request to end it (G12)."""
         for name, end in sorted(self._ending.items()):
             waited_s = self._clock.monotonic() - end.since_s
             if waited_s > ENDS_WITHIN_S * self._clock.scale:

@@ -38,10 +38,7 @@ from spotrun.errors import (
 
 
 class StockedOut(InsufficientCapacity):
-    """
-    The zone has no capacity left for this type. `elsewhere` are the zones that have capacity according to Google, if it
-    names any.
-    """
+    """The zone has no capacity left for this type. `elsewhere`: the zones with capacity, if Google names any."""
 
     def __init__(self, message: str, *, hint: str | None = None, elsewhere: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint=hint)
@@ -65,10 +62,7 @@ class BillingOff(AccessDenied):
 
 
 class PolicyForbids(CloudError):
-    """
-    A policy of the organization forbids the request. Google reports it with 412, the status of a lost race between two
-    requests.
-    """
+    """The organization forbids the request. Google reports that with 412, the status of a lost race of two requests."""
 
 
 IDENTITY_DENIED = (IdentityUnknown, AccessDenied)
@@ -81,10 +75,10 @@ _ROLE = "grant the roles of infra/gcp/README.md to who runs spotrun, in this pro
 _ENABLE = "turn it on: gcloud services enable compute.googleapis.com iam.googleapis.com storage.googleapis.com"
 _BILLING = "link a billing account to the project: https://console.cloud.google.com/billing/projects"
 _PROJECT = "name the project by gcp.project, or by `gcloud config set project PROJECT`"
-LOG_IN_ANEW = "log in again by `gcloud auth application-default login`; instances and agents go on meanwhile"
+LOG_IN_ANEW = "log in again by `gcloud auth application-default login`; instances and agents continue meanwhile"
 LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _IMAGE = "name another by gcp.image, one that exists and that this project may use: gcloud compute images list"
-_IDENTITY = "check gcp.service_account, or leave it out: each run has its own then (infra/gcp/README.md)"
+_IDENTITY = "check gcp.service_account, or leave it out: then each run has its own (infra/gcp/README.md)"
 _SCOPES = (
     "log in with the scope cloud-platform: gcloud auth application-default login "
     "--scopes=openid,https://www.googleapis.com/auth/userinfo.email,https://www.googleapis.com/auth/cloud-platform"
@@ -92,7 +86,7 @@ _SCOPES = (
 _VOLUME = "set gcp.volume_gb to at least the size of the image"
 _SURROUNDINGS = "check gcp.subnetwork and gcp.regions (infra/gcp makes a subnetwork in each region)"
 _ON_THE_WAY = "check HTTPS_PROXY, and what else is between this machine and Google"
-_POLICY = "ask who administers the organization for an exception, or name another project"
+_POLICY = "ask the administrator of the organization for an exception, or name another project"
 
 _THERE_ALREADY = ("alreadyExists", "duplicate", "RESOURCE_ALREADY_EXISTS")
 ERRORS_BY_CODE = by_code(
@@ -190,10 +184,7 @@ match counts.
 
 
 def refused(action: str, status: int, body: object, text: str = "") -> CloudError:
-    """
-    Return the error for an HTTP answer without success. `text` is its body. If the body is not JSON, the answer is not
-    Google's.
-    """
+    """Return the error for an HTTP answer without success. An answer whose body, `text`, is no JSON is not Google's."""
     is_page = body is None and bool(words_of(text)) and status != _UNAUTHENTICATED
     if status < _BAD_REQUEST or is_page:
         return answered_by_another(action, f"HTTP {status} {text}")

@@ -2,8 +2,8 @@
 Edits the policy of a run's folder. The policy lets the run's service account read, list and add objects everywhere in
 the folder, and change only the objects that instances change.
 
-IAM has no denial for folders, so an instance cannot change an object only if no policy grants that:
-https://cloud.google.com/storage/docs/managed-folders. A condition limits the objects of the folder that may be
+IAM cannot deny a right in a folder. So an object is safe from an instance only if no policy lets the instance change
+it: https://cloud.google.com/storage/docs/managed-folders. A condition limits the objects of the folder that may be
 overwritten and deleted: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
 """
 
@@ -83,8 +83,6 @@ def _role(project: str, name: str) -> str:
 
 
 def _condition(folder: BucketAddress) -> str:
-    """
-    Return a condition on the beginning of the whole object name, so that no key can match with a part in its middle.
-    """
+    """Return a condition on the beginning of the whole object name, so that the middle of a name cannot match."""
     root = f"projects/_/buckets/{folder.bucket}/objects/{folder.root}"
     return " || ".join(f'resource.name.startsWith("{root}{each}")' for each in CHANGED)

@@ -1,8 +1,8 @@
 """
-The instances of a project as Google lists and remembers them, read in two calls for all zones at once.
+Lists the instances of a project, as Google lists and remembers them, with two calls for all zones.
 
-Both calls search by name, which never changes: a policy or a user may take a label from an instance that runs and is
-billed. The run's label also finds instances that a user launches "like this", with our labels and another name.
+Both calls search by name, which never changes: a policy or a user may remove a label from an instance that runs and is
+billed. A search by label also finds an instance that a user launches as a copy, with our labels and another name.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ _PAGE = {"maxResults": "500", "returnPartialSuccess": "true"}
 
 
 class InstanceListing(NamedTuple):
-    """
-    The `records` of instances, by name. `unreachable` are zones that Google cannot list now; they are unknown, not
-    empty.
-    """
+    """The `records` of instances, by name. `unreachable` zones cannot be listed: they are unknown, not empty."""
 
     records: dict[str, Record]
     unreachable: frozenset[str]
@@ -49,12 +46,7 @@ def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
 
 
 def require_seen(seen: InstanceListing, must_see: Collection[str]) -> None:
-    """
-    Check that Google has listed all zones in `must_see`, and all zones of the regions in `must_see`.
-
-    Raises:
-        CloudUnavailable: Google cannot list one of these zones now.
-    """
+    """Raise CloudUnavailable if Google has not listed a zone in `must_see`, or a zone of a region in `must_see`."""
     missing = sorted(zone for zone in seen.unreachable if zone in must_see or region_of(zone) in must_see)
     if missing:
         raise CloudUnavailable(f"Google does not answer for {', '.join(missing)}")

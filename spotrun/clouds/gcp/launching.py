@@ -1,4 +1,4 @@
-"""One launch: an insert, which Google answers at once, and its operation, which shows the result (G2)."""
+"""Sends a launch: an insert, which Google answers immediately, and its operation, which shows the result (G2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spotrun.errors import CloudError
 from spotrun.instance import LaunchRequest
 
 ACCEPTED_WITHIN_S = 45.0
-"""Maximum seconds to wait for an operation. An operation that is still open goes on, and a later list shows its end."""
+"""Maximum seconds to wait for an operation. An operation that is still open continues; a later list shows its end."""
 LOOKED_EVERY_S = 1.0
 _HAS_CAPACITY = ("STAGING", "RUNNING")
 """
@@ -45,7 +45,7 @@ class Launching:
 
     def launch(self, request: LaunchRequest, denials: int = 0) -> None:
         """
-        Request an instance, and return when it has capacity, or when that is still unknown after a while.
+        Request an instance. Return when it has capacity, or after ACCEPTED_WITHIN_S if that is still unknown.
 
         `denials` counts the operations of this launch that failed because of its identity, as far as Google lists them.
 
@@ -68,7 +68,7 @@ class Launching:
                 if not isinstance(error, IDENTITY_DENIED) or self._has_made_it(request, name, operation):
                     self._end(request, name)
             except CloudError as unended:
-                error.message = f"{error.message}; what may be left of it was not ended: {unended.message}"
+                error.message = f"{error.message}; an instance that it may have left was not ended: {unended.message}"
             raise error
 
     def _asked(self, request: LaunchRequest) -> dict[str, Any]:
@@ -79,10 +79,7 @@ class Launching:
             return self._insert(request, self._notice)
 
     def _insert(self, request: LaunchRequest, notice: timedelta) -> dict[str, Any]:
-        """
-        Send the insert. Repeating it is harmless: it includes the request's id, and everything else follows from the
-        request.
-        """
+        """Send the insert. A repetition is harmless: it has the request's id, and the rest follows from the request."""
         body = insert_body(request, self._config, self._project, notice)
         query = {"requestId": request_id(request, notice, self._denials[request.token])}
         call = self._call(request, "POST", "instances", query, body)
@@ -92,10 +89,7 @@ class Launching:
             raise lacking_identity(error) from error
 
     def _settled(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> CloudError | None:
-        """
-        Return why the launch failed. None if it has not failed, is still under way, or cannot be read, because Google
-        has accepted it.
-        """
+        """Return why the launch failed; None if it has not failed, or if that is unknown after Google accepted it."""
         until_s = self._clock.monotonic() + ACCEPTED_WITHIN_S
         while operation.get("status") != "DONE":
             try:
@@ -121,15 +115,12 @@ class Launching:
     def _has_made_it(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> bool:
         """
         Return whether this operation made the instance that has the name now. After a denial, another runner may have
-        repeated the launch, and that instance is wanted.
+        repeated the launch, and the instance of that launch must stay.
         """
         return self._row(request, name).get("id") == operation.get("targetId")
 
     def _end(self, request: LaunchRequest, name: str) -> None:
-        """
-        End the instance of a failed launch. An operation may report an error although its instance exists and is billed
-        (G1).
-        """
+        """End the instance of a failed launch: despite an error, the instance may exist and be billed (G1)."""
         call = self._call(request, "DELETE", f"instances/{name}", {"requestId": delete_id()})
         try:
             self._google.ask(f"end {name}, whose launch has failed", call)

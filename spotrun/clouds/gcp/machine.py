@@ -17,10 +17,7 @@ _CPUS_PER_WHOLE_G4_GPU = 48
 
 
 class Machine(NamedTuple):
-    """
-    A machine type. `accelerator` is Google's name for its GPU, such as `nvidia-l4`; `local_ssds` is the number
-    included.
-    """
+    """A machine type. `accelerator` is Google's GPU name, such as `nvidia-l4`; `local_ssds` is the number included."""
 
     name: str
     cpus: int

@@ -25,10 +25,7 @@ _CAPACITY_TYPES = {letter: kind for kind, letter in _LETTERS.items()}
 
 
 class Name(NamedTuple):
-    """
-    A name, `spotrun-UID-LAUNCH-CRC-s-TYPE`. CRC is the checksum of the token; the letter is `s` for spot or `d` for on
-    demand.
-    """
+    """A name, `spotrun-UID-LAUNCH-CRC-s-TYPE`: CRC is the token's checksum; `s` means spot, `d` on demand."""
 
     run_uid: str
     launch: int
@@ -46,20 +43,13 @@ class Name(NamedTuple):
 
     @property
     def token(self) -> str:
-        """
-        The token that runners use for this launch; "" if the launch had another token, which the name does not contain.
-        """
+        """The usual token of this launch; "" if the launch had another token, which the name does not contain."""
         usual = f"{self.run_uid}-{self.launch}"
         return usual if _crc(usual) == self.token_crc else ""
 
 
 def name_for(request: LaunchRequest) -> Name:
-    """
-    Return the name for a request's instance.
-
-    Raises:
-        Unsupported: no Google machine type can have this type's name.
-    """
+    """Return the name for a request's instance; raise Unsupported if no machine type can have this type's name."""
     pool = request.offering.pool
     name = Name(request.run_uid, request.launch, _crc(request.token), pool.capacity_type, pool.instance_type)
     if read_name(str(name)) != name or len(str(name)) > NAME_MAX:

@@ -36,19 +36,20 @@ NOTICE_VARIABLE = "SPOTRUN_NOTICE_S"
 """The bootstrap's variable for the seconds of notice that the launch requested; 0 if it requested none."""
 EXTENDED_NOTICE = timedelta(seconds=120)
 """
-Time from the announcement to the signal that shuts the instance down. The usual notice follows if all goes well, but no
-plan relies on it.
+Time from the announcement to the shutdown signal. Usually USUAL_NOTICE follows the signal, but spotrun does not rely on
+it.
 """
 USUAL_NOTICE = timedelta(seconds=30)
 """Time from the shutdown signal to the end of the instance."""
 HEARD_LATE = timedelta(seconds=3)
-"""Time of the usual notice that may be over before the agent receives it."""
+"""Time of the usual notice that may have passed before the agent receives it."""
 
 
-class Value:
+class MetadataValue:
     """
-    One value of the metadata. The server answers the first request, and the first request after a failure, at once. It
-    answers later ones when the value has changed, or after `held_back_s`. After a failure the next of `hosts` is used.
+    One value of the metadata. The server answers the first request, and the first request after a failure, immediately.
+    It answers a later request when the value has changed, or after `held_back_s`. After a failure the next of `hosts`
+    is used.
     """
 
     def __init__(
@@ -66,12 +67,7 @@ class Value:
         self._etag: str | None = None
 
     def get(self) -> str:
-        """
-        Return the value.
-
-        Raises:
-            Blind: the server does not answer, or its answer has no value.
-        """
+        """Return the value; raise Blind if the server does not answer, or its answer has no value."""
         etag, self._etag = self._etag, None
         try:
             return self._ask(etag)
@@ -86,7 +82,7 @@ class Value:
             path, timeout_s = f"{path}?{urlencode(wait)}", timeout_s + self._held_back_s
         answer = self._connection.ask("GET", path, {FLAVOR_HEADER: FLAVOR}, timeout_s)
         if answer.headers.get(FLAVOR_HEADER) != FLAVOR:
-            raise Blind(f"{self._name}: HTTP {answer.status} by who is not Google's metadata server")
+            raise Blind(f"{self._name}: HTTP {answer.status}, not from Google's metadata server")
         if answer.status != 200:
             raise Blind(f"{self._name}: HTTP {answer.status}")
         self._etag = answer.headers.get("ETag")
@@ -97,13 +93,13 @@ class Value:
         return MetadataConnection(parts.hostname or HOSTS[0], parts.port)
 
 
-class Preemption:
+class PreemptionNotices:
     """
     See NoticeSource. `left` is the time from a preemption's announcement to the end. The moment at which the preemption
     is first seen is stored in the file `kept`, because a restarted agent has no more time than its predecessor.
     """
 
-    def __init__(self, value: Value, left: timedelta, kept: Path | None, clock: Clock) -> None:
+    def __init__(self, value: MetadataValue, left: timedelta, kept: Path | None, clock: Clock) -> None:
         self._value = value
         self._left = left
         self._kept = kept
@@ -133,7 +129,7 @@ class HostMaintenance:
     is a recommendation to leave. A migration does not end the instance.
     """
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: MetadataValue) -> None:
         self._value = value
 
     def notices(self) -> Iterator[Notice]:
@@ -144,16 +140,16 @@ class HostMaintenance:
             raise Blind(f"{MAINTENANCE} holds no event that is known: {event[:80]!r}")
 
 
-def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[Preemption, HostMaintenance]:
-    """
-    Return sources for the host that the environment names in the variable of Google's own libraries, or for HOSTS.
-    """
+def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[PreemptionNotices, HostMaintenance]:
+    """Return sources for the host in the variable of Google's own libraries, or else for HOSTS."""
     host = environment.get(HOST_VARIABLE)
     hosts = HOSTS if host is None else (host,)
     folder = environment.get("SPOTRUN_INSTANCE_DIR")
     kept = None if folder is None else Path(folder) / "preempted-at"
     left = time_left(timedelta(seconds=int(environment.get(NOTICE_VARIABLE, "0"))))
-    return Preemption(Value(PREEMPTED, hosts), left, kept, clock), HostMaintenance(Value(MAINTENANCE, hosts))
+    return PreemptionNotices(MetadataValue(PREEMPTED, hosts), left, kept, clock), HostMaintenance(
+        MetadataValue(MAINTENANCE, hosts)
+    )
 
 
 def time_left(asked: timedelta) -> timedelta:

@@ -1,7 +1,7 @@
 """
 Reads the operations that Google has performed on an instance, and who requested them.
 
-Only its operations are left of an instance that is gone. Their types:
+Google keeps only the operations of an instance that is gone. Their types:
 https://cloud.google.com/compute/docs/instances/viewing-and-managing-operations and
 https://cloud.google.com/compute/docs/logging/activity-logs
 """
@@ -84,19 +84,13 @@ def _told(row: Mapping[str, Any]) -> str:
 
 
 def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
-    """
-    Return the operations of the last instance of a name. A deleted name may be used again, though spotrun never does
-    so.
-    """
+    """Return the operations of the last instance of a name. Other programs may use a deleted name again."""
     numbers = [each.of for each in operations if each.of]
     return [each for each in operations if not each.of or each.of == numbers[-1]] if numbers else [*operations]
 
 
 def first_end(operations: Iterable[Operation]) -> Operation | None:
-    """
-    Return the operation that first ended the instance: before it was deleted, it may have been preempted, or have
-    switched itself off.
-    """
+    """Return the operation that first ended the instance: a preemption or a switch-off may precede its deletion."""
     ends = _ends(operations)
     return next((each for each in ends if not _was_in_vain(each, ends)), None)
 

@@ -1,11 +1,12 @@
 """
 Computes how often Google has recently taken back spot instances of a type in a region, in the bands that Amazon uses.
 
-The two clouds' figures differ. Amazon's is the share of instances that were taken in a month. Google's is the share of
-the instances that *ended* on a day and that Google, not their users, ended. It does not show how long they had lived,
-so a band computed here is not a rate. It only compares Google's types and regions with each other, and a run uses it
-only for that (spotrun.policy.interruption_rates). If users end one type as often as another, the rates at which Google
-takes instances are proportional to the odds r / (1 - r), and so roughly to the shares r if the shares are small.
+The two clouds' figures differ. Amazon's figure is the share of instances that were taken in a month. Google's figure is
+the share of the instances that *ended* on a day and that Google, not their users, ended. It does not show how long the
+instances had lived, so a band computed here is not a rate. A run uses the bands only to compare Google's types and
+regions with each other (spotrun.policy.interruption_rates). If users end one type as often as another, the rates at
+which Google takes instances are proportional to the odds r / (1 - r), and so roughly to the shares r if the shares are
+small.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ _HIGHEST = ">20%"
 
 
 class PreemptionShares(NamedTuple):
-    """
-    The daily shares that Google reports, by type, oldest first. `troubles` has the reason for each type without shares.
-    """
+    """The daily shares that Google reports, by type, oldest first. `troubles`: the reason for each type without any."""
 
     shares: Mapping[str, tuple[float, ...]]
     troubles: Mapping[str, str]

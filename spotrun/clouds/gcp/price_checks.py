@@ -12,8 +12,8 @@ from spotrun.doctor.finding import Finding, ok, warned
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 
-_NO_PAST = "grant compute.advice.capacityHistory (infra/gcp), or go without: spot is rented all the same"
-_LATER = "a run goes on with that; check again later"
+_NO_PAST = "grant compute.advice.capacityHistory (infra/gcp), or ignore this: spot is rented all the same"
+_LATER = "a run continues with these prices; check again later"
 
 
 def price_findings(google: Google, project: str, region: str, types: Sequence[str], now: datetime) -> Iterator[Finding]:
@@ -24,14 +24,13 @@ def price_findings(google: Google, project: str, region: str, types: Sequence[st
 
 
 def price_list_findings(google: Google, regions: Collection[str]) -> Iterator[Finding]:
-    """Check on-demand prices."""
     try:
         read_part_prices(google, regions)
     except CloudError as error:
-        what = f"prices on demand are from the shipped table: {error.message}"
+        what = f"on-demand prices are from the shipped table: {error.message}"
         yield warned("price list", what, error.hint or _LATER)
     else:
-        yield ok("price list", "prices on demand are today's")
+        yield ok("price list", "on-demand prices are today's")
 
 
 def _judged(what: str, past: Sequence[PriceSegment], trouble: str) -> Finding:

@@ -30,8 +30,8 @@ _SKUS = Call(BILLING, "GET", f"v1/{COMPUTE_ENGINE}/skus", {"fields": _FIELDS})
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     """
     Prices in one region, by type. A type that no list has is absent. `prices` are on-demand prices; `spot` is for types
-    without a known history. `trouble` is the reason why the live list was not read. `remarks` report where the live
-    list, which counts, differs much from the shipped one.
+    without a known history. `trouble` is the reason why the live list was not read. `remarks` report large differences
+    between the live list, which counts, and the shipped list.
     """
 
     prices: Mapping[str, ListPrice]

@@ -26,9 +26,9 @@ from spotrun.units import some_of
 
 NOT_AMAZONS = (
     "how often spot is taken: the share of a day's ended instances that Google ended, on average over a month; "
-    "it is to compare types with, and no rate"
+    "it compares types, and is not a rate"
 )
-NAME_TYPES = "what spot cost before is not read for all types: name them by --accelerators or --instance-type"
+NAME_TYPES = "past spot prices are not read for all types: name types by --accelerators or --instance-type"
 
 
 class _QuoteContext(NamedTuple):

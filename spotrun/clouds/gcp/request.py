@@ -44,7 +44,7 @@ Types that Google ends instead of moving them when their host needs maintenance.
 
 def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> str:
     """
-    Return the id of the request. Google gives a repeated call with the same id the answer of the first call.
+    Return the id of the request. A repeated call with the same id gets the answer of the first call.
 
     The id follows from the token alone, so that another use of the token is detected. A call without a notice has
     another id. A call also has another id after `denials` answers that the identity is unknown or not allowed, because
@@ -90,7 +90,7 @@ def insert_body(
 
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:
-    """Return the labels from which any driver object learns the instance's run."""
+    """Return the labels that identify the instance's run to any driver object."""
     offering = request.offering
     labels = {
         RUN: request.run_uid,

@@ -13,8 +13,8 @@ from spotrun.units import count_of
 
 PROJECT, BUCKET, END = "project permissions", "bucket permissions", "terminate"
 GRANT = "grant the roles of infra/gcp (infra/gcp/README.md) to who you are"
-UNTOLD_RIGHTS = Refusal("what you may do cannot be asked", advice=GRANT, error=CloudError)
-_END = "see that spotrunEnd of infra/gcp is granted too: without it an instance ends at its time limit alone"
+UNTOLD_RIGHTS = Refusal("your permissions cannot be checked", advice=GRANT, error=CloudError)
+_END = "check that spotrunEnd of infra/gcp is granted too: without it, only the time limit ends an instance"
 NEEDED = (
     "compute.disks.create",
     "compute.disks.list",
@@ -47,7 +47,7 @@ FOR_ACCOUNTS = (
 )
 """Permissions that a run needs to have its own service account."""
 ASIDE: Mapping[str, str] = {
-    "compute.advice.capacityHistory": "no spot prices of the past, and not how often spot is taken",
+    "compute.advice.capacityHistory": "no past spot prices, and no shares of spot instances that were taken",
     "compute.firewalls.list": "`spotrun doctor` does not see what is let in",
     "compute.instances.getSerialPortOutput": "no log of an instance that fails before its agent runs",
     "compute.regions.list": "`spotrun doctor` does not see the quotas of regions",
@@ -78,10 +78,8 @@ FOR_FOLDERS = (
 
 def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator[Finding]:
     """
-    Check the rights in the project. `own_accounts`: each run has its own service account.
-
-    Raises:
-        CloudError: Resource Manager does not answer.
+    Check the rights in the project; raise CloudError if Resource Manager does not answer. `own_accounts`: each run has
+    its own service account.
     """
     needed = {*NEEDED, *(FOR_ACCOUNTS if own_accounts else ())}
     granted = account_checks.granted(google, project, {*needed, *ASIDE, *UNDER_CONDITION})
@@ -93,12 +91,7 @@ def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator
 
 
 def bucket_right_findings(google: Google, bucket: str, own_accounts: bool) -> Iterator[Finding]:
-    """
-    Check the rights in a bucket.
-
-    Raises:
-        CloudError: the bucket does not exist, or Cloud Storage does not answer.
-    """
+    """Check the rights in a bucket; raise CloudError if it does not exist, or Cloud Storage does not answer."""
     needed = {*IN_BUCKET, *(FOR_FOLDERS if own_accounts else ())}
     granted = account_checks.granted_in_bucket(google, bucket, needed)
     yield _of(BUCKET, needed, granted, f"of gs://{bucket}")
@@ -122,7 +115,7 @@ def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterat
         return
     ours = account_checks.one_of_ours(google, project)
     if ours is None:
-        what = f"no instance of spotrun's runs is here, for which Google would say: {', '.join(hidden)}"
+        what = f"no instance of spotrun's runs is here, and Google checks these only for one: {', '.join(hidden)}"
         yield unknown(END, f"whether you may end one is not known: {what}", _END)
         return
     name = str(ours["name"])

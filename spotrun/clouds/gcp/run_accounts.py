@@ -38,17 +38,17 @@ ADDRESS_MAX_BYTES = 256
 TRIES_MAX = 5
 """Maximum tries to change a policy while other processes change it."""
 _SHARE = "name one account for all runs by gcp.service_account"
-_GRANT = "grant the roles of infra/gcp as it is now to who runs spotrun"
+_GRANT = "deploy the current infra/gcp, and grant its roles to the user who runs spotrun"
 _REAP = (
-    "`spotrun reap --cloud gcp` removes those of runs that are over; of service accounts a project has 100, or asks "
-    "for more at https://console.cloud.google.com/iam-admin/quotas"
+    "`spotrun reap --cloud gcp` removes the accounts of runs that are over; a project may have 100 service accounts, "
+    "or ask for more at https://console.cloud.google.com/iam-admin/quotas"
 )
 
 
 class RunAccounts:
     """
     See Identities. The account is made first and removed last. Its description holds the address of the run's folder,
-    so the account leads to everything left of a run. Making and removing take four calls each.
+    so the account leads to all other parts of a run. Making and removing take four calls each.
 
     `project` is None if the login determines it.
     """
@@ -111,7 +111,7 @@ class RunAccounts:
         try:
             account = self._look_at(run_uid)
         except NotThere as error:
-            raise CloudUnavailable(f"IAM has what it does not show: {error.message}") from error
+            raise CloudUnavailable(f"IAM reports an account that it does not show: {error.message}") from error
         made_at = _made_at(account)
         if made_at is None or account.get("description") != folder:
             raise _not_ours(account_address(run_uid, self._project))
@@ -152,7 +152,7 @@ class RunAccounts:
         Change a policy, and return whether a change was necessary. The policy is written only if it has not changed
         since it was read; after another process's change, or a lost answer, it is read again.
         """
-        refused: CloudError = CloudUnavailable(f"another process changes the policy of {folder} all the time")
+        refused: CloudError = CloudUnavailable(f"other processes change the policy of {folder} all the time")
         for _ in range(TRIES_MAX):
             policy = self._policy(folder)
             wanted = edit(policy)
@@ -204,7 +204,7 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Treat an unknown account as temporarily unknown while it is new, because buckets do not recognise it at once:
+        Treat an unknown account as temporarily unknown while it is new, because buckets recognise it only later:
         https://cloud.google.com/iam/docs/service-accounts-create.
         """
         try:
@@ -229,8 +229,8 @@ class RunAccounts:
             return CloudError(f"folders in {name} have no policies, as its access is not uniform", hint=hint)
         if isinstance(error, PolicyForbids):
             return error
-        hint = f"use a bucket of that project, with infra/gcp deployed there as it is now; or {_SHARE}"
-        return CloudError(f"{name} takes no roles of the project {self._project}: {error.message}", hint=hint)
+        hint = f"use a bucket of that project, with the current infra/gcp deployed there; or {_SHARE}"
+        return CloudError(f"{name} accepts no roles of the project {self._project}: {error.message}", hint=hint)
 
 
 @contextlib.contextmanager
@@ -256,7 +256,7 @@ def _in_a_bucket(run_uri: str) -> BucketAddress:
             description.
     """
     if len(run_uri.encode()) > ADDRESS_MAX_BYTES:
-        what = f"the address of the run has more than {ADDRESS_MAX_BYTES} bytes, as many as an account's description"
+        what = f"the address of the run has more than {ADDRESS_MAX_BYTES} bytes, the limit of an account's description"
         raise CloudError(what, hint=f"keep runs below a shorter prefix by --store; or {_SHARE}")
     place = address.parse(run_uri)
     if not isinstance(place, BucketAddress) or place.scheme != "gs" or not place.prefix:

@@ -21,8 +21,8 @@ class SpotPrices(NamedTuple):
     """
     The price of each type, oldest first: the price in effect at the beginning, then each change.
 
-    A type for which Google reports no history is absent, and `troubles` has the reason. Today's list price is not a
-    history: after its launch, no instance is charged according to it.
+    A type for which Google reports no history is absent, and `troubles` has the reason. Today's list price does not
+    replace a history, because no instance is charged by it after its launch.
     """
 
     segments: Mapping[str, list[PriceSegment]]

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The second part of an instance's start: a Python with this very spotrun in it, then its agent until that says power off.
-# What starts this script powers the machine off when it ends, whatever the reason.
+# The second part of an instance's start: installs a Python with exactly this spotrun, then runs the agent to its end.
+# The caller powers the machine off when this script ends, whatever the reason.
 set -euo pipefail
 
 boot="${SPOTRUN_INSTANCE_DIR}/boot"
@@ -9,12 +9,13 @@ exec 3>&1 > >(tee -a "${log}") 2>&1
 tee=$!
 . "${SPOTRUN_INSTANCE_DIR}/google.sh"
 
-# At a shutdown this script alone is told. The agent hears of it by itself, and has what time there is.
+# At a shutdown only this script receives the signal. The agent reads its notice itself, and uses the time left.
 shutting_down=""
 trap 'shutting_down=yes' TERM
 
-# Compute Engine deletes what it takes, and its disk. What powers itself off before that stays there, and its disk is
-# billed until somebody deletes it. The wait has an end, as a notice may be taken back: the usual 30 s, and a minute.
+# When Compute Engine takes an instance, it deletes the disk too. An instance that powers itself off before that stays,
+# and its disk is billed until a user deletes it. The wait is limited, because a notice may be withdrawn: the notice that
+# the launch requested, the usual 30 s, and a minute.
 await_the_cloud() {
     if [[ -z "${shutting_down}" && "$(metadata instance/preempted)" == TRUE ]]; then
         echo "spotrun: the instance waits for Compute Engine to take it, and its disk"
@@ -31,7 +32,7 @@ upload_log() { # once: an instance may replace nothing in boot/
         -H "Content-Type: text/plain" --data-binary "@${log}" -o /dev/null
 }
 
-# What fails here has no agent to tell of it: the run's folder is where people will look.
+# No agent can report a failure here, so the log goes to the run's folder, where users look.
 failed() {
     trap - ERR
     echo "spotrun: launch ${SPOTRUN_LAUNCH} failed before its agent ran"
@@ -45,7 +46,7 @@ trap failed ERR
 
 locks=(lock.txt gcp.txt) another="gcp.image"
 . "${boot}/install.sh"
-# What an image may lack is PyTorch. The agent does not need it, and installs it with the run's own set-up, once a run.
+# The image may lack PyTorch. The agent does not need it, and installs it in the run's own setup, once for each run.
 if ! has_all gcp,lightning 2>/dev/null; then
     has_all gcp
     echo "spotrun: this image has no PyTorch that spotrun takes: it is installed with the set-up"

@@ -13,7 +13,7 @@ _NAME_IMAGE = "name another image by gcp.image: gcloud compute images list"
 
 
 class Image(NamedTuple):
-    """An image, with its path; its family may have a newer one tomorrow. `made_on` is a day; "" if unknown."""
+    """An image, by its exact path: its family may have a newer image tomorrow. `made_on` is a day; "" if unknown."""
 
     path: str
     volume_gib: int
@@ -21,12 +21,7 @@ class Image(NamedTuple):
 
 
 def zones_of(google: Google, project: str, region: str) -> list[str]:
-    """
-    Return the zones of a region that are up.
-
-    Raises:
-        BadSurroundings: Google does not have this region, or the project may not see it.
-    """
+    """Return the zones of a region that are up; raise BadSurroundings if the project sees no such region."""
     rows = google.items("list zones", Call(COMPUTE, "GET", f"projects/{project}/zones"))
     of_region = {row["name"]: str(row.get("region", "")).rpartition("/")[2] for row in rows}
     if region not in of_region.values():
@@ -41,12 +36,7 @@ def no_such_region(named: Sequence[str], known: Iterable[str]) -> BadSurrounding
 
 
 def find_image(google: Google, path: str) -> Image:
-    """
-    Return the named image, or the newest of the named family.
-
-    Raises:
-        BadImage: the image does not exist, or is obsolete.
-    """
+    """Return the named image, or the newest of the named family; raise BadImage if it is missing or obsolete."""
     owner, name = path.split("/global/images/")
     row = google.ask(f"find the image {path}", Call(COMPUTE, "GET", f"{owner}/global/images/{name}"))
     if row.get("deprecated", {}).get("state") in ("OBSOLETE", "DELETED"):
@@ -56,12 +46,7 @@ def find_image(google: Google, path: str) -> Image:
 
 
 def find_subnetwork(google: Google, project: str, region: str, name: str) -> str:
-    """
-    Return the path of a subnetwork.
-
-    Raises:
-        BadSurroundings: the region has no subnetwork of this name.
-    """
+    """Return the path of a subnetwork; raise BadSurroundings if the region has no subnetwork of this name."""
     path = f"projects/{project}/regions/{region}/subnetworks/{name}"
     try:
         google.ask(f"find the subnetwork {name} in {region}", Call(COMPUTE, "GET", path))

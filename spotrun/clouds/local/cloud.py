@@ -42,7 +42,7 @@ class Local(Cloud):
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
         if spec.resources.home is not None:
             advice = "name the cloud that trains when this machine does not, like aws"
-            yield Unreadable("is this machine, as the home is", advice, at=("resources", "cloud"))
+            yield Unreadable("is this machine, and so is resources.home", advice, at=("resources", "cloud"))
         yield from zone_elsewhere(spec)
         room = spec.local.capacity
         if room is not None and room < spec.num_nodes and spec.resources.spot_policy == "spot":
@@ -55,7 +55,7 @@ class Local(Cloud):
                     f"the run has {count_of(spec.num_nodes, 'instance')}", "remove it", at=(*at, "members")
                 )
             if step.then is Action.CUT_OFF and spec.num_nodes == 1:
-                yield Unreadable("there is no other to be cut off from", "remove the step", at=(*at, "then"))
+                yield Unreadable("the run has no instance to be cut off from", "remove the step", at=(*at, "then"))
 
     def secret(self, name: str) -> Reference:
         return Reference(ENVIRONMENT, name)

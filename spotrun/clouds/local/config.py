@@ -19,7 +19,7 @@ NOTICE = timedelta(minutes=2)
 
 class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One step of a script: once `when` holds, `then` happens. The next step waits until this one has happened.
+    One step of a script: once `when` holds, `then` happens. The next step waits until this step has happened.
 
     `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is run time; None means no notice. An
     action that affects one instance affects this many `members` of a gang, once at least that many train.
@@ -41,13 +41,13 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
 
 class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The market in which a run's instances live.
+    The market in which a run rents.
 
     A market of `kind` calm has fixed prices and permanent capacity. In a generated market, `seed` and run time alone
     determine prices, capacity and interruptions. The steps of `script` happen in both. `boot_s` is the run time between
     a launch and the start of the instance. `recommended` is the share of a generated market's interruptions that come
-    after a recommendation to rebalance; there are as many recommendations that no interruption follows. Each spot pool
-    has room for `capacity` instances of the run at once; None means no limit.
+    after a recommendation to rebalance; as many more recommendations are false. Each spot pool has room for `capacity`
+    instances of the run at once; None means no limit.
     """
 
     seed: int = 0
@@ -61,7 +61,6 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def market_config(spec: LocalMarketSpec) -> MarketConfig:
-    """Return the configuration of the market that a job describes."""
     steps = tuple(
         ScriptStep(
             when=str(step.when),

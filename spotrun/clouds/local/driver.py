@@ -15,7 +15,7 @@ from spotrun.clouds.local import settling
 from spotrun.clouds.local.config import NOTICE, MarketConfig
 from spotrun.clouds.local.launching import Launcher
 from spotrun.clouds.local.market import Market
-from spotrun.clouds.local.records import CloudLog, Places, Record, RecordFolder, instance_id_of
+from spotrun.clouds.local.records import CloudLog, CloudPaths, Record, RecordFolder, instance_id_of
 from spotrun.errors import CloudError, CloudUnavailable
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.quotes import Quotes
@@ -28,16 +28,13 @@ BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
 
 
 def default_root() -> Path:
-    """Return the root folder of the user's local cloud."""
     return Path(os.environ.get(ROOT_VARIABLE) or "~/.spotrun/local").expanduser()
 
 
 class LocalDriver:
     """
-    Rents out process trees on this machine. CloudDriver describes its five methods.
-
-    All its data is below `root`: every LocalDriver with the same root sees the same instances and can terminate them.
-    `market` and `init` apply to the instances that this object launches.
+    Rents out process trees on this machine. All its data is below `root`: every LocalDriver with the same root sees the
+    same instances and can terminate them. `market` and `init` apply to the instances that this object launches.
     """
 
     name = "local"
@@ -52,7 +49,7 @@ class LocalDriver:
         *,
         init: Sequence[str] = BOOTSTRAP,
     ) -> None:
-        self._places = Places(root.expanduser().absolute())
+        self._places = CloudPaths(root.expanduser().absolute())
         self._clock = clock
         config = market or MarketConfig()
         self._market = Market(config, clock.epoch)
@@ -107,7 +104,7 @@ class LocalDriver:
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
         """
-        Take a spot instance back as the cloud would. `notice` is run time; None means at once.
+        Take a spot instance back as the cloud would. `notice` is run time; None means no notice.
 
         Raises:
             CloudError: no such instance is running, or it is on-demand, which the cloud may not take.
@@ -121,12 +118,7 @@ class LocalDriver:
         folder.order("interrupt", {"notice_s": None if notice is None else notice.total_seconds()})
 
     def rebalance(self, instance_id: str) -> None:
-        """
-        Recommend to the instance, through its metadata, to move its work elsewhere.
-
-        Raises:
-            CloudError: no such instance is running.
-        """
+        """Recommend to the instance, through its metadata, to move its work; raise CloudError if it is not running."""
         folder, _ = self._alive(instance_id)
         folder.order("rebalance", {})
 
@@ -135,17 +127,15 @@ class LocalDriver:
         return self._places.disk(instance_id)
 
     def record(self, instance_id: str) -> Record | None:
-        """
-        Return the cloud's whole record of an instance, including its processes and endpoint. For tests and doctor.
-        """
+        """Return the cloud's whole record of an instance, with its processes and endpoint. For tests and doctor."""
         folder = self._places.record_folder(instance_id)
         return None if folder is None else settling.settled(folder, self._log)
 
     def forget(self, run_uid: str) -> None:
         """
         Delete the records of a run's terminated instances, but keep the log. Their tokens can then be used again. While
-        one member of a launch lives, the records of the others stay, because the outcome of the launch is stored next
-        to the first member's record.
+        one member of a launch runs, all records of the launch stay, because the outcome of the launch is stored next to
+        the first member's record.
         """
         with _as_unavailable():
             known = [(folder, settling.settled(folder, self._log)) for folder in self._places.record_folders()]

@@ -17,7 +17,7 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.market import Market
 from spotrun.clouds.local.members import ALL, MEMBERS_NET, NONE
-from spotrun.clouds.local.records import POLL_S, CloudLog, Places, Record, RecordFolder
+from spotrun.clouds.local.records import POLL_S, CloudLog, CloudPaths, Record, RecordFolder
 from spotrun.clouds.local.script import Script
 from spotrun.clouds.local.settling import as_seen, settled, was_cut_short
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
@@ -39,10 +39,8 @@ _OF_ONE_INSTANCE = (
 
 
 class Launcher:
-    """Launches instances for a driver, with the driver's clock, market and init process."""
-
     def __init__(
-        self, places: Places, clock: ScaledClock, config: MarketConfig, init: Sequence[str], log: CloudLog
+        self, places: CloudPaths, clock: ScaledClock, config: MarketConfig, init: Sequence[str], log: CloudLog
     ) -> None:
         self._places = places
         self._clock = clock
@@ -67,9 +65,7 @@ class Launcher:
         return self._members_before(folders, request)
 
     def _accept_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> None:
-        """
-        Write the members' records, the first member's last. If the first record exists, there was room for all members.
-        """
+        """Write the members' records, the first member's last: if that exists, there was room for all members."""
         with self._places.deciding(START_WITHIN_S):
             if folders[0].read() is not None:
                 return
@@ -96,7 +92,7 @@ class Launcher:
         return as_seen(folders[0], first)
 
     def _free_net(self, request: LaunchRequest) -> int:
-        """Return a third number for the members' addresses that no other launch with running members uses."""
+        """Return a third number for the members' addresses, which no other launch with running members uses."""
         taken = {record.instance.address.split(".")[2] for record in self._living() if record.instance.address}
         nets = ((request.launch + away) % 256 for away in range(256))
         net = next((net for net in nets if str(net) not in taken), None)
@@ -138,19 +134,15 @@ class Launcher:
         return as_seen(folder, started)
 
     def _accept(self, request: LaunchRequest, folder: RecordFolder) -> Record:
-        """
-        Write the record. Launches of single instances do not wait for one another if the pool's capacity is unlimited.
-        """
+        """Write the record. Launches of one instance do not wait for one another if the capacity is unlimited."""
         endless = self._config.capacity is None and request.offering.capacity_type is not CapacityType.OWN
         with nullcontext() if endless else self._places.deciding(START_WITHIN_S):
             return self._write_accepted(request, folder, self._script_seen(request))
 
     def _script_seen(self, request: LaunchRequest) -> int:
         """
-        Check that `request` can be launched, and return how many steps of the script have happened.
-
-        Raises:
-            InsufficientCapacity, CloudError: `request` cannot be launched.
+        Return how many steps of the script have happened. Raise InsufficientCapacity or another CloudError if `request`
+        cannot be launched.
         """
         script = Script(self._places.market(request.run_uid), self._config.script, self._clock.epoch)
         script.advance(self._clock.now(), observer=None)
@@ -300,10 +292,7 @@ def _supervisor_command(root: Path, instance_id: str, ready: int) -> list[str]:
 
 
 def _host_environment() -> dict[str, str]:
-    """
-    Return this process's environment without the variables of an instance, because a local instance may use a local
-    cloud itself.
-    """
+    """Return our environment without an instance's variables: a local instance may itself use a local cloud."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OF_ONE_INSTANCE)}
     package_root = Path(spotrun.__file__).parent.parent
     if package_root.name not in ("site-packages", "dist-packages"):  # a checkout, which children have to find too

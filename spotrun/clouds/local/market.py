@@ -1,5 +1,5 @@
 """
-The simulated spot market. It is a pure function of seed and run time, so that every process computes the same one.
+The simulated spot market. It is a pure function of seed and run time, so that every process computes the same market.
 
 Shapes follow public traces of V100 and K80 spot capacity (2022-23): capacity in one zone lasts half an hour in
 the median, ten minutes in the worst tenth, three hours on average (a heavy tail), and is back ten minutes after
@@ -41,9 +41,7 @@ WARM_UP = timedelta(days=2)
 
 
 class Loss(NamedTuple):
-    """
-    A pool's loss of capacity. `notice` is the time from the cloud's notice to the loss; None if the cloud gives none.
-    """
+    """A pool's loss of capacity. `notice` is the time from the notice to the loss; None if there is no notice."""
 
     at: datetime
     notice: timedelta | None

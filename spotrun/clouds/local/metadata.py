@@ -1,5 +1,5 @@
 """
-The metadata service of an instance, modelled on EC2's version 2: it answers nothing without a session token.
+The metadata service of an instance, modelled on EC2's version 2: each request needs a session token.
 
 Paths, headers and codes follow https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/, pages
 configuring-instance-metadata-service.html and spot-instance-termination-notices.html. Clients find the service through
@@ -150,10 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _token_ttl(text: str | None) -> int | None:
-    """
-    Return the token's time-to-live in seconds; None if the header is missing, or the real service would refuse its
-    value.
-    """
+    """Return the token's time-to-live in seconds; None if the real service would refuse the header or its absence."""
     if text is None or not (text.isascii() and text.isdigit()):
         return None
     return int(text) if len(text) < 9 and 1 <= int(text) <= TOKEN_TTL_MAX_S else None

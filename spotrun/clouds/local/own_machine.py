@@ -1,5 +1,5 @@
 """
-This machine as a place that the user owns: one offering, at the price of using the machine, for one run at a time.
+A machine that the user owns, as one offering at the price of using the machine, for one run at a time.
 
 Its instances are instances of the local cloud: process trees with a supervisor that enforces their time-to-live. Each
 record has a lock that a dead process cannot hold, so an instance without a live supervisor has ended.
@@ -22,8 +22,8 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 
 class OwnMachine:
     """
-    A run's home, which can be seen only from that machine itself. On another machine, `offerings` is empty, and
-    `instances` raises an error if the caller must see the home.
+    The user's own machine, a run's home. Its instances can be seen only on the machine itself. On another machine,
+    `offerings` is empty, and `instances` raises an error if the caller must see the home.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:
@@ -95,16 +95,12 @@ class OwnMachine:
         return self._local.describe(instance_id) if self.has(instance_id) else None
 
     def instances(self, run_uid: str | None, must_see: Collection[str] | None) -> list[Instance]:
-        """
-        Return the instances at home.
-
-        Raises:
-            CloudUnavailable: `must_see` names the home, but this is another machine.
-        """
+        """Return the instances at home. On another machine, raise CloudUnavailable if `must_see` names the home."""
         if not self.is_here:
             if must_see is not None and HOME in must_see:
                 raise CloudUnavailable(
-                    f"what runs on {self._kind.name} is seen from {self._host} alone", hint="spotrun resume, there"
+                    f"what runs on {self._kind.name} is seen from {self._host} alone",
+                    hint="call `spotrun resume` there",
                 )
             return []
         self._mine |= set() if run_uid is None else {run_uid}

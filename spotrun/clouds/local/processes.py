@@ -38,10 +38,7 @@ def is_alive(process: ProcessMark) -> bool:
 
 
 def kill(process: ProcessMark) -> None:
-    """
-    Send SIGKILL to exactly this process. Harmless if the process is gone, if another one has its id, or if it is not
-    ours.
-    """
+    """Send SIGKILL to exactly this process. Harmless if it is gone, if another has its id, or if it is not ours."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(process.pid)
         try:

@@ -39,8 +39,8 @@ from spotrun.proc import ProcessMark
 
 RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
 """
-The variable in the environment of each process of an instance that holds the path of the record. It is a path because
-an instance of another local cloud may have the same id.
+The environment variable with the path of the instance's record, in each process of an instance. It is a path because an
+instance of another local cloud may have the same id.
 """
 POLL_S = 0.01
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{17}")
@@ -142,10 +142,7 @@ class RecordFolder:
         return descriptor
 
     def agree(self, word: str) -> str:
-        """
-        Write the outcome of a gang's launch, unless one was written before. Return the first word written, which
-        counts.
-        """
+        """Write the outcome of a gang's launch, unless one was written before. Return the first outcome written."""
         with contextlib.suppress(FileExistsError):
             os.symlink(word, self._word)
         return os.readlink(self._word)
@@ -166,7 +163,6 @@ class RecordFolder:
         return clock.now() - timedelta(seconds=age_s) * clock.scale
 
     def order(self, name: str, body: dict[str, object]) -> None:
-        """Write an order for the supervisor."""
         with contextlib.suppress(FileNotFoundError):  # the record was deleted meanwhile
             write_atomically(self._orders / name, json.dumps(body).encode())
 
@@ -184,7 +180,7 @@ class RecordFolder:
         return body
 
 
-class Places:
+class CloudPaths:
     """The paths below the root of a local cloud."""
 
     def __init__(self, root: Path) -> None:

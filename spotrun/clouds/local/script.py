@@ -22,7 +22,7 @@ from spotrun.run.bounds import Count, OutOfBounds, decode
 from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 
-class Happened(msgspec.Struct, frozen=True, kw_only=True):
+class StepFired(msgspec.Struct, frozen=True, kw_only=True):
     """
     A step that has happened: its trigger fired at `at`, and `instance_id` saw that (None: a launch did). If the step
     affects several members of a gang, it affected `others` too.
@@ -55,7 +55,7 @@ class Observer(msgspec.Struct, frozen=True):
     """
     The instance that checks the script: its capacity type and the progress of its training.
 
-    An instance under notice counts as gone: only the training that follows it advances the script.
+    An instance under notice counts as gone: only the next attempt's training advances the script.
     """
 
     instance_id: str
@@ -78,10 +78,9 @@ class Script:
         self._triggers = [step.trigger for step in steps]
         self._origin = origin
         self._signature: tuple[int, int] | None = None
-        self._happened: list[Happened] = []
+        self._happened: list[StepFired] = []
 
-    def happened(self) -> list[tuple[ScriptStep, Happened]]:
-        """Return the steps that have happened so far."""
+    def happened(self) -> list[tuple[ScriptStep, StepFired]]:
         self._refresh()
         return list(zip(self._steps, self._happened, strict=False))
 
@@ -109,7 +108,7 @@ class Script:
                 met = tuple(others()[:wanted]) if wanted else ()
                 if len(met) == wanted:
                     instance_id = None if observer is None else observer.instance_id
-                    self._append(Happened(at=at, instance_id=instance_id, others=met))
+                    self._append(StepFired(at=at, instance_id=instance_id, others=met))
 
     def _came_true_at(self, now: datetime, observer: Observer | None) -> datetime | None:
         self._refresh()
@@ -136,19 +135,16 @@ class Script:
         except FileNotFoundError:
             return
         if (signature := (stat.st_ino, stat.st_mtime_ns)) != self._signature:
-            self._happened = msgspec.json.decode(self._path.read_bytes(), type=list[Happened])
+            self._happened = msgspec.json.decode(self._path.read_bytes(), type=list[StepFired])
             self._signature = signature
 
-    def _append(self, fact: Happened) -> None:
+    def _append(self, fact: StepFired) -> None:
         self._happened = [*self._happened, fact]
         write_atomically(self._path, msgspec.json.encode(self._happened))
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """
-        Try to take the lock, and yield whether it was taken. We never wait for the lock, because its holder may be
-        stopped.
-        """
+        """Try to take the lock, and yield whether it was taken. Its holder may be stopped, so we never wait for it."""
         descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             yield try_flock(descriptor)

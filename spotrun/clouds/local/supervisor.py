@@ -1,7 +1,7 @@
 """
 The process next to each local instance that starts and ends it as a cloud would, even after its launcher is gone.
 
-    launcher ── starts ──> (first process: ends at once, so that the launcher has no child)
+    launcher ── starts ──> (first process: exits immediately, so that the launcher has no child)
                              └── guardian         arms the time-to-live; ends the instance if its supervisor dies
                                    └── supervisor     boots, serves metadata, follows the market, gives notice
                                          └── init         and all its descendants
@@ -30,7 +30,7 @@ from spotrun.clouds.local import processes
 from spotrun.clouds.local.market import Loss, Market
 from spotrun.clouds.local.members import CUT_OFF_NET, MEMBERS_NET, given_up, has_all
 from spotrun.clouds.local.metadata import MetadataService
-from spotrun.clouds.local.records import RECORD_VARIABLE, CloudLog, Places, Record, RecordFolder
+from spotrun.clouds.local.records import RECORD_VARIABLE, CloudLog, CloudPaths, Record, RecordFolder
 from spotrun.clouds.local.script import Observer, Script, StatusFile
 from spotrun.clouds.local.settling import bury, bury_dead
 from spotrun.errors import unless_no_room
@@ -41,8 +41,7 @@ from spotrun.spec.market_script import Action
 TICK_S = 0.02
 FAST_TICK_S = 0.003
 """
-Seconds of system time between turns while the script waits for an upload, which is half sent for tens of milliseconds
-only.
+Seconds of system time between turns while the script waits for an upload: its states last only tens of milliseconds.
 """
 GUARDIAN_GRACE_S = 2.0
 """
@@ -51,7 +50,7 @@ Maximum seconds of system time by which a supervisor may miss the time-to-live b
 
 
 class SteadyClock:
-    """Run time that agrees with `clock` now and then passes evenly, even if a user sets the wall clock."""
+    """Run time that starts at the time of `clock` and passes evenly, even if a user sets the wall clock."""
 
     def __init__(self, clock: ScaledClock, not_before: datetime) -> None:
         self.scale = clock.scale
@@ -70,12 +69,9 @@ class SteadyClock:
 
 
 class Supervisor:
-    """
-    Runs one instance from boot to end. Each turn of the loop checks everything that may happen, with one method for
-    each.
-    """
+    """Runs one instance from boot to end. Each turn of the loop checks everything that may happen."""
 
-    def __init__(self, places: Places, folder: RecordFolder, record: Record) -> None:
+    def __init__(self, places: CloudPaths, folder: RecordFolder, record: Record) -> None:
         self._places = places
         self._folder = folder
         self._log = CloudLog(places.log)
@@ -106,15 +102,12 @@ class Supervisor:
         self._folder.write(self._record)
 
     def run(self) -> None:
-        """Run until the instance has ended."""
         while (by := self._turn_if_room()) is None:
             time.sleep(self._pause_s())
         self._end(by)
 
     def _turn_if_room(self) -> EndedBy | None:
-        """
-        Do one turn. A full disk does not end the instance: records that could not be written are left to a later turn.
-        """
+        """Do one turn. A full disk does not end the instance: a later turn writes the records."""
         by: EndedBy | None = None
         with unless_no_room():
             by = self._turn()
@@ -202,9 +195,7 @@ class Supervisor:
         ]
 
     def _cut_off(self) -> None:
-        """
-        Move the instance to a new address, so that the others reach nothing at the old one. The store has no addresses.
-        """
+        """Move the instance to a new address, so that the other members cannot reach it. It still reaches the store."""
         address = self._record.instance.address.replace(f"{MEMBERS_NET}.", f"{CUT_OFF_NET}.", 1)
         self._metadata.move_to(address)
         self._change(address=address)
@@ -225,8 +216,8 @@ class Supervisor:
 
     def _give_notice(self, at: datetime, notice: timedelta | None) -> None:
         """
-        Schedule the end of the instance at `notice` after `at`, unless an earlier end is scheduled. None: no
-        announcement.
+        Schedule the end of the instance at `notice` after `at`, unless an earlier end is scheduled. With None, the end
+        is at `at`, and nothing is announced.
         """
         taken_at = at + (notice or timedelta())
         if self._taken_at is not None and self._taken_at <= taken_at:
@@ -323,11 +314,8 @@ class Supervisor:
         self._log.write(event, self._clock.now(), instance_id=self._folder.instance_id, **facts)
 
 
-def guard(supervisor_pid: int, places: Places, folder: RecordFolder, give_up_at: float) -> None:
-    """
-    Wait for the supervisor. Kill it if it outlives the time-to-live, and end the instance if the supervisor has not
-    ended it.
-    """
+def guard(supervisor_pid: int, places: CloudPaths, folder: RecordFolder, give_up_at: float) -> None:
+    """Wait for the supervisor; kill it if it outlives the time-to-live. End the instance unless the supervisor did."""
     overdue = not _wait_for_exit(supervisor_pid, give_up_at)
     if overdue:
         os.kill(supervisor_pid, signal.SIGKILL)  # it is our child and not reaped, so the id is still its own
@@ -351,7 +339,7 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
-    """Describe the instance as other processes see it: they see a loss without notice only when it has come."""
+    """Describe the instance as other processes see it: they see a loss without notice only when it happens."""
     return Observer(
         instance_id=instance.instance_id,
         capacity_type=instance.offering.capacity_type,
@@ -366,7 +354,7 @@ def _announced_at(loss: Loss) -> datetime:
 
 def main(root: str, instance_id: str, ready: int) -> None:
     """Become the guardian and the supervisor of an instance. This process has inherited the instance's lock."""
-    places = Places(Path(root))
+    places = CloudPaths(Path(root))
     folder = places.record_folder(instance_id)
     assert folder is not None
     if os.fork() != 0:
@@ -383,7 +371,7 @@ def main(root: str, instance_id: str, ready: int) -> None:
         processes.become_subreaper()
         supervisor = Supervisor(places, folder, record)
         supervisor.start()
-        with contextlib.suppress(BrokenPipeError):  # the launcher has died; the instance lives on
+        with contextlib.suppress(BrokenPipeError):  # the launcher has died; the instance continues
             os.write(ready, b"1")
         os.close(ready)
         supervisor.run()

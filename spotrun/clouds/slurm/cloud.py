@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 
 class Slurm(Cloud):
-    """
-    Nodes of a cluster, requested through its queue. A job's section `slurm` names the partitions and their prices.
-    """
+    """Nodes of a cluster, requested through its queue. The section `slurm` names the partitions and their prices."""
 
     name = "slurm"
     here = False
@@ -50,16 +48,11 @@ class Slurm(Cloud):
         return refusals(spec)
 
     def secret(self, name: str) -> Reference:
-        """
-        Return a reference to a variable of this machine, the place that a user may mean. On Slurm no secret is read:
-        see `refusals`.
-        """
+        """Return a reference to a variable of this machine. No secret is read on Slurm: see `refusals`."""
         return Reference(ENVIRONMENT, name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """
-        Return the time from a free node to a running agent: a cycle of the controller, and imports from shared folders.
-        """
+        """Return the time from a free node to a running agent: a controller's cycle, and imports over a network."""
         return timedelta(seconds=30)
 
     def interrupts(self, spec: RunSpec) -> bool:
@@ -76,10 +69,7 @@ class Slurm(Cloud):
         return _driver(config_of(spec.slurm, spec.num_nodes), clock)
 
     def require_known(self, spec: RunSpec) -> None:
-        """
-        Check the job's partitions with the cluster's controller. This machine must belong to the cluster to submit jobs
-        anyway.
-        """
+        """Check the job's partitions with the cluster's controller, which this machine needs to submit jobs anyway."""
         from spotrun.clouds.slurm.commands import Programs, require_submitting
         from spotrun.clouds.slurm.config import config_of
         from spotrun.clouds.slurm.partitions import misfits, read_cluster
@@ -93,9 +83,7 @@ class Slurm(Cloud):
             raise SpecInvalid(problem.message, hint=problem.suggestion, key=problem.at)
 
     def furnish(self, store: Store) -> None:
-        """
-        Do nothing: nodes run the packages that are installed on this machine, from a folder that they share with it.
-        """
+        """Do nothing: nodes run the packages that are installed on this machine, from a shared folder."""
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return SLURM_RULE
@@ -106,7 +94,7 @@ class Slurm(Cloud):
         return slurm_notices(environment, clock)
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """Open a shell as a step of the job, next to the training. It ends with the job."""
+        """Open a shell as a step of the job, next to the training. The shell ends with the job."""
         from spotrun.clouds.slurm.submission import files_of
 
         job = job_of(instance.instance_id)
@@ -122,7 +110,8 @@ class Slurm(Cloud):
         flags = " ".join(f"-L {one.here}:NODE:{one.there}" for one in forwards)
         named = f"`squeue --jobs={job_of(instance.instance_id)}` names NODE"
         raise CloudError(
-            "a step of Slurm leads no port to its node", hint=f"on your own machine: ssh {flags} LOGIN-NODE; {named}"
+            "a step of Slurm cannot forward a port to its node",
+            hint=f"on your own machine: ssh {flags} LOGIN-NODE; {named}",
         )
 
     def console(self, instance: Instance) -> str | None:
@@ -133,8 +122,8 @@ class Slurm(Cloud):
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
-            f"{instance_id} is on slurm, which takes nodes back by itself",
-            hint="scancel takes it without a notice; with one, a job of a partition of a higher PriorityTier does",
+            f"{instance_id} is on slurm, where only Slurm takes nodes back",
+            hint="without a notice: scancel; with a notice: a job in a partition of a higher PriorityTier",
         )
 
     def forget(self, run_uid: str) -> None:
@@ -154,7 +143,7 @@ class Slurm(Cloud):
 
     def offers(self, wish: RentalFlags) -> Quotes:
         raise SpecInvalid(
-            "what a node of a cluster costs is in a job, under slurm.partitions",
+            "the price of a cluster's node is in a job, under slurm.partitions",
             hint="spotrun launch JOB.yaml --dry-run, or `spotrun doctor slurm` for the partitions that there are",
         )
 

@@ -17,10 +17,7 @@ REGION = "cluster"
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One partition as a job describes it. `accelerators` as in Offering; 0 and "" mean that the job does not specify the
-    value.
-    """
+    """One partition as a job describes it. `accelerators` as in Offering; 0 and "" mean that the job has no value."""
 
     name: str
     capacity_type: CapacityType

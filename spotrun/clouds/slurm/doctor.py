@@ -47,7 +47,7 @@ class SlurmDoctor:
         if cluster.preempt_type == BY_QOS:
             yield warned(
                 "preemption",
-                "a QOS decides whose jobs are taken, and this cannot see its GraceTime",
+                "a QOS decides whose jobs are taken, and spotrun cannot read its GraceTime",
                 "sacctmgr show qos format=Name,Preempt,PreemptMode,GraceTime, and slurm.partitions: [{qos: NAME, …}]",
             )
         for problem in misfits(self._config, cluster):
@@ -55,7 +55,7 @@ class SlurmDoctor:
         yield from self._well(cluster) if self._config.partitions else _to_write(cluster)
 
     def _well(self, cluster: Cluster) -> Iterator[Finding]:
-        """Check each partition of the job that is as the job describes it."""
+        """Check each partition of the job that matches its description in the job."""
         wrong = {problem.at[2] for problem in misfits(self._config, cluster)}
         for index, partition in enumerate(self._config.partitions):
             known = cluster.partitions.get(partition.name)
@@ -98,14 +98,14 @@ class SlurmDoctor:
 
 
 def _refused(known: ClusterPartition, error: CloudError) -> Finding:
-    """Return a warning for a refusal that passes by itself, or a failure for any other refusal."""
+    """Return a warning for a temporary refusal, or a failure for any other refusal."""
     if isinstance(error, InsufficientCapacity | QuotaExceeded | CloudUnavailable):
         return warned(f"partition {known.name}", error.message, error.hint or "it counts as full until then")
     return failed(f"partition {known.name}", error)
 
 
 def _to_write(cluster: Cluster) -> Iterator[Finding]:
-    """List the partitions for a user who has no job yet. Each usable one is shown as a line for a job."""
+    """List the partitions for a user who has no job yet. Each usable partition is shown as a line for a job."""
     for known in cluster.partitions.values():
         kind = CapacityType.SPOT if cluster.takes_from(known) else CapacityType.ON_DEMAND
         if wrong := _wrong_as(kind, known, cluster):

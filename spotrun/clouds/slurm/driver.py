@@ -12,7 +12,7 @@ from spotrun.clouds.slurm.faults import fault, require_answer
 from spotrun.clouds.slurm.gang_jobs import GangJob
 from spotrun.clouds.slurm.ids import job_of, step_name
 from spotrun.clouds.slurm.member_files import MemberEnd, MemberFiles, Seat, read_seats
-from spotrun.clouds.slurm.queue import LIST, RUNNING, STEPS, Job, Step, instance_of, of_token, read_queue, read_steps
+from spotrun.clouds.slurm.queue import LIST, STEPS, Job, Step, has_nodes, instance_of, of_token, read_queue, read_steps
 from spotrun.clouds.slurm.submission import BOOTSTRAP, files_of, logs, submission
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
@@ -27,11 +27,10 @@ _ENDED_ALREADY = ("Job/step already completing or completed", "Invalid job id sp
 
 class SlurmDriver:
     """
-    Requests nodes from the configured partitions. CloudDriver describes its five methods.
+    Requests nodes from the configured partitions. A job's name is its token, and its comment names its run.
 
-    The driver holds no run state: a job's name is its token, and its comment names its run. A queued job is pending. A
-    job that Slurm does not begin in time counts as ended by the cloud before its meter ran, as in a pool without
-    capacity. If Slurm keeps it in the queue longer, the next driver that lists jobs cancels it.
+    A queued job is pending. A job that Slurm does not begin in time counts as ended by the cloud before its meter ran,
+    as in a pool without capacity. If Slurm keeps it in the queue longer, the next driver that lists jobs cancels it.
 
     Members of a gang are one job, with a step for each member (spotrun.clouds.slurm.gang).
     """
@@ -125,8 +124,8 @@ class SlurmDriver:
 
     def _end_member(self, job: Job, member: Instance) -> None:
         """
-        Kill the member's step; its node stays with the job. If the step is not listed yet, the job itself ends it. When
-        the last member ends, cancel the job.
+        Kill the member's step; its node stays with the job. If the step is not listed yet, the job's batch script ends
+        the step. When the last member ends, cancel the job.
         """
         files = files_of(job.token)
         files.ask_to_end(member.member)
@@ -166,7 +165,7 @@ class SlurmDriver:
         if job.tags.count is None:
             return [instance_of(job)]
         files = files_of(job.token)
-        if job.state == RUNNING and job.nodes:
+        if has_nodes(job.state) and job.nodes:
             self._look_at_members(job, files)
         gang = GangJob(job, files.seats(), [files.ended(member) for member in range(job.tags.count)])
         if gang.is_deserted:
@@ -222,7 +221,7 @@ def _launched(job: Job, instances: list[Instance], request: LaunchRequest) -> In
     if job.never_ran and found.ended_by is not EndedBy.USER:
         raise CloudError(
             f"Slurm has no node for what job {job.number} asks for ({found.end_reason})",
-            hint="see `sinfo -o '%P %c %m %G'`, and mend slurm.partitions",
+            hint="see `sinfo -o '%P %c %m %G'`, and correct slurm.partitions",
         )
     if not any(each.alive for each in instances):
         raise LaunchTokenSpent(f"{found.instance_id}, the instance of launch {request.launch}, has ended")

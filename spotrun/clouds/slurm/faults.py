@@ -32,10 +32,7 @@ _RENAMED = "nvalid partition"
 
 
 def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
-    """
-    Return one of CloudDriver's errors that says why `what` was not done; None if it was done. An unknown message
-    becomes a CloudError.
-    """
+    """Return the error for Slurm's refusal of `what`, CloudError for an unknown message; None if Slurm did `what`."""
     said = " ".join(answer.err.split()) or f"exit code {answer.code}"
     if answer.code == 0:
         return None
@@ -44,7 +41,7 @@ def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
         return CloudUnavailable(message, hint="see `scontrol ping`, or wait for the controller")
     if _RENAMED in said:
         return CloudError(
-            message, hint=f"`sinfo` shows the partitions; mend slurm.partitions where it names {partition}"
+            message, hint=f"`sinfo` shows the partitions; correct slurm.partitions where it names {partition}"
         )
     if _has(said, _DENIED):
         return AccessDenied(message, hint="name your account in slurm.account, or a partition that you may use")

@@ -3,7 +3,7 @@ The batch script of a gang's job. It runs on the first node, and starts a step o
 
     python -P -m spotrun.clouds.slurm.gang FILES RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-A step that is killed, or whose node breaks, ends alone. FILES is the path of the files that record the members' ends.
+If a step is killed or its node fails, only that step ends. FILES is the path of the files that record members' ends.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ def step(
 
 
 def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
-    """
-    Return the seats of the job's nodes. Retry while the controller is busy, because the job cannot go on without them.
-    """
+    """Return the seats of the job's nodes. Retry while the controller is busy: the job needs them."""
     for _ in range(TRIES - 1):
         try:
             return read_seats(commands, nodes)
@@ -108,7 +106,7 @@ def _has(seat: Seat, nodes: str, commands: Commands) -> bool:
 def _write_down(files: MemberFiles, member: int, seat: Seat, code: int, job: str, commands: Commands) -> None:
     """
     Record how a member ended. If the job is over, the end of the job explains its members' ends, and nothing is
-    recorded. If the controller does not answer, the job is assumed to go on.
+    recorded. If the controller does not answer, the job is assumed to continue.
     """
     at = datetime.now(UTC)
     told = asked(job, commands)

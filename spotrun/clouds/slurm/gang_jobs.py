@@ -60,19 +60,14 @@ class GangJob(NamedTuple):
 
     @property
     def _last(self) -> int | None:
-        """
-        The index of the member that ends last; if several end together, the first of them. None while a member lives.
-        """
+        """The index of the member that ends last, or of the first such member; None while a member lives."""
         if not self.job.has_ended and not self.is_deserted:
             return None
         ends = [(self._ended_at(index), -index) for index in range(len(self.ended))]
         return -max(ends)[1]
 
     def _ended_at(self, index: int) -> datetime:
-        """
-        Return when a member ended, limited to the job's time, because its node's clock may put the end after the job's
-        end.
-        """
+        """Return when a member ended, limited to the job's time, because its node's clock may be wrong."""
         job, ended = self.job, self.ended[index]
         began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None
         at = (over_at or began_at) if ended is None else ended.at
@@ -81,14 +76,12 @@ class GangJob(NamedTuple):
     def _billed_until(self, index: int) -> datetime:
         """
         Return until when a member is billed, rounded down to a whole second. Slurm counts whole seconds, and the job
-        may be over in the second in which the member ends. If the job goes on, the last member pays for that second.
+        may be over in the second in which the member ends. If the job continues, the last member pays for that second.
         """
         return self._ended_at(index).replace(microsecond=0)
 
     def _prices_of_last(self, last: int) -> tuple[PriceSegment, ...]:
-        """
-        Return the price of all nodes that the last member pays for, with a segment for each change of their number.
-        """
+        """Return the price of all nodes that the last member pays for: one segment for each change of the number."""
         began = instance_of(self.job).prices
         if not began:
             return ()

@@ -17,5 +17,4 @@ def job_of(instance_id: str) -> str:
 
 
 def step_name(member: int) -> str:
-    """Return the name of a member's step in Slurm."""
     return f"member-{member}"

@@ -1,3 +1,3 @@
 #!/bin/sh
-# The script of every job of spotrun. What one of them does is in its arguments.
+# The script of every job of spotrun. Its arguments are the command to run.
 exec "$@"

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from spotrun.clouds.slurm.commands import Commands, Programs
 from spotrun.clouds.slurm.notices import BEAT_S, write
+from spotrun.clouds.slurm.queue import has_nodes
 from spotrun.errors import CloudError
 
 TRIES = 3
@@ -28,10 +29,7 @@ _FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime|NodeList)=(\S+)")
 
 
 class JobStatus(NamedTuple):
-    """
-    The controller's report about a job: whether it runs, its nodes, and when Slurm will end it (None if it is not
-    preempted).
-    """
+    """The controller's report about a job: its nodes, and when Slurm will end it (None if it is not preempted)."""
 
     runs: bool
     deadline: datetime | None
@@ -58,9 +56,7 @@ def main(file: Path, job: str, commands: Commands) -> None:
 
 
 def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Commands) -> None:
-    """
-    Wait until the job is over. The controller may signal again before the deadline; the training may use the time left.
-    """
+    """Wait until the job is over. The controller may signal again earlier; the training may use the time left."""
     over = False
     while not over:
         signal.sigwait({signal.SIGTERM})
@@ -91,7 +87,7 @@ def read_job(told: str) -> JobStatus:
     """Read scontrol's output about a job. If the job runs and has a PreemptTime, its EndTime is the deadline."""
     facts = dict(_FACT.findall(told))
     ends, preempted = facts.get("EndTime", ""), facts.get("PreemptTime", "")
-    runs = facts.get("JobState") == "RUNNING"
+    runs = has_nodes(facts.get("JobState", ""))
     taken = runs and preempted.isdecimal() and ends.isdecimal()
     return JobStatus(runs, datetime.fromtimestamp(int(ends), UTC) if taken else None, facts.get("NodeList", ""))
 

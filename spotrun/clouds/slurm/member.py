@@ -3,9 +3,9 @@ The task of a member's step, which receives Slurm's notice. The member itself ru
 
     python -P -m spotrun.clouds.slurm.member MEMBER ADDRESS RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-The cluster's ProctrackType determines where Slurm sends its signal: to each process below the process that keeps a
-step, to the task's process group, or to the task alone. So agent and training run as orphans in their own session. A
-pipe closes when the task ends, and agent and training end too.
+The cluster's ProctrackType determines where Slurm sends its signal: to each process below the step's slurmstepd, to the
+task's process group, or to the task alone. So agent and training run as orphans in their own session. A pipe closes
+when the task ends, which ends agent and training too.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _FACT = re.compile(r"(?:^| )(NodeName|NodeAddr)=(\S+)")
 
 
 class Seat(NamedTuple):
-    """The node of a member, and the address at which the others reach it, both as Slurm names them."""
+    """The node of a member, and the address at which the other members reach it, both as Slurm names them."""
 
     node: str
     address: str
@@ -54,7 +54,6 @@ class MemberFiles:
         self.start = start
 
     def log(self, member: int) -> Path:
-        """Return the path of the member's log."""
         return Path(f"{self.start}.{member}.log")
 
     def seats(self) -> tuple[Seat, ...]:
@@ -68,10 +67,7 @@ class MemberFiles:
         return self._read(f"{member}.ended", MemberEnd)
 
     def end(self, member: int, ended: MemberEnd) -> MemberEnd:
-        """
-        Record the end of a member, and return the first end recorded. If a driver requested that end, the user ended
-        the member.
-        """
+        """Record a member's end, and return the first end recorded. A driver's request counts as the user's."""
         said = ended._replace(by=EndedBy.USER) if self.is_to_end(member) else ended
         return self._agree(f"{member}.ended", said, MemberEnd)
 
@@ -95,10 +91,7 @@ class MemberFiles:
         return None
 
     def _agree(self, name: str, value: T, kind: type[T]) -> T:
-        """
-        Write `value` unless the file exists, and return the file's value. Making a link is atomic on shared file
-        systems.
-        """
+        """Write `value` unless the file exists; return the file's value. Links are atomic on shared file systems."""
         unnamed = self._path(f"{uuid.uuid4().hex}.tmp")
         with _reaching(self._path(name)):
             unnamed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -113,16 +106,11 @@ class MemberFiles:
 
 @contextlib.contextmanager
 def _reaching(path: Path) -> Iterator[None]:
-    """
-    Translate the errors of reading or writing `path`.
-
-    Raises:
-        CloudUnavailable: the file cannot be reached, or is not a record.
-    """
+    """Raise CloudUnavailable if, in the block, `path` cannot be read or written, or is not a record."""
     try:
         yield
     except OSError as error:
-        raise CloudUnavailable(f"{path}: {error.strerror}", hint=f"who may read and write {path.parent}?") from error
+        raise CloudUnavailable(f"{path}: {error.strerror}", hint=f"check who may use {path.parent}") from error
     except msgspec.DecodeError as error:
         raise CloudUnavailable(f"{path} is no record of a member: {error}", hint="restore it, or remove it") from error
 

@@ -2,9 +2,9 @@
 Slurm's notice: SIGTERM to the steps of a job, and the time that the partition's GraceTime leaves.
 
 https://slurm.schedmd.com/preempt.html. Each process of a step gets that signal, including the workers of a data loader,
-which it would end. The batch script's own processes do not get it. So agent and training run in the batch script, next
-to a step that holds only a listener (spotrun.clouds.slurm.listener). The listener writes the notice into a file in the
-instance's folder.
+which the signal would end. The batch script's own processes do not get it. So agent and training run in the batch
+script, next to a step that holds only a listener (spotrun.clouds.slurm.listener). The listener writes the notice into a
+file in the instance's folder.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spotrun.clouds.notices import Blind, Notice
 
 FILE = "slurm-notice.json"
 BEAT_S = 5.0
-"""Seconds between two signs of life of a listener that has received no signal."""
+"""Seconds between two touches of the file by a listener that has received no signal."""
 DEAF_AFTER_S = 12 * BEAT_S
 
 
-class HeardByStep:
+class ListenerNotices:
     """
     The notices that the listener writes: see NoticeSource. If the file was not touched for DEAF_AFTER_S, the source
     counts as not answering.
@@ -47,8 +47,8 @@ class HeardByStep:
             raise Blind(f"the step that listens for Slurm's signal has been silent for {silent_s:.0f} s")
 
 
-def slurm_notices(environment: Mapping[str, str], clock: Clock) -> list[HeardByStep]:
-    return [HeardByStep(Path(environment.get("SPOTRUN_INSTANCE_DIR", "/nonexistent")) / FILE, clock)]
+def slurm_notices(environment: Mapping[str, str], clock: Clock) -> list[ListenerNotices]:
+    return [ListenerNotices(Path(environment.get("SPOTRUN_INSTANCE_DIR", "/nonexistent")) / FILE, clock)]
 
 
 def read(file: Path) -> datetime | None:

@@ -24,9 +24,7 @@ https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
 
 
 class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One partition as the cluster reports it. `max_time` and `nodes_max`, the limits of a job, are None without a limit.
-    """
+    """One partition as the cluster reports it. `max_time` and `nodes_max` limit a job; None means no limit."""
 
     name: str
     preempt_mode: str
@@ -39,10 +37,7 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A cluster and its partitions. `preempt_type` names the reason for which jobs lose nodes: a partition, a QOS, or
-    nothing.
-    """
+    """A cluster and its partitions. `preempt_type`: jobs lose nodes to a partition, to a QOS, or not at all."""
 
     name: str
     version: str
@@ -58,12 +53,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_cluster(commands: Commands) -> Cluster:
-    """
-    Read the cluster's configuration from the controller.
-
-    Raises:
-        CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm did not answer.
-    """
+    """Read the cluster's configuration from the controller. Errors: see `require_answer` and `Commands.run`."""
     listed = require_answer(commands.run(["scontrol", "--oneliner", "--all", "show", "partition"]), "show partitions")
     settings = _settings(require_answer(commands.run(["scontrol", "show", "config"]), "show its configuration"))
     found = (_known(line) for line in listed.splitlines() if line.startswith("PartitionName="))
@@ -130,7 +120,7 @@ def _unlike_spot(known: ClusterPartition, cluster: Cluster, at: tuple[str | int,
     elif not known.grace:
         yield Unreadable(
             f"{known.name} has GraceTime=0: its jobs are ended without a notice",
-            f"ask who runs the cluster for: PartitionName={known.name} GraceTime=120",
+            f"ask the cluster's administrators for: PartitionName={known.name} GraceTime=120",
             at=(*at, "name"),
         )
 

@@ -19,7 +19,6 @@ LIST = ("squeue", "--noheader", "--me", "--states=all", f"--format={_FIELDS}")
 """Lists jobs. Ended jobs are listed for the cluster's MinJobAge, usually five minutes."""
 STEPS = ("squeue", "--noheader", "--me", "--steps", "--format=%i|%j|%N")
 """Lists running steps: id, name, nodes. Slurm lists no ended steps."""
-RUNNING = "RUNNING"
 _UNSET = ("N/A", "Unknown", "")
 _WAITING = ("PENDING", "CONFIGURING")
 LEFT_TO_SLURM = timedelta(seconds=30)
@@ -45,6 +44,15 @@ _ENDS = {
     "REVOKED": EndedBy.FAULT,
 }
 """States of ended jobs: https://slurm.schedmd.com/job_state_codes.html. In any other state a job has not ended."""
+_COMPLETING = "COMPLETING"
+
+
+def has_nodes(state: str) -> bool:
+    """
+    Return whether a job in this state runs on its nodes. Slurm shows a flag in place of RUNNING while one is set:
+    SIGNALING while it sends the warning of a preemption, RESIZING after the job has lost a node.
+    """
+    return bool(state) and state not in (*_ENDS, *_WAITING, _COMPLETING)
 
 
 class Job(NamedTuple):
@@ -81,10 +89,7 @@ class Job(NamedTuple):
         return self.ends_at - self.submitted_at >= self.tags.wait
 
     def is_overdue(self, now: datetime) -> bool:
-        """
-        Return whether the job still waits although its wait is over: Slurm was late to take it from the queue, or never
-        tried.
-        """
+        """Return whether the job still waits although its wait is over, because Slurm was late or never tried."""
         return self.state == "PENDING" and now - self.submitted_at >= self.tags.wait + LEFT_TO_SLURM
 
 
@@ -109,7 +114,6 @@ class Step(NamedTuple):
 
 
 def read_steps(text: str, job: int) -> list[Step]:
-    """Return the running steps of a job."""
     rows = (line.strip().split("|") for line in text.splitlines())
     return [Step(row[0], row[1]) for row in rows if len(row) == 3 and row[0].startswith(f"{job}.")]
 
@@ -155,7 +159,7 @@ def _state(job: Job) -> InstanceState:
         return InstanceState.TERMINATED
     if job.state in _WAITING:
         return InstanceState.PENDING
-    return InstanceState.STOPPING if job.state == "COMPLETING" else InstanceState.RUNNING
+    return InstanceState.STOPPING if job.state == _COMPLETING else InstanceState.RUNNING
 
 
 def _ended_by(job: Job) -> EndedBy:

@@ -17,7 +17,7 @@ def refusals(spec: RunSpec) -> Iterator[Unreadable]:
         yield Unreadable("does not reach instances on slurm yet", advice, at=("secrets", name))
     if spec.resources.image_id is not None:
         advice = "remove it, and make the environment in setup"
-        yield Unreadable("needs root, which a job of Slurm is not", advice, at=("resources", "image_id"))
+        yield Unreadable("needs root, which a job of Slurm does not have", advice, at=("resources", "image_id"))
     if not spec.slurm.partitions:
         advice = f"write {_LINE}; `spotrun doctor slurm` shows what there is"
         yield Unreadable("names no partition to ask", advice, at=("slurm", "partitions"))
@@ -31,7 +31,7 @@ def refusals(spec: RunSpec) -> Iterator[Unreadable]:
 def _without_capacity(spec: RunSpec) -> Iterator[Unreadable]:
     wanted = _KINDS.get(spec.resources.spot_policy)
     if wanted is not None and wanted not in {each.capacity for each in spec.slurm.partitions}:
-        advice = f"write capacity: {wanted} for the one that is, or spot_policy: auto"
+        advice = f"write capacity: {wanted} for a partition that has it, or spot_policy: auto"
         reason = f"none of slurm.partitions has capacity: {wanted}"
         yield Unreadable(reason, advice, at=("resources", "spot_policy"))
 

@@ -73,10 +73,7 @@ class Assignment(NamedTuple):
         return self.scratch / f"{FOLDER_PREFIX}{os.getuid()}-{number}"
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        """
-        Return an agent's environment, without variables in SLURMS_OWN. Variables for the node's GPUs have other names
-        and stay.
-        """
+        """Return an agent's environment, without SLURMS_OWN. Variables for the node's GPUs stay."""
         kept = {name: text for name, text in own.items() if not name.startswith(SLURMS_OWN)}
         return (
             kept
@@ -142,9 +139,7 @@ def prepared(assignment: Assignment) -> int:
 
 
 def sweep(scratch: Path) -> None:
-    """
-    Remove the folders of this user's instances that were killed on this node. A live instance holds its folder's lock.
-    """
+    """Remove folders of this user's dead instances on this node. A live instance holds its folder's lock."""
     for folder in scratch.glob(f"{FOLDER_PREFIX}{os.getuid()}-*"):
         with contextlib.suppress(OSError):
             lock = _locked(folder)
@@ -167,12 +162,7 @@ def made(folder: Path) -> int:
 
 
 def _locked(folder: Path) -> int:
-    """
-    Lock a folder.
-
-    Raises:
-        OSError: a living process has the lock, or the folder belongs to another user.
-    """
+    """Lock a folder; raise OSError if a live process has the lock, or the folder belongs to another user."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

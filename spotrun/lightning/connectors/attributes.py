@@ -1,7 +1,6 @@
 """
-Saves and restores attributes that callbacks do not save. These are the last save of a ModelCheckpoint, from which it
-decides whether to save once more, and the rates logged by a LearningRateMonitor, which makes new lists when training
-starts.
+Saves and restores attributes that callbacks do not save: the last save of a ModelCheckpoint, from which it decides
+whether to save once more; and the rates logged by a LearningRateMonitor, which makes new lists when training starts.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ NAMES = {
     SAVING: (*OF_PARTS[SAVING], "_defer_save_until_validation"),
     RATES: ("lrs", "last_momentum_values", "last_weight_decay_values"),
 }
-"""
-Attributes by class. Attributes that are not in OF_PARTS are missing in some Lightning versions that spotrun supports.
-"""
+"""Attributes by class. Those that are not in OF_PARTS are missing in some supported versions of Lightning."""
 
 
 def dump(trainer: Any, cls: str) -> list[dict[str, Any]]:
@@ -31,8 +28,8 @@ def dump(trainer: Any, cls: str) -> list[dict[str, Any]]:
 
 def load(trainer: Any, cls: str, saved: Sequence[dict[str, Any]]) -> None:
     """
-    Restore the attributes for SAVING in on_fit_start. Restore the attributes for RATES after the callback's
-    on_train_start, or at the end of a training that had no step left.
+    Restore attributes of the class `cls`: SAVING in on_fit_start; RATES after the callback's on_train_start, or at the
+    end of a training that had no step left.
     """
     for callback, values in zip(_callbacks(trainer, cls), saved, strict=True):
         for name, value in values.items():

@@ -2,8 +2,7 @@
 Saves and restores the state that averaging callbacks do not save.
 
 StochasticWeightAveraging saves its average, but sets itself up only when an epoch starts. After a resume within an
-epoch it would have no schedule until the next epoch, and would count its averages from 0. This module restores the
-callback's setup.
+epoch it would have no schedule until the next epoch, and would count its averages from 0. So this module sets it up.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def _dump_normalizing(trainer: Any, callback: Any) -> State:
 
 
 def load(trainer: Any, saved: list[State | None]) -> None:
-    """Set the callbacks up in `on_train_start`, when optimizers have their state."""
+    """Set the callbacks up in `on_train_start`, after optimizers have their state."""
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         if state is not None:
             _set_up(trainer, callback, state)
@@ -66,7 +65,7 @@ def _set_up(trainer: Any, callback: Any, state: State) -> None:
     )
     scheduler.load_state_dict(state["scheduler"])
     for group, before in zip(optimizer.param_groups, groups, strict=True):
-        group.update(before)  # the constructor of a scheduler does a step
+        group.update(before)  # the scheduler's constructor has done a step
     trainer.lr_scheduler_configs[:] = [module_of(trainer, "utilities.types").LRSchedulerConfig(scheduler)]
     callback._swa_scheduler = scheduler
     callback._average_model = callback._average_model.to(callback._device or module.device)

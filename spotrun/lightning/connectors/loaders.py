@@ -1,4 +1,4 @@
-"""The loaders that a Trainer makes ready and reads from."""
+"""Reads the loaders of a Trainer, and replaces them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spotrun.training.framework import Stage
 
 
 class Loaders:
-    """Part of a Framework; `Framework` documents each member."""
+    """Part of a Framework, which documents each member."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -27,7 +27,7 @@ class Loaders:
         iter(self._trainer.fit_loop._data_fetcher)
 
     def exchange_loaders(self, exact: Callable[[Any, Stage], Any]) -> None:
-        """Pass every loader that fit() makes ready through `exact(loader, stage)`."""
+        """Pass every loader that fit() prepares through `exact(loader, stage)`."""
         original = self._trainer._data_connector._prepare_dataloader
 
         def prepare(dataloader: Any, shuffle: bool, mode: Any) -> Any:

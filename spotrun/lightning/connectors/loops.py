@@ -1,7 +1,7 @@
 """
 Calls hooks in the training loops after all other hooks have run.
 
-Lightning has no public hook for that. So this module wraps methods of the loop *objects* of the one running Trainer.
+Lightning has no public hook for that, so this module wraps methods of the loop *objects* of the running Trainer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spotrun.training.framework import Hooks, Stage
 
 
 class Loops:
-    """The loops of one Trainer, which call `Hooks` while they are open. `resume` prepares how they are entered."""
+    """The loops of one Trainer, which call `Hooks` from `open` to `close`. `resume` prepares how they are entered."""
 
     _hooks: Hooks
 
@@ -52,14 +52,14 @@ class Loops:
 
     def forget_loading(self) -> None:
         """
-        End restarts after a fit(), so that the Trainer's next fit() starts normally. Lightning does this in loops that
-        have run, but none has run in a training that had already ended.
+        End restarts after a fit(), so that the Trainer's next fit() starts normally. Lightning does this only in loops
+        that have run, and no loop runs if the training had already ended.
         """
         for loop in _all_loops(self._fit):
             loop.on_iteration_done()
 
     def loaded_at(self) -> dict[str, int]:
-        """Return, for each stage, the epoch in which the present loaders were made."""
+        """Return, for each stage, the epoch in which its loaders were made."""
         epochs = {
             "train": self._fit._last_train_dl_reload_epoch,
             "validate": self._epoch.val_loop._last_val_dl_reload_epoch,
@@ -68,8 +68,7 @@ class Loops:
 
     def lengths(self) -> dict[str, Any]:
         """
-        Return the lengths that Lightning assumes for the present loaders. Lightning reads them once, but samplers may
-        have other lengths in other epochs.
+        Return the lengths that Lightning assumes for the loaders in all epochs, although samplers may change them.
         """
         loader = self._fit._combined_loader
         return {
@@ -80,7 +79,7 @@ class Loops:
         }
 
     def have_lengths(self, saved: dict[str, Any]) -> None:
-        """Restore the lengths in on_train_start, after a resume."""
+        """Restore `lengths` in on_train_start, after a resume."""
         loader = self._fit._combined_loader
         self._trainer.val_check_batch = saved["validation_after"]
         if saved["validation"] and len(saved["validation"]) == len(self._epoch.val_loop._max_batches):
@@ -91,8 +90,7 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        Let loaders be made, from `Callback.setup` until `enter`, as if each stage were in its epoch of `epochs` (see
-        `loaded_at`).
+        From `Callback.setup` until `enter`, make each stage's loaders as in its epoch of `epochs` (a `loaded_at`).
         """
         self._loaded_at = epochs
 
@@ -110,9 +108,9 @@ class Loops:
         """
         Return `state`, changed so that the epoch that had begun counts as begun. Called in `Callback.setup`.
 
-        If a fit() continues a checkpoint that the script wrote in the last batch of an epoch, Lightning counts each of
-        its epochs as begun only once it has ended. It would then treat a snapshot within an epoch like a snapshot at
-        the epoch's end. Once training goes on, the counters get their own values again.
+        If a fit() continues a checkpoint that the script wrote in the last batch of an epoch, Lightning counts each
+        later epoch as begun only once it has ended. It would then treat a snapshot within an epoch as a snapshot at the
+        epoch's end. Once training continues, `_lag_again` restores the counters.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]
         current = progress["current"]
@@ -132,10 +130,11 @@ class Loops:
 
     def resume(self, *, validation_due: bool, should_stop: bool) -> None:
         """
-        Keep the loops from ending at once if a last validation is still due. Called before they run (on_fit_start).
+        Keep the loops from ending immediately if a last validation is still due. Called in on_fit_start, before they
+        run.
 
-        Lightning's `done` first reads max_steps and should_stop, so this changes both. They get their true values back
-        before any code acts on them.
+        Lightning's `done` reads max_steps and should_stop, so this changes both. `_advance` restores them before any
+        code acts on them.
         """
         self._entering = {
             "validation_due": validation_due,
@@ -147,10 +146,10 @@ class Loops:
             self._epoch.max_steps += 1 << 40
 
     def enter(self, *, mid_epoch: bool) -> None:
-        """Continue in the middle of an epoch, or start the next one afresh. Called in on_train_start after a resume."""
+        """Continue within an epoch, or start the next epoch. Called in on_train_start after a resume."""
         self._loaded_at = {}
         self._begins_epoch = not mid_epoch
-        if self._entering is not None:  # Lightning counts one more after an epoch that a hook has cut short
+        if self._entering is not None:  # after an epoch that a hook has cut short, Lightning counts one more
             self._entering["stepped"] = self._epoch._batches_that_stepped
         if not mid_epoch:
             self._forget_restart()
@@ -159,8 +158,8 @@ class Loops:
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        Call `on_train_epoch_start` of the module and of callbacks whose method is not Lightning's own, as at the start
-        of each of the first `epochs` epochs. Without `training`, first call `on_train_start`.
+        Call `on_train_epoch_start` of the module and of the script's own callbacks, as at the start of each of the
+        first `epochs` epochs. Without `training`, first call `on_train_start`.
         """
         trainer, current = self._trainer, self._fit.epoch_progress.current
         before = current.completed, trainer.accumulate_grad_batches
@@ -181,7 +180,7 @@ class Loops:
 
     def _forget_restart(self) -> None:
         # While `restarting`, Lightning does not step the plateau schedulers of the resumed epoch, and skips or repeats
-        # a validation: it cannot know where in a step its own checkpoints were written. Ours lie between steps.
+        # a validation, because its checkpoints may lie anywhere within a step. Ours lie between steps.
         self._fit._restarting = False
         self._epoch._restarting = False
         self._epoch.val_loop.restarting = False
@@ -189,7 +188,7 @@ class Loops:
     def _on_epoch_start(self, original: Callable[[], None]) -> None:
         self._hooks.epoch_begins()
         original()
-        if self._begins_epoch:  # elsewhere Lightning begins a pass after these hooks, which may change its samplers
+        if self._begins_epoch:  # otherwise Lightning begins a pass after these hooks, which may change its samplers
             self._begins_epoch = False
             iter(self._fit._data_fetcher)
 

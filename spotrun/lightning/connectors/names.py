@@ -11,9 +11,9 @@ from spotrun.training.by_name import is_a
 from spotrun.training.private_names import missing
 
 RESULTS = "trainer.connectors.logger_connector.result"
-"""Module of the classes that hold logged values."""
+"""Module with the classes that hold logged values."""
 _TRAINER = ".trainer.trainer"
-"""Module of Trainer, to be added to the name of its package."""
+"""Module of Trainer, relative to Lightning's package."""
 OF_TRAINER: Mapping[str, tuple[str, ...]] = {
     "": ("_val_check_time_interval",),
     "_checkpoint_connector": (  # restores a snapshot in place of a file
@@ -47,7 +47,6 @@ OF_MODULES: Mapping[str, tuple[str, ...]] = {
     RESULTS: ("_ResultMetric", "_Metadata", "_Sync"),
     "utilities.combined_loader": ("CombinedLoader._mode",),
 }
-"""Names by the module that has them."""
 OF_PARTS: Mapping[str, tuple[str, ...]] = {
     "LightningModule": ("_current_fx_name",),
     "StochasticWeightAveraging": (  # sets it up within an epoch
@@ -60,7 +59,7 @@ OF_PARTS: Mapping[str, tuple[str, ...]] = {
     "TensorBoardLogger": ("_experiment", "_version"),
     "MLFlowLogger": ("_experiment_id", "_log_batch_kwargs", "_prefix", "_run_id", "_tracking_uri"),
 }
-"""Names by the class of the module, a callback or a logger."""
+"""Names by the class of a module, a callback or a logger."""
 
 
 def moved(trainer: Any) -> list[str]:
@@ -75,7 +74,7 @@ def moved(trainer: Any) -> list[str]:
 
 
 def _root(trainer: Any) -> str:
-    """Return "pytorch_lightning" or "lightning.pytorch", even if the script has its own Trainer class."""
+    """Return "pytorch_lightning" or "lightning.pytorch", also for a subclass of Trainer in the script."""
     modules = (cls.__module__ for cls in type(trainer).__mro__)
     return next((each for each in modules if each.endswith(_TRAINER)), "").removesuffix(_TRAINER)
 
@@ -90,7 +89,7 @@ def version(trainer: Any) -> str:
 
 
 def module_of(trainer: Any, path: str) -> Any:
-    """Return a module of the Lightning in use; None if it has no module at `path`."""
+    """Return a module of the Lightning in use; None if it has none at `path`."""
     with suppress(ImportError):
         return importlib.import_module(f"{_root(trainer)}.{path}")
     return None

@@ -1,4 +1,4 @@
-"""Reads the place of a training from Lightning's counters."""
+"""Reads the position of a training from Lightning's counters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Position:
-    """Part of a Framework; `Framework` documents each member."""
+    """Part of a Framework, which documents each member."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -34,7 +34,7 @@ class Position:
 
     @property
     def logged_step(self) -> int:
-        """The step under which the metrics of the newest batch were logged."""
+        """The step at which the metrics of the newest batch were logged."""
         return max(0, int(self._trainer.fit_loop.epoch_loop._batches_that_stepped) - 1)
 
     @property
@@ -48,9 +48,9 @@ class Position:
     @property
     def pass_begins_at(self) -> tuple[int, int]:
         """
-        The batch is 0, except on the way into an epoch that is restored from its middle. On a fresh start, that epoch
-        may come from the user's own checkpoint, written inside a batch (`on_train_batch_end`). Lightning counts such a
-        batch as completed later.
+        The batch is 0, unless an epoch that was restored from its middle is about to begin. On a fresh start, such an
+        epoch may come from a checkpoint that the user's code wrote inside a batch (`on_train_batch_end`), a batch that
+        Lightning would count as completed only later.
         """
         epochs = self._trainer.fit_loop.epoch_progress
         progress = self._trainer.fit_loop.epoch_loop.batch_progress

@@ -1,4 +1,4 @@
-"""Saves and loads a Trainer's state as a tree: Lightning's own checkpoint, and the metrics that it leaves out."""
+"""Saves and loads a Trainer's state as a tree: Lightning's own checkpoint, and the metrics that it does not contain."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from spotrun.training.revival import revived
 from spotrun.training.weights import Weights
 
 TYPES = ("hparams_type", "datamodule_hparams_type")
-"""
-Keys that hold the classes of hyper-parameters. Without these keys, Lightning reads hyper-parameters as plain values.
-"""
+"""Keys with the classes of hyper-parameters. Without them, Lightning reads hyper-parameters as plain values."""
 SCORE = "current_score"
 RESTORED_LAST = ("loops", SCHEDULERS, OPTIMIZERS)
 """Entries that Lightning restores after on_fit_start."""
@@ -26,8 +24,8 @@ RESTORED_LAST = ("loops", SCHEDULERS, OPTIMIZERS)
 
 def dump(trainer: Any) -> State:
     """
-    Return Lightning's own checkpoint, and the entries that the script's hooks have removed from it, except for weights.
-    Tensors are the training's own, not copies.
+    Return Lightning's own checkpoint and, except for weights, the entries that the script's hooks have removed from it.
+    Tensors are not copied.
     """
     plugin, before_hooks = trainer.precision_plugin, State()
     original = plugin.on_save_checkpoint
@@ -49,8 +47,10 @@ def dump(trainer: Any) -> State:
 
 def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
     """
-    Let this fit() restore `state`, whatever path it was given. Called in `Callback.setup`. A scheduler is restored only
-    if its kind is still the kind in `kinds`: otherwise the script may still make a scheduler of that kind later.
+    Let this fit() restore `state`, whatever path it was given. Called in `Callback.setup`.
+
+    A scheduler is restored only if it is of the kind in `kinds`, because otherwise the script may still make one of
+    that kind.
     """
     connector = trainer._checkpoint_connector
 
@@ -64,7 +64,7 @@ def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
 
 
 def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
-    """Let this fit() fill gaps in the saved state of a scheduler with the objects that the scheduler holds itself."""
+    """Let this fit() restore schedulers. The scheduler's present objects fill gaps in its saved state."""
     connector = trainer._checkpoint_connector
     original = connector.restore_lr_schedulers
 
@@ -85,7 +85,7 @@ def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
 
 def load_again(trainer: Any, state: State) -> None:
     """
-    Restore entries that the script's `on_load_checkpoint` removed, for Lightning. Called after that hook, in
+    Restore, for Lightning, entries that the script's `on_load_checkpoint` removed. Called after that hook, in
     on_fit_start.
     """
     connector = trainer._checkpoint_connector
@@ -103,8 +103,8 @@ def load_scores(trainer: Any, state: State) -> None:
 
 def load_weights(trainer: Any, saved: Weights) -> None:
     """
-    Let this fit() load the weights of `saved` for which its module has a place by then. Called in `Callback.setup`. A
-    module with its own `load_state_dict` gets the result of its own `state_dict`.
+    Let this fit() load the weights of `saved` that its module then has. Called in `Callback.setup`. A module with its
+    own `load_state_dict` gets the result of its own `state_dict`.
     """
     strategy = trainer.strategy
     original = strategy.load_model_state_dict
@@ -123,7 +123,7 @@ def load_weights(trainer: Any, saved: Weights) -> None:
 
 
 def load_optimizers_by(trainer: Any, load: Callable[[Sequence[Any]], None]) -> None:
-    """Let this fit() restore its optimizers with `load` alone. Called in `Callback.setup`."""
+    """Let this fit() restore its optimizers only with `load`. Called in `Callback.setup`."""
     strategy = trainer.strategy
 
     def load_optimizer_state_dict(checkpoint: State) -> None:
@@ -142,16 +142,14 @@ def kinds_of_schedulers(trainer: Any) -> list[str]:
 
 
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
-    """
-    Load the schedulers that replaced or followed the schedulers in `before`. Lightning has restored `before` already.
-    """
+    """Load the schedulers that replaced or followed the schedulers in `before`, which Lightning has restored."""
     for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
         if number >= len(before) or scheduler is not before[number]:
             scheduler.load_state_dict(revived(state, scheduler.state_dict()))
 
 
 def others_load_it(trainer: Any) -> bool:
-    """Return whether a hook of the script wants the whole state."""
+    """Return whether a hook of the script reads the whole state."""
     holders = (trainer.lightning_module, trainer.datamodule, trainer.precision_plugin, *trainer.callbacks)
     return any(_has_hook(holder) for holder in holders if holder is not None)
 
@@ -165,9 +163,7 @@ _EMPTY_HOOKS = ("Callback.on_load_checkpoint", "CheckpointHooks.on_load_checkpoi
 
 
 def load_file(trainer: Any, path: str) -> None:
-    """
-    Let this fit() restore the Lightning checkpoint at `path`, whatever path it was given. Called in `Callback.setup`.
-    """
+    """Let this fit() restore the Lightning checkpoint at `path`, whatever path it was given. For `Callback.setup`."""
     connector = trainer._checkpoint_connector
     original = connector.resume_start
 
@@ -179,7 +175,7 @@ def load_file(trainer: Any, path: str) -> None:
 
 
 def before_restoring(trainer: Any, call: Callable[[], None]) -> None:
-    """Run `call` once the model is configured, before a restore; in `Callback.setup`, after `load` or `load_file`."""
+    """Run `call` when the model is configured, before a restore. For `Callback.setup`, after `load` or `load_file`."""
     connector = trainer._checkpoint_connector
     ours = vars(connector).get("resume_start")
 
@@ -194,7 +190,7 @@ def before_restoring(trainer: Any, call: Callable[[], None]) -> None:
 
 
 def dump_metrics(trainer: Any) -> State:
-    """Return the values logged so far in this epoch, and the last known metrics. Lightning saves neither."""
+    """Return the values logged so far in this epoch, and the newest metrics. Lightning saves neither."""
     logger = trainer._logger_connector
     return {
         "callback": dict(logger._callback_metrics),

@@ -1,6 +1,6 @@
 """
-Saves and restores the EarlyStopping counts of each process. Lightning saves only the counts of the first process, and
-without `sync_dist` the other processes see other values.
+Saves and restores the EarlyStopping counts of each rank. Lightning saves only the counts of rank 0, and without
+`sync_dist` other ranks see other values.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ State = dict[str, Any]
 
 
 def dump(trainer: Any) -> list[State]:
-    """Return the states of this process's callbacks."""
     return [callback.state_dict() for callback in callbacks(trainer)]
 
 
 def load(trainer: Any, saved: Sequence[State]) -> None:
-    """Restore the states in on_fit_start, after Lightning has given every process the states of the first process."""
+    """Restore the states in on_fit_start, after Lightning has given every rank the states of rank 0."""
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         callback.load_state_dict(state)
 

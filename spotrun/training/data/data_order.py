@@ -2,9 +2,9 @@
 Restores the exact position in data: order = f(seed, epoch), plus an integer.
 
 `exact_copy` copies a user's DataLoader. The copy can begin an epoch at any batch without reading the batches before it.
-Generators seeded by (seed, epoch) draw the order of an epoch. A sample is read, and a batch collated, under generators
-seeded by its place. So the result depends neither on workers and prefetching, nor on numbers that the training drew,
-nor on the process.
+Generators seeded by (seed, epoch) draw the order of an epoch. Each sample is read, and each batch collated, under
+generators seeded by its position. So the result depends neither on workers and prefetching, nor on numbers that the
+training drew, nor on the process.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from spotrun.training.data.proxy import Proxy
 from spotrun.training.data.samplers import Drawn, Samplers
 
 Position = Callable[[], tuple[tuple[object, ...], int]]
-"""Returns the start of a pass that begins now: a key that names the pass ("train", epoch, …), and its first batch."""
+"""Returns the key of a pass that begins now ("train", epoch, …), and its first batch."""
 
 
 @dataclass(frozen=True)
 class Keyed:
-    """A batch's indices (or the single index of a loader without batches), and the seed of its place."""
+    """A batch's indices (or the single index of a loader without batches), and the seed of its position."""
 
     indices: Any
     seed: int
@@ -53,7 +53,7 @@ class KeyedBatch(list[Any]):
 
 @dataclass(frozen=True)
 class SeededSamples:
-    """Samples for the collate function, which draws under generators seeded by the same place."""
+    """Samples for the collate function, and the seed of their batch."""
 
     samples: Any
     seed: int
@@ -61,8 +61,8 @@ class SeededSamples:
 
 class ExactDataset(Proxy):
     """
-    A map-style dataset that reads each sample under generators seeded by the sample's place in its epoch. In workers,
-    changes of the dataset are recorded in `notes`.
+    A map-style dataset that reads each sample under generators seeded by the sample's position in its epoch. Workers
+    record changes of the dataset in `notes`.
     """
 
     _watch: Watch | None
@@ -114,14 +114,14 @@ class ExactDataset(Proxy):
         return samples
 
     def _own(self) -> OwnGenerators:
-        """Find the dataset's own generators at each batch: it may make them when a worker reads the first sample."""
+        """Find the dataset's own generators, at each batch, because it may make them when it reads its first sample."""
         return generators.kept_by(dataset=self._inner)
 
 
 def _reads_without_code(dataset: object) -> bool:
     """
-    Return whether reading a sample is only a look-up, without code that could draw. Seeding three generators takes ten
-    microseconds, which is much longer than such a look-up.
+    Return whether reading a sample is only a look-up, without code that could draw. A look-up takes much less than the
+    ten microseconds of seeding three generators.
     """
     if type(dataset) is TensorDataset:
         return all(type(tensor) is Tensor for tensor in dataset.tensors)
@@ -129,7 +129,7 @@ def _reads_without_code(dataset: object) -> bool:
 
 
 class ExactCollate(Proxy):
-    """A collate function that draws (as mixup does) from generators seeded by the batch's place."""
+    """A collate function that draws (as mixup does) from generators seeded by the batch's position."""
 
     def __call__(self, read: Any) -> Any:
         if type(read) is not SeededSamples:
@@ -146,10 +146,7 @@ def _seed(own: OwnGenerators, seed: int, place: object) -> None:
 
 
 class ExactOrder:
-    """
-    Replaces a (batch) sampler: yields the same indices in an order that is a function of seed and epoch. A pass may
-    begin at any batch.
-    """
+    """Replaces a (batch) sampler: yields its indices in an order that only seed and epoch determine."""
 
     def __init__(self, loader: DataLoader[Any], seed: int, rank: int, position: Position) -> None:
         self._batched = loader.batch_sampler is not None
@@ -176,7 +173,7 @@ class ExactOrder:
 
     @property
     def is_drawn(self) -> bool:
-        """True if the whole order of the current pass is drawn, so that it needs no generator any more."""
+        """True if the order of the current pass is complete, so that it needs no generator any more."""
         return self._order.is_whole
 
     def samples(self, batches: int) -> int:
@@ -214,25 +211,23 @@ def notes_for(loader: DataLoader[Any]) -> Notes | None:
 
 
 def order_generators(loader: object) -> OwnGenerators:
-    """Return the generators that decide on the order of the data and on the seeds of workers."""
+    """Return the generators that decide the order of the data and the seeds of workers."""
     if not isinstance(loader, DataLoader):
         return generators.kept_by(loader=loader)
     return generators.kept_by(sampler=loader.sampler, batch_sampler=loader.batch_sampler, loader=loader.generator)
 
 
 def _untouched() -> Any:
-    """
-    Keep data loading from moving the training's generators in the main process. A worker process does not train, so
-    nothing is kept there.
-    """
+    """Return a context that keeps data loading from changing training's generators. In a worker, it does nothing."""
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 
 
 def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position) -> DataLoader[Any]:
     """
-    Return a copy of `loader` with an exact position. `loader` has to read a map-style dataset and have a length; it is
-    not changed. The order is the same on every rank, and each rank's sampler takes its share of it. The seeds of
-    samples differ by rank.
+    Return a copy of `loader` with an exact position. `loader` must read a map-style dataset and have a length.
+
+    The order is the same on every rank, and each rank's sampler takes its share of it. The seeds of samples differ by
+    rank.
     """
     order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}
@@ -245,7 +240,7 @@ def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position
 
 
 def changed(loader: DataLoader[Any], changes: dict[str, Any]) -> DataLoader[Any]:
-    """Return a copy of `loader` with the attributes `changes`, which a DataLoader's own `__setattr__` would reject."""
+    """Return a copy of `loader` with the attributes `changes`, which DataLoader's own `__setattr__` would reject."""
     loader = copy.copy(loader)
     for name, value in changes.items():
         object.__setattr__(loader, name, value)

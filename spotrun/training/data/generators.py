@@ -1,8 +1,8 @@
 """
 Finds and seeds generators that belong to the script's objects, such as an augmentation, a sampler or a model.
 
-The output of such a generator depends on the whole history of its process. So each is seeded by place, as the global
-generators are. Two objects may share one.
+The output of such a generator depends on the whole history of its process. So each is seeded by position, as the global
+generators are. Two objects may share a generator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spotrun.training.python_state.stateful_objects import GENERATORS, load, sta
 from spotrun.training.python_state.values import Encoded
 
 OwnGenerators = dict[str, Any]
-"""Generators by the places that hold them, as in `dataset.transform.rng`."""
+"""Generators by their paths, such as `dataset.transform.rng`."""
 
 NO_HOLDERS = (type, ModuleType, torch.Tensor, torch.nn.Module)
 DEPTH = 5
@@ -29,10 +29,7 @@ LONG = 64
 
 
 def kept_by(**roots: object) -> OwnGenerators:
-    """
-    Return the generators in attributes of `roots` and of the objects in those attributes, `DEPTH` levels deep. The
-    global generators are left out.
-    """
+    """Return the generators, except global ones, in attributes of `roots` and of their objects, `DEPTH` levels deep."""
     found: OwnGenerators = {}
     seen: set[int] = set()
     level: list[tuple[str, object]] = list(roots.items())
@@ -45,9 +42,7 @@ def kept_by(**roots: object) -> OwnGenerators:
 
 
 def kept_by_modules(module: torch.nn.Module) -> OwnGenerators:
-    """
-    Return the generators in attributes of a module and of its parts, no deeper: its framework may hold all generators.
-    """
+    """Return the generators in attributes of a module and its parts, no deeper: a framework may hold all of them."""
     return {
         f"{path}.{name}": value
         for path, part in module.named_modules()
@@ -62,7 +57,7 @@ def seed(own: OwnGenerators, number: int) -> None:
 
 
 def states(own: OwnGenerators) -> list[Encoded]:
-    """Return the present states of these generators, in the order of `own`."""
+    """Return the states of these generators, in the order of `own`."""
     return [state_of(generator) for generator in own.values()]
 
 

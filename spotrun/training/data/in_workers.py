@@ -1,10 +1,10 @@
 """
-Watches the state of a script's data set in the worker processes of its loader.
+Watches the state of a script's dataset in the worker processes of its loader.
 
-A worker that changes its data set changes only its own copy. No checkpoint holds that change, because a new worker
+A worker that changes its dataset changes only its own copy. No checkpoint holds that change, because a new worker
 starts with the training process's copy.
 
-Each worker compares its data set from time to time with the state at the previous comparison. It records changes in
+Each worker compares its dataset from time to time with the state at the previous comparison. It records changes in
 shared memory, which the training process reads at its snapshots.
 """
 
@@ -37,8 +37,8 @@ OBJECTS_MAX = 1000
 DEPTH = 5
 LONG = 64
 """
-Maximum length of a container whose items are compared. Of a longer container only the length is compared, because
-reading its items costs memory.
+Maximum items of a container whose items are compared. Of a longer container only the length is compared, because
+reading items costs memory.
 """
 KEPT_THERE = "kept in a worker of its loader"
 OTHER = "an object of a library"
@@ -54,7 +54,7 @@ class Notes:
         self._rows.share_memory_()  # type: ignore[no-untyped-call]
 
     def write(self, worker: int, places: list[str]) -> None:
-        """Write a row. Its length comes last, so that a reader never sees half of a row."""
+        """Write a row. Its length comes last, so that a reader never reads half of a row."""
         row, text = self._rows[worker], _text(places)
         while len(text) > ROW_BYTES - 2:
             places = places[: len(places) // 2]
@@ -70,7 +70,7 @@ class Notes:
                 try:
                     places = json.loads(bytes(row[2 : 2 + size].tolist()))
                 except ValueError:
-                    continue  # a worker is writing it: there is a next time
+                    continue  # a worker is writing it; the next call reads it
                 yield from (UntrackedChange(place, KEPT_THERE) for place in places)
 
 
@@ -79,7 +79,7 @@ def _text(places: list[str]) -> bytes:
 
 
 class Watch:
-    """Watches a data set in one worker. Made in the training process, but used only in the worker."""
+    """Compares a dataset in one worker. Made in the training process, but used only in the worker."""
 
     def __init__(self, dataset: Any, notes: Notes) -> None:
         self.notes = notes
@@ -95,7 +95,7 @@ class Watch:
             self.look(worker)
 
     def look(self, worker: int) -> None:
-        """Compare with the facts of the last call; the first call only records them."""
+        """Compare with the facts of the last call. The first call only records them."""
         self._script = self._script or Script.of_this_process()
         now = dict(_facts(self._script, type(self._dataset).__name__, self._dataset))
         if self._before is not None:
@@ -115,18 +115,15 @@ class Watch:
 
 
 def _has_changed(before: Any, now: Any) -> bool:
-    """
-    Return whether facts differ. A new object of a library does not count as a change, because another worker opens it
-    again when needed.
-    """
+    """Return whether facts differ. A new object of a library is no change: other workers open it again when needed."""
     opened = before is None and type(now) is tuple and now[0] is OTHER
     return not opened and not same(before, now)
 
 
 def _facts(script: Script, path: str, dataset: Any) -> Iterator[tuple[str, Any]]:
     """
-    Yield facts about the script's own objects in a data set: their attributes, by place. Generators are left out,
-    because the place in the data seeds them.
+    Yield facts about the script's own objects in a dataset: their attributes, by path. Generators are left out, because
+    they are seeded by position.
     """
     waiting = deque([(path, dataset, DEPTH, script.owns(type(dataset)))])
     seen: set[int] = set()
@@ -169,7 +166,6 @@ def _fact(value: Any) -> Any:
 
 
 def notes_of(loader: Any) -> Notes | None:
-    """Return the notes that a loader's data set writes to; None if it writes to none."""
     dataset = getattr(loader, "dataset", None)
     watch = vars(dataset).get("_watch") if issubclass(type(dataset), Proxy) else None
     return None if watch is None else watch.notes

@@ -1,4 +1,4 @@
-"""Reads one loader as the framework does, but begins each pass over it at the training's place."""
+"""Reads one loader as the framework does, but begins each pass over it at the training's position."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from spotrun.training.data.proxy import Proxy
 from spotrun.training.place import PassStart, StreamPosition
 
 KEPT_STATES = 3
-"""Number of states that are kept: a framework may read a batch ahead, as Lightning does for a loader without length."""
+"""Number of states that are kept, as a framework may read a batch ahead (Lightning does if a loader has no length)."""
 
 
 class LoaderProxy(Proxy):
-    """The loader that the framework reads instead of the user's. `exact` begins each pass over it."""
+    """The loader that the framework reads instead of the user's. `exact` begins each pass."""
 
     def __init__(self, loader: Any, exact: ExactLoader) -> None:
         super().__init__(loader)
@@ -33,8 +33,8 @@ class LoaderProxy(Proxy):
     def __len__(self) -> int:
         return len(self._inner)
 
-    # Lightning calls this to find out whether it should warn about resuming in mid-epoch, and would save a state that
-    # is a batch ahead.
+    # Lightning calls this to decide whether to warn about resuming within an epoch, and would save a state that is a
+    # batch ahead.
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -44,8 +44,8 @@ class LoaderProxy(Proxy):
 
 class ValidationProxy(Proxy):
     """
-    An exact copy whose passes leave the global generators as they were. torch draws a seed when a loader's workers
-    start: at each pass or, with persistent workers, at the first pass in a process.
+    An exact copy whose passes leave the global generators unchanged. torch draws a seed when a loader's workers start:
+    at each pass or, with persistent workers, at the first pass in a process.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -59,8 +59,8 @@ class ValidationProxy(Proxy):
 class ExactLoader:
     """
     The passes over one loader. `start(self)` returns the start of the pass that begins now. A pass that begins after
-    the end of another pass of the same epoch is a further cycle. `is_carried(generator)` is true if checkpoints hold
-    the generator.
+    another pass of the same epoch has ended is a further cycle. `is_carried(generator)` is true if checkpoints hold the
+    generator.
     """
 
     def __init__(
@@ -102,26 +102,23 @@ class ExactLoader:
 
     @property
     def name(self) -> str:
-        """The user's name for this data: the class of the dataset or, without a dataset, of the loader."""
+        """The class of the dataset or, without a dataset, of the loader."""
         return type(getattr(self._user_loader, "dataset", self._user_loader)).__name__
 
     @property
     def replays(self) -> bool:
-        """True if a position in this loader can only be reached by reading the batches before it."""
+        """True if a position in this loader can be reached only by reading the batches before it."""
         return self._stream is not None and self._stream.inside is None
 
     def resume(self, state: dict[str, Any] | None) -> None:
-        """Restore `state` (see the method `state`) at the start of the pass in which it was taken."""
+        """Restore a result of `state` at the start of the pass in which it was taken."""
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
         elif state:
             self.order.samplers.resume(state)
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, Any] | None:
-        """
-        Return the state with which a pass can begin after `batch` of `epoch`, besides these numbers; None if it needs
-        no state.
-        """
+        """Return the state, besides these numbers, that a pass needs to begin after `batch` of `epoch`, or None."""
         if self._current is None:
             return None
         if self.order is not None:
@@ -136,7 +133,7 @@ class ExactLoader:
         return StreamPosition(epoch, batch, False, state, earlier, mark).to_dict()
 
     def state_between(self) -> Any:
-        """Return the state of a stream between two passes; None if the stream has no state."""
+        """Return the state of a stream between two passes; None if it has no state."""
         between = self._stream.between if self._stream else None
         return streams.state_of(between) if between is not None else None
 
@@ -150,17 +147,14 @@ class ExactLoader:
         return self._waits.total_s
 
     def samples(self, batches: int) -> int:
-        """Return the number of samples in the first `batches` batches of the current epoch; 0 if that is unknown."""
+        """Return the number of samples in the first `batches` batches of the current epoch; 0 if unknown."""
         if self.order is None or self.begun is None:
             return 0
         cycles, rest = divmod(batches, len(self._loader)) if self.begun.cycling else (0, batches)
         return (cycles * self.order.samples(len(self._loader)) if cycles else 0) + self.order.samples(rest)
 
     def samples_by_size(self, batches: int) -> int:
-        """
-        Return the same as `samples`, but count a stream's samples as full batches of its loader's batch size. 0 if
-        unknown.
-        """
+        """Return the same as `samples`, but count a stream's batches as full. 0 if their size is unknown."""
         if self.order is None:
             return batches * (getattr(self._user_loader, "batch_size", None) or 0)
         return self.samples(batches)
@@ -177,16 +171,15 @@ class ExactLoader:
                 self._current = self._begin_stream(self._stream, self._seed_pass(self._key))
             else:
                 self._current = self._begin_indexed()
-        self._current.waits = self._waits  # the reads up to this place do not count as waits of training
+        self._current.waits = self._waits  # so that the reads above do not count as waits
         return self._current
 
     def _begin_indexed(self) -> _Pass:
         """
         Begin a pass, and draw its order.
 
-        This seeds generators that the script may draw from too, such as a generator of its data set. If the pass begins
-        after its first batch, the generators that checkpoints hold then get back the state that they had before this
-        call.
+        This seeds generators that the script may use too, such as its dataset's generator. If the pass begins after its
+        first batch, the generators that checkpoints hold get back their states from before this call.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)
@@ -203,14 +196,11 @@ class ExactLoader:
         return root
 
     def _begin_once(self, stream: streams.Stream, before: _Pass | None, last: tuple[int, ...]) -> _Pass:
-        """
-        Begin a pass over data that can be read only once: neither a later pass nor a new process gets the same data
-        again.
-        """
+        """Begin a pass over data that can be read only once: no later pass and no new process gets it again."""
         resumed = self._resumed
         if self._resumed is not None:
             if not self._resumed.begins(self._epoch, self._first):
-                return _Pass(iter(()))  # the framework begins the pass again at its restored place
+                return _Pass(iter(()))  # the framework begins the pass again at its restored position
             self._earlier = [(tuple(key), count) for key, count in self._resumed.earlier]
             for key, count in self._earlier:
                 self._pass_once(stream, key).skip(count)
@@ -266,7 +256,7 @@ class _Waits:
 
 
 class _Pass(Iterator[Any]):
-    """One pass over a loader. It records whether it has ended."""
+    """One pass over a loader, and whether it has ended."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -292,9 +282,10 @@ class _Pass(Iterator[Any]):
 
 class _StreamPass(_Pass):
     """
-    Reads each batch under generators seeded by the batch's number, and leaves the training's generators alone. `states`
-    has the state of `holder` after each of the last batches. Without a holder, `marks` has a number for each of these
-    batches that identifies the batch.
+    Reads each batch under generators seeded by the batch's number, and leaves the training's generators unchanged.
+
+    `states` has the state of `holder` after each of the last batches. Without a holder, `marks` has the mark
+    (marks.py) of each of these batches.
     """
 
     def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:
@@ -307,7 +298,7 @@ class _StreamPass(_Pass):
 
     def _read(self) -> Any:
         with seeds.kept():
-            # Ranks that shuffle the whole data before each takes its share must shuffle alike.
+            # Ranks that shuffle all data before each reads its share must shuffle in the same way.
             seeds.seed_cpu(seeds.derive(self._root, self.number, self._rank if self.number else 0))
             batch = super()._read()
         self.number += 1
@@ -359,14 +350,11 @@ class _OncePass(_StreamPass):
 
 
 def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:
-    """Return the exact loaders of the proxies among `loaders`."""
     return [loader.exact for loader in loaders if type(loader) is LoaderProxy]
 
 
 def is_indexed(loader: object) -> bool:
-    """
-    Return whether `loader` is a DataLoader over a map-style dataset and iterates as torch's or torchdata's own does.
-    """
+    """Return whether `loader` is a DataLoader over a map-style dataset that iterates as torch's or torchdata's does."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     iterate = type(loader).__iter__

@@ -1,9 +1,9 @@
 """
-Computes a number that identifies a batch by its tensors, arrays and plain values, to compare it when its stream is read
-again.
+Computes a number that identifies a batch by its tensors, arrays and plain values, to compare the batch when its stream
+is read again.
 
-A stream that reads data which the training changes, such as a replay memory, gives other batches the second time.
-Without the number, the difference would go unnoticed.
+A stream of data that the training changes, such as a replay memory, returns other batches the second time. Without the
+number, the difference would go unnoticed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEPTH = 5
 
 
 def mark_of(batch: Any) -> int:
-    """Return the mark. Of large tensors and arrays, only samples count. Objects of other types do not count."""
+    """Return the mark. Of large tensors and arrays, only some items count. Objects of other types do not count."""
     mark = 0
     for part in _parts(batch, DEPTH):
         mark = zlib.crc32(part, mark)

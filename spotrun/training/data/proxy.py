@@ -7,10 +7,8 @@ from typing import Any
 
 class Proxy:
     """
-    A stand-in for `inner`. Whatever the subclass does not define is taken from `inner`, including its class for
-    `isinstance`.
-
-    Setting an attribute sets it on `inner`.
+    A stand-in for `inner`. Every attribute that the subclass does not define is read from `inner`, including its class
+    for `isinstance`. Attributes are set on `inner`.
     """
 
     _inner: Any
@@ -19,7 +17,7 @@ class Proxy:
         object.__setattr__(self, "_inner", inner)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_inner":  # while it is being unpickled in a worker
+        if name == "_inner":  # during unpickling in a worker
             raise AttributeError(name)
         return getattr(self._inner, name)
 

@@ -1,7 +1,7 @@
 """
 Restores the state that samplers keep between two passes, and draws orders that may not end.
 
-A sampler may count its passes, grow its batches, or get other weights from a hook. So a pass begins with the values
+A sampler may count its passes, change its batch size, or get new weights from a hook. So a pass begins with the values
 that the sampler had when the pass first began. A snapshot holds the values that have changed since the process began.
 """
 
@@ -20,7 +20,7 @@ from torch.utils.data import Sampler
 from spotrun.training import seeds
 
 Values = dict[str, Any]
-"""Plain values by their places, as in `sampler.epoch`."""
+"""Plain values by their paths, such as `sampler.epoch`."""
 State = dict[str, Values]
 
 SCALARS = (bool, int, float, str, bytes, type(None))
@@ -28,14 +28,14 @@ FLAT = frozenset(SCALARS)
 SEQUENCES = (list, tuple)
 MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 DRAWN_AT_ONCE = 1 << 16
-"""Number of batches that are drawn at once; nearly all epochs have fewer."""
+"""Number of batches that are drawn together; nearly all epochs have fewer."""
 LONG = 64
 DEPTH = 3
-"""Maximum depth of samplers that hold samplers."""
+"""Maximum depth of nested samplers."""
 
 
 class Samplers:
-    """A (batch) sampler and the samplers that it holds."""
+    """A (batch) sampler and the samplers in its attributes."""
 
     def __init__(self, sampler: Any) -> None:
         self._samplers = dict(_within("sampler", sampler, DEPTH))
@@ -48,10 +48,7 @@ class Samplers:
         self._resumed: State | None = None
 
     def made_late(self) -> None:
-        """
-        Save every value that the samplers hold: the script made them during training, and a new process may make
-        others.
-        """
+        """Save every value of the samplers, which the script made in training: a new process may make other values."""
         self._first = {}
 
     def set_epoch(self, epoch: object) -> None:
@@ -60,14 +57,11 @@ class Samplers:
                 set_epoch(epoch)
 
     def resume(self, state: State) -> None:
-        """Let the pass that begins next be the one in which `state` was saved."""
+        """Let the next pass be the pass in which `state` was saved."""
         self._resumed = state
 
     def begin(self, key: object) -> None:
-        """
-        Prepare to draw the pass `key`. If it has been drawn before, keep only the changes that hooks have made since
-        then.
-        """
+        """Prepare to draw the pass `key`. If it was drawn before, keep only the changes that hooks have made since."""
         if self._resumed is not None:
             self._set(self._first | self._resumed["before"])
         elif key == self._pass:
@@ -77,7 +71,7 @@ class Samplers:
         self._begun_with = self._to_save(self._before)
 
     def drawn(self) -> None:
-        """Note that the pass is drawn."""
+        """Record the values after drawing the pass, and restore what hooks had changed in a resumed pass."""
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:
             self._set(self._resumed["since"])
@@ -85,23 +79,19 @@ class Samplers:
 
     def state(self, *, next_pass: bool) -> State:
         """
-        Return the values that this pass began with, and the values that hooks have changed since. For `next_pass`,
-        return the values that the next pass would begin with.
+        Return the values with which this pass began, and the values that hooks have changed since. With `next_pass`,
+        return the values with which the next pass would begin.
         """
         if next_pass:
             return {"before": self._to_save(self._copies()), "since": {}}
         return {"before": self._begun_with, "since": self._since()}
 
     def _to_save(self, values: Values) -> Values:
-        """
-        Return `values` without the long values that are unchanged since the start: a new process makes the same ones.
-        """
+        """Leave out long values that are unchanged since the start, because a new process has the same ones."""
         return {n: value for n, value in values.items() if not _is_long(value) or not same(self._first.get(n), value)}
 
     def _since(self) -> Values:
-        """
-        Return changed values. A long value that is still the same object is skipped, to save time at each snapshot.
-        """
+        """Return changed values. To save time, a long value that is still the same object counts as unchanged."""
         living = ((name, value) for name, value in self._living() if not _is_table(value, self._held.get(name)))
         return {n: copied(v) for n, v in living if is_plain(v) and not same(self._drawn.get(n), v)}
 
@@ -114,9 +104,7 @@ class Samplers:
         return {name: copied(value) for name, value in self._living() if is_plain(value)}
 
     def _set(self, values: Values) -> None:
-        """
-        Set values. An equal value stays the same object: it may be the data, whose items other parts of a script hold.
-        """
+        """Set values that differ. An equal object is not replaced, because other parts of the script may use it."""
         living = dict(self._living())
         for name, value in values.items():
             path, _, attribute = name.rpartition(".")
@@ -137,7 +125,7 @@ def _attributes(value: Any) -> Values:
 
 
 def _fill(sampler: Any, name: str, value: Any) -> None:
-    """Set a value in place if possible, because another part of the script may hold it too."""
+    """Set a value in place if possible, because another part of the script may use the object too."""
     held = getattr(sampler, name, None)
     if isinstance(held, list | deque):
         held.clear()
@@ -203,8 +191,8 @@ def same(one: Any, other: Any) -> bool:
 
 class Drawn:
     """
-    The indices of a pass, in the sampler's order. Most orders are drawn at once. The order of a sampler that never ends
-    is drawn on demand, each time with the generator states at the end of the previous draw.
+    The indices of a pass, in the sampler's order. Most orders are drawn completely. An order that never ends is drawn
+    in parts, each with the generator states at the end of the previous part.
     """
 
     def __init__(self, indices: Iterator[Any]) -> None:
@@ -234,8 +222,8 @@ class Drawn:
 
     def samples(self, batches: int) -> int:
         """
-        Return the number of samples in the first `batches`; each batch is a list. Training calls this after each batch,
-        so it counts only the batches that are new.
+        Return the number of samples in the first `batches`; each batch is a list. Counts only batches since the last
+        call, because training calls this after each batch.
         """
         counted, samples = self._counted if self._counted[0] <= batches else (0, 0)
         samples += sum(len(batch) for batch in islice(self.known, counted, batches))

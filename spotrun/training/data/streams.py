@@ -1,8 +1,8 @@
 """
 Reads data without an index: an IterableDataset, or any other iterable of batches.
 
-A stream draws under generators seeded by the place, so a repeated pass gives the same batches. To reach a position,
-training loads the stream's own `state_dict`; without one, training reads the batches before the position again.
+A stream draws under generators seeded by position, so a repeated pass gives the same batches. To reach a position,
+training loads the stream's own `state_dict` or, if it has none, reads the batches before the position again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def has_state(value: object) -> bool:
 
 
 def is_read_once(loader: object) -> bool:
-    """
-    Return whether each iteration continues with the next items and has no state to restore: a generator, for example.
-    """
+    """Return whether each iteration continues with the next items and has no state to restore, as a generator does."""
     data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
     return isinstance(data, Iterator) and not has_state(loader) and not has_state(data)
 
@@ -39,8 +37,8 @@ class SeededStream(Proxy):
     """
     An IterableDataset that reads each sample under generators seeded by the pass, the worker and the sample's number.
 
-    `place` names the pass. It lies in shared memory, so that workers that outlive a pass see the next one. At the start
-    of a pass, workers record in `notes` what differs from their first pass.
+    `place` identifies the pass. It is in shared memory, so that workers that outlive a pass get the next one. At the
+    start of a pass, workers record in `notes` what differs from their first pass.
     """
 
     def __init__(self, inner: Any, seed: int, rank: int, place: Tensor, notes: Notes | None = None) -> None:
@@ -63,7 +61,7 @@ class SeededStream(Proxy):
         own = generators.kept_by(dataset=self._inner)
         samples = iter(self._inner)
         while True:
-            # Ranks that shuffle the whole data before each takes its share must shuffle alike.
+            # Ranks that shuffle all data before each reads its share must shuffle in the same way.
             seed = seeds.derive(root, given, self._rank if given else 0)
             seeds.seed_cpu(seed)
             generators.seed(own, seed)
@@ -85,7 +83,7 @@ class SeededStream(Proxy):
 
 
 class SeededStatefulStream(SeededStream):
-    """A SeededStream of a dataset that has a state: the number of samples given becomes part of that state."""
+    """A SeededStream of a dataset with a state, to which this adds the number of samples given."""
 
     _resumed: dict[str, Any] | None = None
 
@@ -105,8 +103,8 @@ class SeededStatefulStream(SeededStream):
 @dataclass(frozen=True)
 class Stream:
     """
-    A loader to iterate over, and the objects that hold its state `inside` a pass and `between` two passes. Both objects
-    are None if the loader has no state: to enter a pass, training then reads the beginning of the pass again.
+    A loader to iterate over, and the objects that hold its state `inside` a pass and `between` two passes. Both are
+    None if the loader has no state: training then reads the beginning of a pass again to enter it.
     """
 
     loader: Any
@@ -116,10 +114,7 @@ class Stream:
 
 
 def stream(loader: Any, seed: int, rank: int) -> Stream:
-    """
-    Return a stream ready to be positioned: a copy of a DataLoader over an IterableDataset, or another iterable as it
-    is.
-    """
+    """Return a stream to be positioned: a copy of a DataLoader over an IterableDataset, or another iterable itself."""
     place = torch.zeros(3, dtype=torch.int64)
     place.share_memory_()  # type: ignore[no-untyped-call]
     if not (isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)):
@@ -133,5 +128,5 @@ def stream(loader: Any, seed: int, rank: int) -> Stream:
 
 
 def state_of(holder: Any) -> Any:
-    """Return a deep copy of the state: a dataset may return the same list that it later changes."""
+    """Return a deep copy of the state, because a dataset may return a list that it later changes."""
     return copy.deepcopy(holder.state_dict())

@@ -1,4 +1,4 @@
-"""The data of a training: replaces its own training and validation loaders with exact ones, and sets their starts."""
+"""Replaces the training and validation loaders of a training by exact loaders, and sets where they start."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spotrun.training.session import Agent
 
 class TrainingData:
     """
-    The data of one training, in an order that `seed` decides. `resumed` is the `state` of an earlier process. For
-    `is_carried` see `ExactLoader`.
+    The data of one training, in an order that `seed` determines. `resumed` is the `state` of an earlier process.
+    `ExactLoader` documents `is_carried`.
     """
 
     def __init__(
@@ -67,10 +67,7 @@ class TrainingData:
         return ("validate", self._framework.epoch, self._framework.batch), 0
 
     def _resume_validation(self) -> None:
-        """
-        Restore the validation loaders once they are made: when training starts, or later if the epoch has no
-        validation.
-        """
+        """Restore the validation loaders once they exist: when training starts, or later if this epoch has none."""
         if made := self._validation_streams():
             for stream, state in zip(made, self._resumed_validation, strict=False):
                 stream.load_between(state)
@@ -94,7 +91,7 @@ class TrainingData:
 
     def check(self) -> None:
         """
-        Report each loader whose data a resume has to read again up to its place.
+        Report each loader whose data a resume has to read again up to its position.
 
         Raises:
             TrainingUnsupported: this combination of loaders cannot be resumed.
@@ -118,8 +115,9 @@ class TrainingData:
 
     def begin_here(self) -> None:
         """
-        Begin the loaders again if they began elsewhere, because a framework may begin them before it has restored its
-        place. (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers, Lightning#20550.)
+        Begin the loaders again if they began at another position, because a framework may begin them before it has
+        restored its position. (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers,
+        Lightning#20550.)
         """
         here = self._framework.pass_begins_at
         loaders = self._train_loaders()
@@ -133,17 +131,14 @@ class TrainingData:
         self._resume_validation()
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, list[Any]]:
-        """Return the state that the loaders need to begin after that place. Do not call it during a validation."""
+        """Return the state that the loaders need to begin after `batch`. Must not be called during a validation."""
         return {
             "train": [one.state(epoch, batch, epoch_ended=epoch_ended) for one in self._train_loaders()],
             "validate": [one.state_between() for one in self._validation_streams()] or self._resumed_validation,
         }
 
     def news(self) -> list[UntrackedChange]:
-        """
-        Return the changes of data sets in the workers of their loaders, and the streams that gave other data when read
-        again. Each call returns all of them.
-        """
+        """Return all changes of datasets in workers, and all streams that returned other data when read again."""
         again = [
             UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
             for number, one in enumerate(self._train_loaders())
@@ -158,11 +153,11 @@ class TrainingData:
         return sum(one.waited_s for one in self._train_loaders())
 
     def samples(self, batches: int) -> int:
-        """Return the number of samples in the first `batches` batches of this epoch; 0 if that is unknown."""
+        """Return the number of samples in the first `batches` batches of this epoch; 0 if unknown."""
         return sum(one.samples(batches) for one in self._train_loaders())
 
     def samples_by_size(self, batches: int) -> int:
-        """Return the same as `samples`, but assume that a stream fills its batches."""
+        """Return the same as `samples`, but count a stream's batches as full."""
         return sum(one.samples_by_size(batches) for one in self._train_loaders())
 
 

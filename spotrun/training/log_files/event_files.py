@@ -1,8 +1,8 @@
 """
-Flushes to its files all events that were given to a SummaryWriter.
+Flushes all events that were given to a SummaryWriter to its files.
 
 `flush()` of tensorboardX flushes the files, but not the events that are still in the queue of each file's thread. So
-`flush` here sends a marker after them: once the marker comes out of the queue, the events are in the file.
+`flush` here queues a marker after them: once the marker comes out of the queue, the events are in the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _waiting: dict[int, threading.Event] = {}
 
 def flush(writer: Any) -> None:
     """
-    Write all events that were given to `writer`, a SummaryWriter of tensorboardX or torch, into its files.
+    Write all events that were given to `writer`, a SummaryWriter of tensorboardX or torch, to its files.
 
     Raises:
         SpotrunError: the writer's thread has stopped.
@@ -40,7 +40,7 @@ def _wait_for_queue(file_writer: Any) -> None:
         file_writer.event_writer.add_event(_Marker(number))
         if not arrived.wait(ARRIVES_WITHIN_S):
             raise SpotrunError(
-                f"TensorBoard's writer of {file_writer.get_logdir()} writes nothing any more",
+                f"TensorBoard's writer of {file_writer.get_logdir()} has stopped writing",
                 hint="is the disk full, or the folder gone?",
             )
     finally:
@@ -58,9 +58,7 @@ class _Marker:
 
 
 def _arrive(number: int) -> Any:
-    """
-    Report, on the thread that writes the file, that all earlier events are written. Return an empty event to write.
-    """
+    """Report, on the thread that writes the file, that all earlier events are written. Return an empty event for it."""
     if number in _waiting:
         _waiting[number].set()
     return importlib.import_module("tensorboardX.proto.event_pb2").Event()

@@ -1,4 +1,4 @@
-"""Handles all kinds of loggers at once. Each kind's state has its own name in a snapshot."""
+"""Handles all kinds of loggers. Each kind's state has its own name in a snapshot."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _under_way: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 def begin(loggers: Loggers, run_uid: str, fit: int) -> None:
     """
-    On a fresh start, before the framework writes anything, continue the logs that the same `fit` of the same run began
-    earlier, if it did.
+    On a fresh start, before the framework writes anything, continue any logs that the same `fit` of the same run began
+    earlier.
     """
     new = [logger for logger in loggers if id(logger) not in _under_way]
     for kind in KINDS.values():
@@ -38,7 +38,7 @@ def continue_run(loggers: Loggers, saved: State) -> None:
 
 
 def _note(loggers: Loggers) -> None:
-    """Remember the loggers by `id`, because one of the script's class may have no hash."""
+    """Record the loggers by `id`, because a logger of the script's class may have no hash."""
     _under_way.update({id(logger): logger for logger in loggers})
 
 

@@ -2,8 +2,8 @@
 Continues, after a resume, the MLflow run of an MLFlowLogger on a server or in a database, and logs no step twice.
 
 A resume does not reset the data on the server, so the server already has the values that were logged after the
-snapshot. The steps that are trained again give the same numbers. So the logger leaves out each metric up to the last
-step that the MLflow run has for it. This cannot work for a metric whose steps do not grow.
+snapshot. Repeated steps give the same numbers. So the logger leaves out each metric up to the last step that the MLflow
+run has for it. This cannot work for a metric whose steps do not grow.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from spotrun.training.log_files import mlflow_files
 from spotrun.training.log_files.text_logs import Loggers, State
 
 TAG = "spotrun.run"
-"""The tag of an MLflow run that names the spotrun run which began it."""
+"""Tag of an MLflow run with the uid of the spotrun run that began it."""
 _STRANGE = re.compile(r"[^a-zA-Z0-9_/. -]+")
 """Characters that MLFlowLogger removes from the names of metrics."""
 
 
 def _ours(loggers: Loggers) -> list[Any]:
-    """Return the MLFlowLoggers whose store is not a folder."""
     return [each for each in mlflow_files.of_mlflow(loggers) if mlflow_files.store_folder(each) is None]
 
 
@@ -66,7 +65,7 @@ def _go_on_in(logger: Any, run: Any) -> None:
 
 
 def _is_new(logger: Any) -> bool:
-    """Return whether nothing has been logged to the logger's MLflow run yet."""
+    """Return whether the logger's MLflow run is still empty."""
     data = logger.experiment.get_run(logger.run_id).data
     return not data.metrics and not data.params
 

@@ -20,7 +20,7 @@ from spotrun.training.log_files.text_logs import Loggers, State
 
 FOLDERS = ("metrics", "params", "tags")
 MARK = "tags/spotrun.run"
-"""The uid of the spotrun run that began an MLflow run, as a tag that MLflow shows."""
+"""Tag of an MLflow run, which MLflow shows, with the uid of the spotrun run that began it."""
 
 
 def _ours(loggers: Loggers) -> list[Any]:
@@ -29,12 +29,10 @@ def _ours(loggers: Loggers) -> list[Any]:
 
 
 def of_mlflow(loggers: Loggers) -> list[Any]:
-    """Return the MLFlowLoggers, wherever they log to."""
     return [each for each in loggers if is_a(each, "MLFlowLogger")]
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """Return the MLflow run of each logger, with its files."""
     return [_dump(logger) for logger in _ours(loggers)]
 
 
@@ -80,7 +78,6 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 
 def load(loggers: Loggers, saved: list[State]) -> None:
-    """Restore the files after the framework has logged hyper-parameters once more."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         _load(_folder(logger), state)
 
@@ -93,7 +90,7 @@ def _load(folder: Path, state: State) -> None:
             path.unlink()
         else:
             os.truncate(path, min(extent, path.stat().st_size))
-    for name in (*FOLDERS, "artifacts"):  # without them, MLflow does not take the folder for a run
+    for name in (*FOLDERS, "artifacts"):  # without them, MLflow does not accept the folder as a run
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name, content in (state["files"] or {}).items():
         path = folder / name
@@ -102,19 +99,19 @@ def _load(folder: Path, state: State) -> None:
 
 
 def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
-    """Delete the MLflow run that the logger has begun meanwhile, unless the script itself uses it."""
+    """Let the logger use a saved MLflow run. Delete its new run, unless the script uses the new run."""
     opened = _folder(logger)
     if opened.name == run_id:
         return
     if _is_new(opened) and not is_active(opened.name):
         shutil.rmtree(opened)
         if opened.parent.name != experiment_id and not any(path.is_dir() for path in opened.parent.iterdir()):
-            shutil.rmtree(opened.parent)  # it has the saved one's name: this machine had none
+            shutil.rmtree(opened.parent)  # a new experiment with the saved one's name, which this machine did not have
     logger._run_id, logger._experiment_id = run_id, experiment_id
 
 
 def _is_new(folder: Path) -> bool:
-    """Return whether nothing has been logged to the MLflow run in `folder` yet."""
+    """Return whether the MLflow run in `folder` is still empty."""
     return not any(path.is_file() for name in FOLDERS[:2] for path in (folder / name).rglob("*"))
 
 
@@ -140,7 +137,7 @@ def _store(logger: Any) -> Path:
 
 
 def _folder(logger: Any) -> Path:
-    """Return the folder of the logger's MLflow run. Begins that run if it has not begun yet."""
+    """Return the folder of the logger's MLflow run, which begins if it has not begun yet."""
     return _store(logger) / str(logger.experiment_id) / str(logger.run_id)
 
 

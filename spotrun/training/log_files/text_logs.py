@@ -1,9 +1,9 @@
 """
 Saves the files of CSVLogger and TensorBoardLogger as part of a snapshot.
 
-A resumed training continues in the same version's folder, with the files as they were at the snapshot. So a reader sees
-each step once: steps that were trained again do not appear twice, and no step is missing on a machine that never had
-the files. A training that starts again because it was killed before its first snapshot reuses its old version.
+A resumed training continues in the folder of the same version, with the files as they were at the snapshot. So the
+files contain each step once, even on a machine that never had them. A training that starts again because it was killed
+before its first snapshot reuses its old version.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ def _dump(logger: Any, pattern: str) -> State:
 
 
 def _extent(path: Path) -> int:
-    """
-    Return a file's length: in rows for a CSV file, because it is rewritten when a column is added; otherwise in bytes.
-    """
+    """Return a file's length: of a CSV file in rows, because a new column rewrites it; otherwise in bytes."""
     return len(path.read_bytes().splitlines()) if path.name == CSV else path.stat().st_size
 
 
@@ -57,7 +55,7 @@ def _cut(path: Path, extent: int) -> bytes:
 
 
 def as_tensor(content: bytes) -> torch.Tensor:
-    """Return a file's content in a form that a snapshot can hold."""
+    """Return a file's content as a snapshot can hold it."""
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
 
@@ -105,8 +103,8 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
-    Return this machine's part of the files that were too large for the snapshot, up to their length at the snapshot. If
-    a process here has resumed from the snapshot before, the files have the names that `load` gave them.
+    Return the files on this machine that were too large for the snapshot, up to their length at the snapshot. If a
+    process here has already resumed from the snapshot, they have the names that `load` gave them.
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}
@@ -122,16 +120,15 @@ def _move(logger: Any, pattern: str, version: int | str) -> None:
         return
     for path in opened.rglob(pattern):
         path.unlink()
-    with suppress(OSError):  # another logger's files are in it
+    with suppress(OSError):  # the folder still has files of another logger
         opened.rmdir()
 
 
 def load(loggers: Loggers, saved: list[State]) -> None:
-    """Restore the files after the framework has logged hyper-parameters once more."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _close(logger)
         files = state["files"]
-        if "extents" in state:  # on another machine they have come with the files of the checkpoint
+        if "extents" in state:  # on another machine they are among the script's files in the checkpoint
             files = _left_here(logger, state["extents"]) | files
         _remove_files(logger, pattern)
         if pattern == CSV:
@@ -146,15 +143,13 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _columns(path: Path) -> list[str]:
-    """Return the column names in the header of a CSV file, in which a name with a comma is quoted."""
+    """Return the column names in the header of a CSV file, where a name with a comma is quoted."""
     with path.open(newline="") as file:
         return next(csv.reader(file))
 
 
 def _names(files: Iterable[str]) -> dict[str, str]:
-    """
-    Return new names for event files: a writer names its file by the second, and could overwrite an old file.
-    """
+    """Return new names for event files. A writer names its file by the second, so it could overwrite an old file."""
     names, numbers = {}, Counter[Path]()
     for name in sorted(files):
         folder = Path(name).parent
@@ -175,7 +170,7 @@ def _remove_files(logger: Any, pattern: str) -> None:
 
 
 def _files(logger: Any, pattern: str) -> dict[str, Path]:
-    """Return files by name within the version's folder. `add_scalars` writes each curve into a folder of its own."""
+    """Return files by name within the version's folder. `add_scalars` writes each curve into a separate folder."""
     folder = Path(logger.log_dir)
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob(pattern))}
 

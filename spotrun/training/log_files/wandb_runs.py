@@ -1,9 +1,9 @@
 """
-Continues the offline W&B run of a WandbLogger: each attempt writes a folder of its own, and `wandb sync` joins the
+Continues the offline W&B run of a WandbLogger. Each attempt writes a separate folder, and `wandb sync` joins the
 folders of one run.
 
-W&B numbers the rows of a run. An offline client begins with 0 in each folder, and rows with the same number replace one
-another. So a resumed training continues from the number in the snapshot. Online, the server sends the number.
+W&B numbers the rows of a run. An offline client begins with 0 in each folder, and a row replaces any row with the same
+number, so a resumed training continues from the number in the snapshot. Online, the server sends the number.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from spotrun.training.log_files.text_logs import Loggers, State
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """
-    Return the W&B run of each logger, and the number of its next row. Empty for a logger that is online or has no W&B
-    run yet.
-    """
+    """Return each logger's W&B run and the number of its next row; empty if it is online or has no run yet."""
     return [_dump(getattr(logger, "_experiment", None)) for logger in _ours(loggers)]
 
 
@@ -27,21 +24,18 @@ def _dump(run: Any) -> State:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """Do nothing: the agent names the W&B run in its environment."""
+    """Do nothing: the agent names the W&B run in the script's environment."""
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the snapshot's row numbers, in the same W&B run; a script may have chosen another one."""
+    """Continue the snapshot's row numbers, unless the script has chosen another W&B run."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         if state and _is_offline(run := logger.experiment) and run.id == state["run"] and run.step < state["rows"]:
             run.log({}, step=state["rows"], commit=False)
 
 
 def _is_offline(run: Any) -> bool:
-    """
-    Return whether `run` is an offline W&B run. On ranks other than 0, `run` is a dummy object that has an attribute of
-    every name.
-    """
+    """Return whether `run` is an offline W&B run. On ranks other than 0, `run` is a dummy that has every attribute."""
     return type(run).__module__.startswith("wandb.") and run.offline is True
 
 

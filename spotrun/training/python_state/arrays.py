@@ -1,4 +1,4 @@
-"""Checks which tensors and arrays an image can hold, and converts arrays to its form."""
+"""Checks which tensors and arrays an image can hold, and converts arrays for it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,12 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def memory_of(tensor: Tensor) -> Array:
-    """
-    Return the bytes of a dense tensor on the CPU, not a copy. The result is valid as long as the tensor's `data_ptr`
-    stays the same.
-    """
+    """Return the bytes of a dense tensor on the CPU, not copied. Valid while the tensor's `data_ptr` stays the same."""
     return tensor.view(-1).view(torch.uint8).numpy()
 
 
 def bytes_of(array: Array) -> Tensor:
-    """Return the array's own memory, if it lies in one piece and is writable; else a copy."""
+    """Return the array's own memory if it is contiguous and writable; else a copy."""
     if not array.nbytes:
         return torch.empty(0, dtype=torch.uint8)
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -42,9 +39,7 @@ def bytes_of(array: Array) -> Tensor:
 
 
 class Masked(NamedTuple):
-    """
-    The parts of a masked array besides its numbers: the mask, if any, and the value that stands for a masked number.
-    """
+    """The parts of a masked array besides its numbers: the mask, if any, and the value for masked numbers."""
 
     mask: Array | None
     fill_value: Array
@@ -72,7 +67,7 @@ class Masked(NamedTuple):
 
 
 def content_of_masked(array: MaskedArray) -> tuple[Any, ...]:
-    """Return the content of a masked array in the form that an image holds."""
+    """Return the content of a masked array as an image holds it."""
     mask, fill_value, is_hard = Masked.of(array)
     masked = None if mask is None else bytes_of(mask)
     return bytes_of(array.data), array.dtype.str, tuple(array.shape), masked, bytes_of(fill_value), is_hard
@@ -90,5 +85,5 @@ def fill_masked(array: MaskedArray, content: tuple[Any, ...]) -> None:
 
 
 def array_of(data: Tensor, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Return a new array made from a result of `bytes_of`."""
+    """Return a new array from a result of `bytes_of`."""
     return np.frombuffer(data.numpy().tobytes(), dtype=np.dtype(dtype)).reshape(shape).copy()

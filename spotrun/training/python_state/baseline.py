@@ -14,13 +14,13 @@ from torch import Tensor
 from spotrun.checkpoint.slots import attributes_of
 from spotrun.training.python_state.fingerprints import Budget, Unchanged, unchanged
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, LEAVES, Before, Node, Walk
-from spotrun.training.python_state.quiet import Quiet
+from spotrun.training.python_state.quiet import LibraryModuleState
 from spotrun.training.python_state.stateful_objects import GENERATORS
-from spotrun.training.python_state.unchanged_cache import Resting, Still
+from spotrun.training.python_state.unchanged_cache import UnchangedCandidate, UnchangedObjects
 from spotrun.training.python_state.values import same
 
 STARTED = "started: "
-"""Prefix of the path of an object that was made after training began, but before its first epoch did."""
+"""Prefix of the path of an object made between the start of training and its first epoch."""
 
 LATE = "late: "
 """Prefix of the path of a part that the trained module got during training. A resume has already restored it."""
@@ -34,7 +34,7 @@ class _BaselineObject(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The parts of an object to save: for a holder the changed parts by name; any other object is saved whole."""
+    """The parts of an object to save: of a holder the changed parts by name; any other object is saved whole."""
 
     parts: dict[str, Any]
     gone: tuple[str, ...] = ()
@@ -42,8 +42,8 @@ class Change(NamedTuple):
 
 class Baseline:
     """
-    The objects that existed, by `id` and by path. A process that resumes makes the same objects, so a path names the
-    same object in both processes.
+    The objects that existed, by `id` and by path. A process that resumes makes the same objects, so a path identifies
+    the same object in both processes.
     """
 
     def __init__(self) -> None:
@@ -54,14 +54,14 @@ class Baseline:
         self._earlier: dict[int, Node] = {}
         self._budget = Budget()
         self._ignored: dict[int, object] = {}
-        self._quiet: dict[int, Quiet] = {}
+        self._quiet: dict[int, LibraryModuleState] = {}
         self._registered: dict[int, object] = {}
-        self._still = Still()
+        self._still = UnchangedObjects()
         self._changing: set[int] = set()
-        """Large objects that were found to change. They are saved from then on, without a comparison."""
+        """Large objects that were found to change, and are saved from then on without a comparison."""
 
     def add(self, walk: Walk) -> None:
-        """Add the objects that `walk` has found and the baseline lacks."""
+        """Add the objects of `walk` that the baseline lacks."""
         for key, node in walk.nodes.items():
             if key in self._known:
                 continue
@@ -78,18 +78,19 @@ class Baseline:
         self.settle(walk)
 
     def settle(self, walk: Walk) -> None:
-        """Record the present tensors of the trained module, and its parts that belong to libraries."""
+        """Record the present tensors of the trained module, and its parts that are modules of libraries."""
         for _, _, value in walk.others.values():
             if issubclass(type(value), Tensor):
                 self._registered[id(value)] = value
         for module, names in walk.plain:
-            self._quiet[id(module)] = Quiet.of(module, names)
+            self._quiet[id(module)] = LibraryModuleState.of(module, names)
 
     def add_started(self, walk: Walk) -> None:
         """
-        Add objects that hooks have made since; a process that resumes makes them too. They are saved whole, because
-        hooks may have made them from weights. The exception is state that cannot depend on weights: the structure of
-        libraries' modules.
+        Add objects that hooks have made since; a process that resumes makes them too.
+
+        They are saved whole, because hooks may have made them from weights. Only the structure of libraries' modules is
+        not, because it cannot depend on weights.
         """
         for node in walk.nodes.values():
             self._name(f"{STARTED}{node.path}", node.value)
@@ -97,13 +98,13 @@ class Baseline:
             self._known.setdefault(key, _BaselineObject(walk.nodes[key], None))
         for path, rest, value in walk.others.values():
             self._name(f"{STARTED}{path}{rest}", value)
-        self._still = Still(self._resting())
+        self._still = UnchangedObjects(self._resting())
 
-    def _resting(self) -> Iterator[Resting]:
-        """Yield the objects that existed and have a path, so that their holders can refer to it."""
+    def _resting(self) -> Iterator[UnchangedCandidate]:
+        """Yield the objects that existed and have a path, so that their holders can refer to them."""
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:
-                yield Resting(node, node.has_same_parts if compare is None else partial(compare, False))
+                yield UnchangedCandidate(node, node.has_same_parts if compare is None else partial(compare, False))
 
     def ignore(self, values: Iterable[object]) -> None:
         """Keep the values of an image out of the baseline: a process has them only once it has loaded an image."""
@@ -174,11 +175,11 @@ def _is_compared(node: Node) -> bool:
 
 def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Change | None:
     """
-    Compare parts. A part that is missing now does not count as removed if its attribute still exists. For example, an
-    attribute of a library's module is a part only while its value is plain.
+    Compare parts. A missing part does not count as removed if its attribute still exists: an attribute of a library's
+    module, for example, is a part only while its value is plain.
     """
     if len(before) == len(now) and all(map(is_, before, now)):
-        others = compress(now, map(is_not, before.values(), now.values()))  # few of many
+        others = compress(now, map(is_not, before.values(), now.values()))  # usually few
         parts = {name: now[name] for name in others if not same(before[name], now[name])}
         return Change(parts) if parts else None
     parts = {name: part for name, part in now.items() if name not in before or not same(before[name], part)}

@@ -1,8 +1,8 @@
 """
-Carries modules that a batch made as copies of a part of the trained module: averages and teachers.
+Carries modules that a batch made as copies of a part of the trained module, such as averages and teachers.
 
-An image does not describe how to make a module. A resume copies the part that is built alike, and gives the copy its
-own weights, flags and plain attributes.
+An image does not describe how to make a module. A resume copies the part that is built in the same way, and gives the
+copy its own weights, flags and plain attributes.
 """
 
 from __future__ import annotations
@@ -21,20 +21,17 @@ from spotrun.training.python_state.values import decode, encode, is_scalar
 from spotrun.training.weights import build_of
 
 OwnParts: TypeAlias = Callable[[nn.Module], Mapping[str, Any]]
-"""Returns the attributes of a module that are compared, without those that torch adds."""
+"""Returns the attributes of a module that are compared, without the attributes that torch adds."""
 
 
 class Copies:
-    """
-    The part that each copy is built like, by `id` of the copy. It is searched only once, because a large model has many
-    parts.
-    """
+    """The part that each copy was copied from, by `id` of the copy: searched once, as large models have many parts."""
 
     def __init__(self) -> None:
         self._like: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
 
     def part_like(self, made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str | None:
-        """Return the name of the part of `module` that `made` is a copy of; None if `made` is not a copy."""
+        """Return the name of the part of `module` that `made` is a copy of; None if it is not a copy."""
         found = self._like.get(id(made))
         if found is None or found[0]() is not made:
             found = self._like[id(made)] = (weakref.ref(made), _part_like(made, module, own_parts))
@@ -51,7 +48,7 @@ def _part_like(made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str |
 
 def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
     """
-    Return True if the tensors of both have the same names and shapes, and every other attribute of `made` that is not a
+    Return whether the tensors of both have the same names and shapes, and every other attribute of `made` that is not a
     scalar is the same object in `part`.
     """
     if {n: t.shape for n, t in _tensors(made).items()} != {n: t.shape for n, t in _tensors(part).items()}:
@@ -64,7 +61,7 @@ def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
 
 
 def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any]:
-    """Return everything that differs from the part. The tensors are those of `made`, not copies."""
+    """Return everything that differs from the part. Tensors are not copied."""
     return {
         "like": like,
         "tensors": {name: tensor.detach() for name, tensor in _tensors(made).items()},

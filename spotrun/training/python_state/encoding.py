@@ -1,9 +1,9 @@
 """
-Encodes changes of the script's Python state in the form that an image holds: values and their places.
+Encodes changes of the script's Python state for an image: values and their paths.
 
-An image is a list of objects. An object that existed when training began is named by its path and filled in place. An
-object that came later is made when it is needed. Values refer to objects by list number or by path, so sharing and
-cycles are kept. Values that have no encoding are left out and reported.
+An image is a list of objects. An object that existed when training began has its path and is filled in place; a later
+object is made when it is needed. Values refer to objects by list number or by path, so sharing and cycles are kept.
+Values that have no encoding are left out and reported.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ HARMLESS = (
     "lightning_fabric",
 )  # fmt: skip
 """
-Packages whose objects are not reported. Some are locks, logs, bars and pictures, which no step of a training depends
-on; others carry their own state.
+Packages whose objects are not reported. Some are locks, logs, progress bars and pictures, on which no training step
+depends; others save their own state.
 """
 
 
 class UntrackedChange(NamedTuple):
     """
-    A change that is in no image: its place, and a description. `saved`: an image has it, but the process that resumes
-    has no place for it.
+    A change that is in no image: its path, and a description. `saved`: an image has it, but the process that resumes
+    has no object at that path.
     """
 
     path: str
@@ -62,10 +62,7 @@ class UntrackedChange(NamedTuple):
 
 
 class Encoder:
-    """
-    Makes an image of everything that `walk` has found and that differs from `baseline`. `lost` then names what was left
-    out.
-    """
+    """Makes an image of all objects of `walk` that differ from `baseline`. `lost` then has the changes left out."""
 
     def __init__(self, script: Script, baseline: Baseline, walk: Walk, copies: Copies, *, probe: bool) -> None:
         self._script = script
@@ -107,8 +104,8 @@ class Encoder:
 
     def _find_dead(self) -> None:
         """
-        Find containers to leave out. A container is saved whole or not at all, so a part that cannot be saved excludes
-        the new containers around it too.
+        Find containers to leave out. A container is saved whole or not at all, so a part that cannot be saved also
+        excludes the new containers around it.
         """
         held_by: dict[int, list[int]] = {}
         for key in self._changes:
@@ -123,17 +120,14 @@ class Encoder:
         while waiting:
             dead = waiting.pop()
             if self._baseline.knows(self._walk.nodes[dead].value):
-                continue  # other objects refer to this one by its path
+                continue  # others refer to this object by its path
             for holder in held_by.get(dead, ()):
                 if holder not in self._dead:
                     self._dead[holder] = self._dead[dead]
                     waiting.append(holder)
 
     def _lost_in(self, node: Node) -> UntrackedChange | None:
-        """
-        Return the reason why this object cannot be saved, or None. Checks the object and its parts, but not their
-        parts.
-        """
+        """Return why this object cannot be saved, or None. Checks the object and its parts, not the parts of parts."""
         value = node.value
         if node.is_closed:
             return UntrackedChange(node.path, f"a {name_of(value)} of {len(value)} items")
@@ -238,7 +232,7 @@ class Encoder:
         carried, whole = {}, known or self._can_be_made_anew(node)
         for name, part in change.parts.items():
             if type(part) is MethodType and part.__self__ is node.value:
-                continue  # back to the class's own method, which a framework had replaced
+                continue  # the class's own method again, in place of a framework's
             lost = self._lost_part(f"{node.path}.{name}", node, part)
             if lost is None:
                 carried[name] = self._value(part)
@@ -254,9 +248,6 @@ class Encoder:
         }
 
     def _part_like(self, node: Node) -> str | None:
-        """
-        Return the name of the trained module's part that this later module is a copy of; None if it is not a copy.
-        """
         if node.kind != "nn" or self._walk.module is None or self._baseline.path_of(node.value) is not None:
             return None
         return self._copies.part_like(node.value, self._walk.module, self._walk.own_parts)
@@ -304,7 +295,7 @@ def _is_factory(value: object) -> bool:
 
 
 def _packed(parts: list[Any]) -> Tensor | None:
-    """Pack numbers into a tensor, if all are float or all are small int; else return None."""
+    """Return the numbers as a tensor if all are float or all are int of 64 bits; else None."""
     if len(parts) < PACKED_FROM:
         return None
     kinds = set(map(type, parts))

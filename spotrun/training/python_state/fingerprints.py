@@ -1,9 +1,9 @@
 """
 Compares an array, a tensor or a long container with its earlier content.
 
-Small values are compared whole, each time. Large values are compared by their write counts. With `probe`, they are also
-compared by their bytes: the first large values whole, until WHOLE_BYTES are used up, and the others by samples. A probe
-takes place at the first comparison, and at every 32nd after it.
+Small values are always compared whole; large values by their write counts. With `probe`, large values are also compared
+by their bytes: the first of them whole, until WHOLE_BYTES are used up, the others by samples. The first comparison
+probes, and every 32nd after it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SAMPLES, SAMPLE_BYTES = 64, 4096
 PROBE_EVERY = 32
 
 Unchanged: TypeAlias = Callable[[bool], bool]
-"""Called with `probe`; returns whether the value is unchanged."""
+"""Called with `probe`. Returns whether the value is unchanged."""
 
 
 class Budget:
-    """The bytes that a probe may still compare in whole."""
+    """The bytes that a probe may still compare whole."""
 
     def __init__(self) -> None:
         self._left = WHOLE_BYTES
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes`, and return whether there was room for them."""
+        """Reserve `size_bytes`, and return whether that many were left."""
         fits = size_bytes <= self._left
         self._left -= size_bytes if fits else 0
         return fits
@@ -63,7 +63,7 @@ def _generator(generator: Any) -> Unchanged:
 
 
 def comparable(encoded: Any) -> Any:
-    """Return an encoded state (stateful_objects.py) in a form that `==` compares bit by bit."""
+    """Return an encoded state (stateful_objects.py) that `==` compares bit by bit."""
     if isinstance(encoded, Tensor):
         return _bits(encoded)
     return list(map(comparable, encoded)) if isinstance(encoded, list | tuple) else encoded
@@ -92,13 +92,13 @@ def _bytes_alike(array: np.ndarray[Any, Any], budget: Budget) -> Unchanged:
 
 
 def sampled(array: np.ndarray[Any, Any]) -> int:
-    """Return a checksum of the array, whatever its class. A large array's checksum covers only samples."""
+    """Return a checksum of the array, whatever its class: of a large array, only of samples."""
     array = np.ndarray.view(array, np.ndarray)
     return _checksum_of_array(array, array.size <= SMALL_ELEMENTS)
 
 
 def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
-    if not array.flags.c_contiguous:  # a copy of the array may need more memory than there is
+    if not array.flags.c_contiguous:  # a copy of a large array might not fit into memory
         array = np.ascontiguousarray(array if whole else array[:: max(1, len(array) // SAMPLES)])
     flat = array.reshape(-1).view(np.uint8)
     if whole or flat.size <= SAMPLES * SAMPLE_BYTES:
@@ -110,10 +110,7 @@ def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
 
 
 def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
-    """
-    Compare bits as well as versions, because writes through `.data` do not change the version. Many averages of weights
-    are updated by such writes.
-    """
+    """Compare bits as well as versions: many averages are written through `.data`, which does not change versions."""
     if not is_dense(tensor):
         return lambda probe: True
     version, shape = _version(tensor), tensor.shape
@@ -128,7 +125,7 @@ def _small_tensor(tensor: Tensor) -> Unchanged:
     bits = _bits(tensor.detach())
     if not tensor.is_contiguous():
         return lambda probe: _bits(tensor.detach()) == bits
-    # Fetching the memory from torch takes longer than comparing the bytes, so it is done once, here.
+    # Getting the memory from torch takes longer than comparing the bytes, so it is done once, here.
     memory, address = memory_of(tensor.detach()), tensor.data_ptr()
 
     def as_before(probe: bool) -> bool:
@@ -163,7 +160,7 @@ def _checksum(tensor: Tensor, whole: bool) -> int:
 
 
 def sampled_tensor(tensor: Tensor) -> int:
-    """Return a checksum of the tensor. A large tensor's checksum covers only samples."""
+    """Return a checksum of the tensor: of a large tensor, only of samples."""
     return _checksum(tensor, tensor.numel() <= SMALL_ELEMENTS)
 
 

@@ -1,8 +1,9 @@
 """
-Walks the state that the script keeps in Python objects: finds every object whose parts may change, and its place.
+Walks the script's state in Python objects: finds every object whose parts may change, and its path.
 
-An object is named by the first path to it, as in `module.meters['loss'].history`. The walk enters containers, and
-instances, classes, functions and modules of the script. It stops at objects of libraries, which only get a name.
+The path of an object is the first path by which the walk reaches it, such as `module.meters['loss'].history`. The walk
+enters containers, and instances, classes, functions and modules of the script. It does not enter objects of libraries,
+but records their paths.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from torch import Tensor, nn
 from spotrun.checkpoint.objects import is_named_tuple
 from spotrun.checkpoint.slots import attributes_of, has_attributes
 from spotrun.training import module_state
-from spotrun.training.python_state.quiet import Quiet
+from spotrun.training.python_state.quiet import LibraryModuleState
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.stateful_objects import is_asked, parts_of
 from spotrun.training.python_state.values import SCALARS, is_scalar
 
 MAPPED_MAX_BYTES = 64 << 20
-"""Maximum bytes of a saved `numpy.memmap`. A larger one is only reported: its pages may be on disk only."""
+"""Maximum bytes of a saved `numpy.memmap`. A larger one is only reported, as its pages may be on disk only."""
 OBJECTS_MAX = 50_000
-"""Maximum number of objects in one walk. Objects beyond it are not saved, but reported if they change."""
+"""Maximum objects in one walk. Objects beyond it are not saved, but reported if they change."""
 TABLE_ITEMS = 1_000
-"""Maximum items of a container that the first walk enters; a longer one is a table, read only once it has changed."""
+"""Maximum items of a container that the first walk enters. A longer one is a table, read only once it has changed."""
 ITEMS_MAX = 1 << 20
 """Maximum items of a saved container. A longer one is not saved, but reported if it changes."""
 
 FLAGS_OF_TORCH = {"training"}
 OF_TORCH = frozenset(vars(nn.Module())) - FLAGS_OF_TORCH
 TENSORS_OF_TORCH = ("_parameters", "_buffers", "_modules")
-"""Attributes in which a module outside the trained one keeps its tensors."""
+"""Attributes in which a module outside the trained one keeps its tensors and inner modules."""
 CLOSURE = "nonlocal "
-"""Prefix of the names of a function's parts that are variables of the enclosing function."""
+"""Prefix of a function's parts that are variables of the enclosing function."""
 FLAGS = "requires_grad of parameters"
 """Name of a module's part that is not an attribute: the flags of its parameters."""
 
@@ -58,25 +59,23 @@ SEQUENCES: dict[type, str] = {
 MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter", defaultdict: "defaultdict"}
 CONTAINERS = frozenset({*SEQUENCES.values(), *MAPPINGS.values(), "namedtuple"}) - {"bytearray"}
 HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
-"""Kinds whose parts have names. Each part is saved separately."""
+"""Kinds whose parts have names and are saved separately."""
 LEAVES = frozenset({"array", "mapped", "masked", "tensor", "bytearray"})
 """Kinds whose parts the walk does not enter."""
 BEHIND: dict[type, tuple[str, ...]] = {
     partial: ("func", "args", "keywords"), ChainMap: ("maps",), UserDict: ("data",), UserList: ("data",),
     memoryview: ("obj",),
 }  # fmt: skip
-"""
-Attributes in which Python's own objects hold the values that the script put in. A resume does not make such objects.
-"""
+"""Attributes in which objects of Python hold the script's values. A resume does not make such objects."""
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
 """Kinds of bags. Of a `threading.local`, only the training thread's values count."""
 
 
 class Node:
     """
-    An object whose parts may change. `parts` is a list or, for a holder, a dict; None if the walk does not read the
-    parts. The parts of a mapping are its keys and values in turn. `inner` holds the parts that may have parts
-    themselves, with their paths. Parts that are `still` are left out of it.
+    An object whose parts may change. `parts` is a list or, for a holder, a dict; None if the walk does not read it. The
+    parts of a mapping are its keys and values in turn. `inner` has the parts that may have parts themselves and are not
+    `still`, with their paths.
     """
 
     __slots__ = ("inner", "kind", "parts", "path", "value")
@@ -106,7 +105,7 @@ class Node:
 class Before(NamedTuple):
     """Results of an earlier walk, with which a later walk can skip unchanged objects."""
 
-    quiet: Mapping[int, Quiet]
+    quiet: Mapping[int, LibraryModuleState]
     registered: Mapping[int, object]
     """Tensors that are carried as weights."""
     tables: Mapping[int, object]
@@ -118,11 +117,8 @@ class Before(NamedTuple):
 
 class Walk:
     """
-    The objects that one walk has found, by `id`. `others` are the objects that it does not enter, each with the two
-    halves of its path.
-
-    The walk does not enter the objects in `stops` either. In the first walk, without `before`, each long container is a
-    table.
+    The objects that one walk has found, by `id`. `others` are the objects that it does not enter, among them `stops`,
+    each with the two halves of its path. In the first walk, without `before`, each long container is a table.
     """
 
     def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:
@@ -135,12 +131,11 @@ class Walk:
         self._left = OBJECTS_MAX - len(self._still)
         self.nodes: dict[int, Node] = {}
         self.compared: list[int] = []
-        """The `nodes` that may have changed. Containers with exactly the same parts are left out."""
+        """The `nodes` that may have changed: containers with exactly the same parts are left out."""
         self.others: dict[int, tuple[str, str, object]] = {}
         self.module: nn.Module | None = None
-        """The module that is trained."""
         self.trained_parts: set[int] = set()
-        """Parts of the trained module, without those in `quiet`."""
+        """Parts of the trained module, except the parts in `quiet`."""
         self.quiet: set[int] = set()
         self.plain: list[tuple[nn.Module, tuple[str, ...]]] = []
         """Libraries' modules, with the names of their plain attributes."""
@@ -148,8 +143,8 @@ class Walk:
 
     def trained(self, module: nn.Module, path: str, own: frozenset[str]) -> None:
         """
-        Walk the trained module and all its parts. `own` names its attributes that belong to its framework. Their
-        tensors are saved as weights.
+        Walk the trained module and all its parts, whose tensors are saved as weights. `own` has the names of its
+        attributes that belong to its framework.
         """
         self.module = module
         stack = [(path, module)]
@@ -181,7 +176,7 @@ class Walk:
         self._run()
 
     def _registered(self, where: str, tensors: Mapping[str, Tensor | None]) -> tuple[tuple[str, bool], ...]:
-        """Note tensors, which are saved elsewhere. Return whether each of them requires gradients."""
+        """Record tensors, which are saved elsewhere. Return whether each of them requires gradients."""
         flags = []
         for name, tensor in tensors.items():
             if tensor is not None:
@@ -190,16 +185,13 @@ class Walk:
         return _EQUAL_FLAGS.setdefault(tuple(flags), tuple(flags))
 
     def root(self, value: Any, path: str) -> None:
-        """
-        Walk an object that counts as the script's even if its class is a library's. If it is a dict, walk its items.
-        """
+        """Walk an object that counts as the script's even if its class is a library's. Of a dict, walk the items."""
         if id(value) not in self.nodes and id(value) not in self.stops and hasattr(value, "__dict__"):
             kind = "nn" if isinstance(value, nn.Module) else "dict" if isinstance(value, dict) else "object"
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
         self._run()
 
     def modules(self) -> None:
-        """Walk the modules of the script."""
         for name, module in self._script.modules.items():
             if id(module) not in self.nodes:
                 own = {name: part for name, part in list(vars(module).items()) if name[:2] != "__"}
@@ -207,16 +199,14 @@ class Walk:
         self._run()
 
     def structure(self) -> Iterator[int]:
-        """
-        Yield the keys of modules outside the trained one: libraries' modules, and the dicts that hold modules' parts.
-        """
+        """Yield the keys of libraries' modules outside the trained one, and of the dicts with any module's parts."""
         for key, node in self.nodes.items():
             if node.kind == "nn" and key not in self.trained_parts:
                 if self._plain_of(node.value) is not None:
                     yield key
                 yield from (id(node.parts[name]) for name in TENSORS_OF_TORCH if name in node.parts)
 
-    # --- how it goes on
+    # --- the walk
 
     def _run(self) -> None:
         while self._waiting:
@@ -237,9 +227,7 @@ class Walk:
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
 
     def _keep_earlier(self, key: int) -> bool:
-        """
-        Reuse the node from the start of training if the object still has the same parts. Return whether it was reused.
-        """
+        """If the object still has the parts that it had when training started, reuse its node and return True."""
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():
             return False
@@ -270,7 +258,7 @@ class Walk:
             return "mapped" if value.flags.writeable and value.nbytes <= MAPPED_MAX_BYTES else None
         if cls is FunctionType:
             return "function" if self._script.owns(value) else None
-        if issubclass(cls, type):  # not isinstance(), which calls the value: a proxy may have none yet, and raise
+        if issubclass(cls, type):  # isinstance() would read `value.__class__`, which may raise for a lazy proxy
             return "class" if self._script.owns(value) and not issubclass(value, Enum) else None
         if issubclass(cls, Enum | ModuleType):
             return None
@@ -312,7 +300,7 @@ class Walk:
         return self._attributes(value, self._script.set_by_libraries(type(value)))
 
     def own_parts(self, module: nn.Module) -> dict[str, Any]:
-        """Return the attributes of a module other than the trained one, without those that torch adds."""
+        """Return the attributes of a module other than the trained one, without the attributes that torch adds."""
         parts = self._plain_of(module)
         if parts is not None:
             return parts
@@ -356,10 +344,7 @@ OF_PAIRS = frozenset(MAPPINGS.values())
 
 
 def pairs_of(mapping: dict[Any, Any]) -> Collection[tuple[Any, Any]]:
-    """
-    Return the mapping's pairs in its own order, without calling the script's code. `dict.items` of an OrderedDict would
-    lose that order.
-    """
+    """Return pairs in order without calling the script's code. `dict.items` would lose an OrderedDict's order."""
     return OrderedDict.items(mapping) if isinstance(mapping, OrderedDict) else dict.items(mapping)
 
 

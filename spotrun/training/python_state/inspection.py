@@ -3,7 +3,7 @@ Inspects an object that no image holds, without calling its code.
 
 An iterator has a position; an object outside the process has counts (outside.py). A library's object is inspected
 attribute by attribute: numbers, arrays, and further objects. A library's private attributes, dicts and texts are mostly
-caches, and do not count, but a generator, a connection or a process there does.
+caches and are ignored, unless they hold a generator, a connection or a process.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from spotrun.training.python_state.stateful_objects import GENERATORS, is_asked,
 from spotrun.training.python_state.values import SCALARS
 
 OBJECTS_MAX = 300
-"""Maximum number of parts of one object that are inspected."""
+"""Maximum parts of one object that are inspected."""
 DEPTH = 6
 LONG = 64
-"""Maximum length of a library's list; a longer one is data."""
+"""Maximum length of a library's list that is inspected. A longer list is data."""
 BUFFER_MAX_BYTES = 1 << 20
 _SOURCES: tuple[Any, ...] = ([], (), {}, set(), "", range(0), {}.items(), reversed([]))
 _ITERATORS = tuple({type(iter(source)) for source in _SOURCES})
@@ -48,13 +48,13 @@ _LISTS = (list, tuple, deque)
 CACHE = type(functools.lru_cache(len))
 
 Facts: TypeAlias = tuple[Any, ...]
-"""Values that `same` of values.py compares."""
+"""Values that `values.same` compares."""
 
 
-class Glance:
+class Inspector:
     """
     Inspects objects. `carried` are the objects that images hold, by `id`. Objects of the packages `harmless` are
-    skipped. Files open for writing below the folder `work` belong to checkpoints.
+    skipped, and so are files open for writing below the folder `work`, which belong to checkpoints.
     """
 
     def __init__(self, carried: Container[int], harmless: tuple[str, ...], work: str) -> None:
@@ -63,14 +63,12 @@ class Glance:
         self._work = work
 
     def is_of_use(self, value: object) -> bool:
-        """Return whether inspection may find state that a step depends on."""
+        """Return whether inspection may find state on which a step depends."""
         cls = type(value)
         return not (issubclass(cls, _NEVER) or cls.__module__.startswith(self._harmless))
 
     def facts(self, value: object, depth: int = DEPTH) -> Facts:
-        """
-        Return facts that differ once the object has visibly changed; empty if inspection can see nothing of the object.
-        """
+        """Return facts that differ once the object has visibly changed; empty if the object reveals none."""
         found: list[Any] = [*_public(value), *_weakly_held(value), *_kept_results(value)]
         seen = {id(value)}
         waiting = deque([(value, depth)])
@@ -93,7 +91,7 @@ class Glance:
         return not kept and self.is_of_use(part)
 
     def _facts_of(self, value: Any) -> list[Any]:
-        """Return the facts of `value` itself, without those of its parts."""
+        """Return the facts of `value`, without the facts of its parts."""
         cls = type(value)
         if is_outside(cls):
             seen = seen_of(value, self._work)
@@ -116,7 +114,7 @@ class Glance:
 
 
 def _public(value: Any) -> list[Any]:
-    """Return the public plain attributes of the object itself, including texts and flags."""
+    """Return the public plain attributes of the object, including texts and flags."""
     cls = type(value)
     if not cls.__dictoffset__ or _is_shadowed(cls):
         return []
@@ -124,7 +122,7 @@ def _public(value: Any) -> list[Any]:
 
 
 def _weakly_held(value: Any) -> list[Any]:
-    """Return the number of objects that `value` holds weakly, and their identities, without keeping them alive."""
+    """Return the number and the identities of the objects that `value` holds weakly, without keeping them alive."""
     cls = type(value)
     if issubclass(cls, weakref.ref):
         return [value() is None]
@@ -139,15 +137,11 @@ def _or_id(value: Any) -> Any:
 
 
 def _kept_results(value: Any) -> list[Any]:
-    """
-    Return the number of results that a cache has taken in. Inspection cannot read them, and a resume cannot restore
-    them.
-    """
+    """Return how many results were added to a cache. Inspection cannot read them, and a resume cannot restore them."""
     return [value.cache_info().misses] if type(value) is CACHE else []
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of an object that are inspected."""
     cls = type(value)
     goes_on = hasattr(cls, "__next__")
     if goes_on and not cls.__dictoffset__:
@@ -166,7 +160,7 @@ def _counts_anyway(cls: type) -> bool:
 
 
 def _is_shadowed(cls: type) -> bool:
-    """Return whether `cls` is a proxy, which answers for another object that may not exist yet."""
+    """Return whether `cls` is a proxy for another object, which may not exist yet."""
     return any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)
 
 

@@ -20,7 +20,7 @@ _OUTSIDE = (io.IOBase, socket.socket, Popen, BaseProcess)
 _STANDARD = 2
 """The highest of the standard descriptors, to which every process prints."""
 _TCP_COUNTS = struct.Struct("@120x2Q")
-"""Fields of Linux's `struct tcp_info`: the number of bytes acknowledged, and the number received."""
+"""Fields of Linux's `struct tcp_info`: bytes acknowledged, and bytes received."""
 
 
 def is_outside(cls: type) -> bool:
@@ -29,9 +29,10 @@ def is_outside(cls: type) -> bool:
 
 def seen_of(value: Any, work: str) -> Any:
     """
-    Return a value that changes with each use: a position, a time, or counts. None if the object is closed or shows
-    nothing; `UNKNOWN` if it may be used at any time. Files open for writing below the folder `work` belong to
-    checkpoints, with their positions, so they give None.
+    Return a value that changes with each use of the object: a position, a time, or counts. None if it is closed or has
+    no such value; `UNKNOWN` if it may be used at any time.
+
+    Files open for writing below the folder `work` also give None: checkpoints include them and their positions.
     """
     cls = type(value)
     if issubclass(cls, io.IOBase):
@@ -67,7 +68,7 @@ def _is_written_below(handle: int, work: str) -> bool:
 
 
 def _of_pipe(handle: int) -> Any:
-    """Return the times of the last write and read of a pipe, and the number of unread bytes in it."""
+    """Return the times of a pipe's last write and read, and the number of unread bytes."""
     try:
         found = os.fstat(handle)
         if stat.S_ISSOCK(found.st_mode):
@@ -79,7 +80,7 @@ def _of_pipe(handle: int) -> Any:
 
 
 def _traffic(connection: socket.socket) -> Any:
-    """Return the numbers of bytes sent and received over a connection; None if it is closed."""
+    """Return the bytes sent and received over a connection; None if it is closed."""
     try:
         socket.socket.getpeername(connection)
     except OSError:

@@ -2,7 +2,7 @@
 Compares modules of libraries, which are most parts of a model, with their earlier state.
 
 Such a module has a few plain attributes (`Dropout.p`), and each of its parameters may require gradients or not. A large
-model has thousands of them, and each snapshot has to compare all.
+model has thousands of such modules, and each snapshot has to compare all.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 _requires_grad = attrgetter("requires_grad")
 
 
-class Quiet(NamedTuple):
+class LibraryModuleState(NamedTuple):
     """A library's module in its earlier state."""
 
     module: nn.Module
     attributes: int
-    """Number of its attributes, including torch's own."""
+    """Number of attributes, including torch's own."""
     get: Callable[[dict[str, Any]], Any]
     values: Any
     tensors: Sequence[Tensor | None]
@@ -29,7 +29,7 @@ class Quiet(NamedTuple):
     flags: list[bool]
 
     @classmethod
-    def of(cls, module: nn.Module, names: Sequence[str]) -> Quiet:
+    def of(cls, module: nn.Module, names: Sequence[str]) -> LibraryModuleState:
         """Record a module. `names` are the attributes to compare."""
         get = itemgetter(*names) if names else _nothing
         attributes = vars(module)

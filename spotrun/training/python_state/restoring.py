@@ -1,9 +1,9 @@
 """
 Restores an image's values into the script's objects.
 
-The script has already made its objects. They are filled in place, so that every other holder sees the values. Objects
-that came later are made again: containers, arrays and tensors, and instances of classes that the script's modules
-already hold. Nothing that an image names is imported or called.
+The script has already made its objects. They are filled in place, so that all their holders get the values. Later
+objects are made again: containers, arrays and tensors, and instances of classes that the script's modules already have.
+Nothing that an image names is imported or called.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BAGS = {
 }
 _ARRAYS = {"array": np.ndarray, "mapped": np.memmap, "masked": np.ma.MaskedArray}
 _BUILT = ("tuple", "frozenset", "namedtuple")
-"""Kinds that are made when all of their parts exist."""
+"""Kinds that are made once all of their parts exist."""
 _HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
 """Kinds that are filled last, because hashing calls methods of the parts."""
 
@@ -53,7 +53,7 @@ class _Missing(Exception):
 
 class Restorer:
     """
-    Restores one image. Afterwards `lost` names the places that this process lacks.
+    Restores one image. Afterwards `lost` has the paths of the values for which this process has no object.
 
     `late` has the present parts of the trained module, by path.
     """
@@ -75,7 +75,6 @@ class Restorer:
         """Instances of the script's classes that this process did not have."""
         self.lost: list[str] = []
         self.new: list[Any] = []
-        """The objects that this restore has made."""
 
     def load(self) -> None:
         """
@@ -195,15 +194,14 @@ class Restorer:
 
     def _contents(self) -> dict[int, Any]:
         """
-        Return the parts of each object, before any object is filled. A container that lacks one of its parts is missing
-        too.
+        Return the parts of each object, before any is filled. A container that lacks a part counts as missing too.
         """
         holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
         others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}
         built = [n for n, item in enumerate(self._objects) if item[0] in _BUILT]
         contents: dict[int, Any] = {}
         before = -1
-        while before != len(self._missing):  # an object that was found may have a part that is missing
+        while before != len(self._missing):  # an object that was found may have a missing part
             before = len(self._missing)
             for number, (kind, _, _, content) in others.items():
                 if number not in self._missing:
@@ -322,7 +320,7 @@ class Restorer:
             case "asked":
                 stateful_objects.load(value, parts)
             case "copy":
-                pass  # it was made so
+                pass  # `_copy` has already filled it
             case _:
                 _fill_holder(kind, value, parts, content["gone"])
 
@@ -393,9 +391,7 @@ def _member(name: str, member: str) -> Enum:
 
 
 def _flag(name: str, number: int) -> Flag:
-    """
-    Return a flag. A combination of members has no name; Python makes it only when it is first needed.
-    """
+    """Return a flag. Python makes a combination of members, which has no name, only when it is first needed."""
     found = _enum(name)
     if Flag not in found.__mro__:
         raise _Missing

@@ -1,4 +1,4 @@
-"""Recognises the script's own modules, classes and functions: all whose file lies in the work folder."""
+"""Recognises the script's own modules, and their classes and functions: modules with a file in the work folder."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 INSTALLED = ("site-packages", "dist-packages")
-"""Names of folders that hold libraries, even inside the work folder."""
+"""Names of folders that contain libraries, even inside the work folder."""
 PYTHON = tuple(os.path.join(os.path.realpath(sysconfig.get_path(name)), "") for name in ("stdlib", "platstdlib"))
 """Folders of Python's own modules, which may be in a home folder too."""
 OURS = __name__.partition(".")[0]
 _MARKS = ("__new__", "__del__", "__setstate__", "__slots__")
-"""Attributes with which a class takes part in making its instances. spotrun does not bypass them."""
+"""Attributes of a class that affect how instances are made or freed. spotrun does not bypass them."""
 _HARMLESS_BASES = frozenset({"abc", "typing", "typing_extensions"})
 _STORE_ATTR = dis.opmap["STORE_ATTR"]
 
 
 class Script:
-    """The script of this process as it is now: further modules may be imported later."""
+    """The script of this process, including modules that are imported later."""
 
     def __init__(self, folders: Iterable[str], modules: Mapping[str, Any] | None = None) -> None:
         self._folders = tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
@@ -52,7 +52,7 @@ class Script:
 
     def _is_own(self, name: str, module: Any) -> bool:
         judged, is_own = self._judged.get(name, (None, False))
-        if judged is not module:  # judge each module once: there are thousands, and __main__ has no file at exit
+        if judged is not module:  # check each module once: there are thousands, and __main__ has no file at exit
             is_own = self._lies_in_folders(name, module)
             self._judged[name] = (module, is_own)
         return is_own
@@ -71,17 +71,14 @@ class Script:
         return thing.__module__ in self.modules
 
     def own_of(self, things: Mapping[str, object]) -> dict[str, object]:
-        """Return the `things` whose class is defined in a module of the script."""
+        """Return the `things` of the script's own classes."""
         return {name: one for name, one in things.items() if self.owns(type(one))}
 
     def class_name(self, cls: type) -> str:
         return f"{cls.__module__}:{cls.__qualname__}"
 
     def find(self, name: str) -> type | None:
-        """
-        Return the class of this name if a module of the script already holds it; else None. Nothing is imported or
-        called.
-        """
+        """Return the class of this name if a module of the script has it; else None. Imports and calls nothing."""
         module, _, qualname = name.partition(":")
         found: Any = self.modules.get(module)
         for part in qualname.split("."):
@@ -101,10 +98,10 @@ class Script:
         return self.owns(base) and not any(mark in vars(base) for mark in _MARKS)
 
     def set_by_libraries(self, cls: type) -> frozenset[str]:
-        """Return names of attributes that belong to the libraries' classes among the bases of `cls`."""
+        """Return the names of attributes that belong to libraries' classes among the bases of `cls`."""
         if cls not in self._set_by_libraries:
             others = (base for base in cls.__mro__ if base is not object and not self.owns(base))
-            libraries = tuple(base for base in others if base.__module__ != "collections")  # all in a UserDict
+            libraries = tuple(base for base in others if base.__module__ != "collections")  # keeps UserDict.data
             self._set_by_libraries[cls] = set_by(libraries)
         return self._set_by_libraries[cls]
 
@@ -117,7 +114,7 @@ def _real_path(file: str) -> str:
 
 @cache
 def _real_folder(folder: str) -> str:
-    """Resolve a folder once: hundreds of modules share one, and each part of its path is a system call."""
+    """Resolve a folder once, because hundreds of modules share it and each part of its path is a system call."""
     return os.path.realpath(folder)
 
 
@@ -137,14 +134,14 @@ def _codes(cls: type) -> Iterator[CodeType]:
 
 
 def _set_on_self(code: CodeType) -> Iterator[str]:
-    if _STORE_ATTR not in code.co_code[::2]:  # most methods set nothing; reading instructions is slow
+    if _STORE_ATTR not in code.co_code[::2]:  # most methods set nothing, and reading instructions is slow
         return
     holder: Any = None
     for instruction in dis.get_instructions(code):
         if instruction.opname == "STORE_ATTR" and holder == "self":
             yield instruction.argval
         argument = instruction.argval
-        # From Python 3.13 on, one instruction may do two loads.
+        # From Python 3.13 on, one instruction may load twice.
         holder = argument[-1] if isinstance(argument, tuple) and argument else argument
 
 

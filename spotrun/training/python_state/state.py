@@ -1,4 +1,4 @@
-"""The state of a training that a script keeps in Python objects: finds, saves and restores it."""
+"""Finds, saves and restores the training state that a script keeps in Python objects."""
 
 from __future__ import annotations
 
@@ -21,27 +21,25 @@ from spotrun.training.python_state.restoring import Restorer
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.surroundings import Surroundings
 from spotrun.training.python_state.torch_hooks import TorchHooks
-from spotrun.training.python_state.untracked import Unseen
+from spotrun.training.python_state.untracked import UntrackedObjects
 from spotrun.training.python_state.values import name_of
 
 DEPTH = 4
-"""
-Maximum depth of library objects, such as a Subset or a Compose, around the script's own data sets and transforms.
-"""
+"""Maximum depth of library objects, such as a Subset or a Compose, around the script's own datasets and transforms."""
 LONG = 64
-"""Maximum length of a library's chain of transforms; a longer list is data."""
+"""Maximum length of a library's chain of transforms. A longer list is data."""
 NOTHING_LIKE_IT = "this process has nothing like it there"
 
 
 class PythonState:
     """
     Calls come in this order: `begins`; `moved`; `reads` for each loader; `starts`; then `dump` at each snapshot. `load`
-    may be called as soon as there are loaders, so that workers start with the restored state. It is called once more
-    after `starts`, because start hooks make new objects.
+    may be called once there are loaders, so that workers start with the restored state. It is called again after
+    `starts`, because start hooks make new objects.
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
-        """Take `work`: files open for writing below this folder belong to checkpoints."""
+        """`work`: files open for writing below this folder belong to checkpoints."""
         self._framework = framework
         self._script = script or Script.of_this_process()
         self._work = work
@@ -52,23 +50,23 @@ class PythonState:
         self._dumps = 0
         self._started = False
         self._given: dict[str, object] = {}
-        self._unseen = Unseen(())
+        self._unseen = UntrackedObjects(())
         self._surroundings = Surroundings()
         self._hooks = TorchHooks(torch.nn.Module())
         self._news: list[UntrackedChange] = []
 
     def begins(self) -> None:
-        """Record everything that the script has made, before any of its hooks has seen restored weights."""
+        """Record everything that the script has made, before any of its hooks gets restored weights."""
         self._baseline.add(self._walk(None))
 
     def moved(self) -> None:
-        """Record the tensors again once the module is on its device: the move may have replaced them."""
+        """Record the tensors again after the module is moved to its device, which may have replaced them."""
         self._baseline.settle(self._walk(None))
 
     def reads(self, loader: Any, stage: Stage, number: int) -> None:
         """
-        Note a loader, the `number`-th of its stage. The state of a stream or a sampler is part of the place in the
-        data, which is saved elsewhere.
+        Register a loader, the `number`-th of its stage. A stream's or sampler's state is part of the data's position,
+        which is saved elsewhere.
         """
         names = ("sampler", "batch_sampler") if is_indexed(loader) else ("dataset",)
         self._stops |= {id(one): one for one in (loader, *(getattr(loader, name, None) for name in names))}
@@ -85,11 +83,11 @@ class PythonState:
             self._baseline.add(walk)
 
     def starts(self) -> None:
-        """Note that the start hooks have run and the first epoch begins."""
+        """Record the state after the start hooks, when the first epoch begins."""
         walk = self._walk(self._baseline.before(probe=False))
         self._baseline.add_started(walk)
         others = (one for key, one in walk.others.items() if key not in walk.stops and not self._is_of_library(one[2]))
-        self._unseen = Unseen(others, walk.nodes.keys() | walk.stops.keys(), self._work)
+        self._unseen = UntrackedObjects(others, walk.nodes.keys() | walk.stops.keys(), self._work)
         self._surroundings = Surroundings()
         self._hooks = TorchHooks(self._framework.module, self._framework.optimizers)
         self._given = self._given_now()
@@ -97,9 +95,7 @@ class PythonState:
         self._dumps = 0
 
     def dump(self) -> State:
-        """
-        Return the changes since `begins`, with the script's own tensors. `news` names changes that cannot be saved.
-        """
+        """Return the changes since `begins`. Tensors are not copied. `news` then has changes that cannot be saved."""
         probe = self._dumps % PROBE_EVERY == 0
         self._dumps += 1
         walk = self._walk(self._baseline.before(probe=probe))
@@ -117,7 +113,7 @@ class PythonState:
         return loggers | dict(self._framework.roots())
 
     def _come_and_gone(self) -> Iterator[UntrackedChange]:
-        """Yield objects that the training got or lost since it began: a process that resumes has the original ones."""
+        """Yield objects that the training got or lost since it began; a process that resumes has the original ones."""
         now = self._given_now()
         before, there = (set(map(id, each.values())) for each in (self._given, now))
         for path, one in now.items():
@@ -129,14 +125,15 @@ class PythonState:
 
     def _is_of_library(self, value: object) -> bool:
         """Return whether `value` is the cache of a function that the script has only imported."""
-        if type(value) is not CACHE:  # not isinstance(), which calls the value: a proxy may have none yet, and raise
+        if type(value) is not CACHE:  # isinstance() would read `value.__class__`, which may raise for a lazy proxy
             return False
         function = getattr(value, "__wrapped__", None)
         return not (isinstance(function, FunctionType) and self._script.owns(function))
 
     def load(self, image: State, *, last: bool) -> None:
         """
-        Restore a `dump` of an earlier process. After the `last` load, `news` names the values that this process lacks.
+        Restore a `dump` of an earlier process. After the `last` load, `news` has the values for which this process has
+        no object.
 
         Raises:
             CheckpointDamaged: the image is malformed or of an unknown format.
@@ -151,13 +148,13 @@ class PythonState:
             )
 
     def knows(self, value: object) -> bool:
-        """Return whether the script holds `value` in a place that images cover."""
+        """Return whether images can refer to `value`, because the script held it when training began."""
         return self._baseline.knows(value)
 
     def _walk(self, before: Before | None) -> Walk:
         framework, roots = self._framework, self._framework.roots()
         others: Sequence[Any] = [*framework.optimizers, *framework.loggers, *framework.own_objects]
-        rooted = set(map(id, roots.values()))  # a logger of a class of the script is a root
+        rooted = set(map(id, roots.values()))  # a logger of the script's class is a root
         stops = {id(one): one for one in others if id(one) not in rooted}
         walk = Walk(self._script, self._stops | stops, before)
         walk.trained(framework.module, "module", framework.own_attributes)
@@ -167,7 +164,7 @@ class PythonState:
         return walk
 
     def news(self) -> list[UntrackedChange]:
-        """Return changes that were found since the last call and that no image holds."""
+        """Return the changes found since the last call that no image holds."""
         found, self._news = self._news, []
         return found
 

@@ -1,7 +1,7 @@
 """
 Saves and loads objects that export their own state: schedulers and optimizers that the script holds, and generators.
 
-No other object may hold parts of such a state. An image has it as nested values.
+No other object may hold parts of such a state. An image holds it as nested values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEPTH_MAX = 50
 
 
 class _Way(NamedTuple):
-    """A way to export and load the state of objects of one kind."""
+    """A pair of functions that export and load the state of objects of one kind."""
 
     state: Callable[[Any], Any]
     load: Callable[[Any, Any], None]
@@ -36,8 +36,8 @@ def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Any) -> None:
     """
-    Load a scaler's state and make its tensors, which it would otherwise make only when it scales for the first time. A
-    scaler restored at the end of a pass may have to step earlier, for gradients that the pass left over.
+    Load a scaler's state and make its tensors, which it otherwise makes when it first scales. A scaler restored at the
+    end of a pass may have to step before that, for gradients that the pass left over.
     """
     scaler.load_state_dict(state)
     scaler.scale(torch.zeros((), device=scaler._device))
@@ -61,7 +61,7 @@ def is_asked(cls: type) -> bool:
 
 
 def parts_of(asked: object) -> Iterable[tuple[str, object]]:
-    """Return the parts that an object's exported state leaves out: a scheduler writes its rates into an optimizer."""
+    """Return the parts that an object's exported state does not contain: a scheduler's rates are in an optimizer."""
     return [("optimizer", asked.optimizer)] if isinstance(asked, LRScheduler) else []
 
 
@@ -70,7 +70,7 @@ def state_of(asked: object) -> Encoded:
     Return the object's exported state.
 
     Raises:
-        NotPlain: the exported state holds a value that no image can hold, or the export failed.
+        NotPlain: the state holds a value that no image can hold, or the export failed.
     """
     try:
         state = _way(asked).state(asked)

@@ -1,6 +1,6 @@
 """
-Watches state that belongs to the process rather than to an object, and that a script may set: the environment, the
-working folder, library settings. In a process that resumes, this state is as the script sets it at its start.
+Watches state of the process that a script may set: the environment, the working folder, library settings. In a process
+that resumes, this state is as the script sets it at its start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SET_BY_LIBRARIES = (
     "KMP_", "OMP_", "MKL_", "OPENBLAS_", "TOKENIZERS_", "TRANSFORMERS_", "HF_", "TF_", "XLA_", "MASTER_", "PYTHON",
     "LD_",
 )  # fmt: skip
-"""Prefixes of variables that libraries set themselves and that do not affect the result of a step."""
+"""Prefixes of variables that libraries set and that do not affect the result of a step."""
 VARIABLE = "an environment variable"
 _SETTINGS: dict[str, Callable[[], Any]] = {
     "torch.get_default_dtype()": torch.get_default_dtype,
@@ -35,13 +35,13 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 
 
 class Surroundings:
-    """The surroundings at one moment. Values of variables may be secrets, so they are never reported."""
+    """The environment, folder and settings at one moment. Values of variables may be secrets: they are not reported."""
 
     def __init__(self) -> None:
         self._raw, self._variables, self._settings = dict(_raw()), _variables(), _settings()
 
     def changed(self) -> Iterator[UntrackedChange]:
-        """Yield what has changed since that moment. Each call yields every change."""
+        """Yield everything that has changed since that moment."""
         if self._raw != _raw():
             yield from self._changed_variables()
         settings = _settings()

@@ -1,7 +1,8 @@
 """
-Watches hooks: functions that only torch holds, and that torch calls around a module, a gradient or a step. Reports each
-hook that is added or removed during training, because a process that resumes has only the hooks that the script
-registers at its start.
+Watches hooks that only torch holds: functions that it calls around a module, a gradient or a step.
+
+Reports each hook that is added or removed during training, because a process that resumes has only the hooks that the
+script registers at its start.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ hooks when training is over.
 """
 
 Hooks = Mapping[str, tuple[str, ...]]
-"""The names of the functions, by the place where torch holds them. Places without functions are left out."""
+"""Names of the hook functions, by the attribute in which torch holds them. Empty attributes are left out."""
 
 
 class TorchHooks:
@@ -44,8 +45,8 @@ class TorchHooks:
 
     def changed(self, *, probe: bool) -> Iterator[UntrackedChange]:
         """
-        Yield places whose functions have changed. Without `probe`, the removal of a parameter's hook is not noticed
-        unless a hook is added too.
+        Yield places whose functions have changed. Without `probe`, the removal of a parameter's hook is found only if a
+        hook is added too.
         """
         counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
         if not probe and (counts, registered) == (self._counts, self._registered):
@@ -88,7 +89,6 @@ def _matters(hook: Any) -> bool:
 
 
 def _module_of(hook: Any) -> str:
-    """Return the module of a function, or of a callable object's class."""
     return str(getattr(hook, "__module__", None) or type(hook).__module__)
 
 

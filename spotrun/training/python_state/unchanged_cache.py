@@ -1,5 +1,5 @@
 """
-Compares many small objects at once, so that a walk can skip unchanged ones, which are most of a script's objects.
+Compares many small objects together, so that a walk can skip unchanged objects, which are most of a script's.
 
 An object that has changed once is removed from this cache for good, together with its holders. From then on, each walk
 compares these objects one by one.
@@ -19,7 +19,7 @@ from spotrun.training.python_state.graph import MAPPINGS, SEQUENCES, Node
 from spotrun.training.python_state.values import is_scalar
 
 BLOCK = 64
-"""Number of objects that are compared at once; if one of them has changed, they are compared one by one."""
+"""Number of objects compared together. If one of them has changed, they are compared one by one."""
 SMALL_BYTES = 4096
 SMALL_ITEMS = 1000
 
@@ -27,22 +27,22 @@ Look: TypeAlias = Callable[[], tuple[list[Any], list[Any]]]
 """Returns what reveals a change of some objects: values to compare with `==`, and objects that must be identical."""
 
 
-class Resting(NamedTuple):
-    """An object as an earlier walk found it, and a test whether it is unchanged."""
+class UnchangedCandidate(NamedTuple):
+    """An object found by an earlier walk, and a test whether it is unchanged."""
 
     node: Node
     rests: Callable[[], bool]
 
 
-class Still:
+class UnchangedObjects:
     """The small objects that were found and have not changed, including everything in them."""
 
-    def __init__(self, found: Iterable[Resting] = ()) -> None:
+    def __init__(self, found: Iterable[UnchangedCandidate] = ()) -> None:
         self._blocks = [block for kind, each in _by_kind(found) for block in _blocks(kind, each)]
         self._keys = self._that_hold_no_others()
 
     def now(self) -> Set[int]:
-        """Return the `id` of each. An object that changes later is left out from then on."""
+        """Return the `id` of each unchanged object. An object that has changed once is never in the result again."""
         if all(block.rests() for block in self._blocks):
             return self._keys
         self._blocks = [block if block.rests() else block.without_changed() for block in self._blocks]
@@ -58,7 +58,7 @@ class Still:
 
 
 class _Block:
-    def __init__(self, kind: str, objects: list[Resting]) -> None:
+    def __init__(self, kind: str, objects: list[UnchangedCandidate]) -> None:
         self.objects = objects
         self._kind = kind
         self._look = _LOOKS[kind]([each.node.value for each in objects])
@@ -75,19 +75,19 @@ class _Block:
         return _Block(self._kind, [each for each in self.objects if each.rests()])
 
 
-def _by_kind(found: Iterable[Resting]) -> Iterator[tuple[str, list[Resting]]]:
+def _by_kind(found: Iterable[UnchangedCandidate]) -> Iterator[tuple[str, list[UnchangedCandidate]]]:
     small = [(kind, each) for each in found if (kind := _kind_of_small(each.node)) and each.rests()]
     for kind, group in groupby(sorted(small, key=lambda one: one[0]), key=lambda one: one[0]):
         yield kind, [each for _, each in group]
 
 
-def _blocks(kind: str, objects: list[Resting]) -> Iterator[_Block]:
+def _blocks(kind: str, objects: list[UnchangedCandidate]) -> Iterator[_Block]:
     for start in range(0, len(objects), BLOCK):
         yield _Block(kind, objects[start : start + BLOCK])
 
 
 def _kind_of_small(node: Node) -> str:
-    """Return the kind under which a small object is compared with others at once; "" if it cannot be."""
+    """Return the kind under which a small object can be compared with others; "" if it cannot be."""
     value, cls = node.value, type(node.value)
     if cls in SEQUENCES or cls in MAPPINGS:
         if node.parts is None or len(node.parts) > SMALL_ITEMS:

@@ -1,9 +1,9 @@
 """
-Encodes plain values that cannot change, in the form that an image holds.
+Encodes immutable plain values for an image.
 
-Most values stay as they are, because the tree of an image (checkpoint/tree.py) has a form for them. Any other value
-becomes a tuple that begins with the name of its kind. So the script's own tuples are encoded too: as tuples that begin
-with "tuple".
+Most values stay as they are, because the tree of an image (checkpoint/tree.py) can hold them. Any other value becomes a
+tuple that begins with the name of its kind. So the script's own tuples are encoded too: as tuples that begin with
+"tuple".
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 Encoded: TypeAlias = Any
-"""A plain value, or a tuple that begins with a kind."""
 
 _NUMPY = frozenset(np.dtype(code).type for code in "?bBhHiIlLefdFD")
 SCALARS = _NUMPY | {
@@ -33,11 +32,11 @@ SCALARS = _NUMPY | {
 
 
 class NotPlain(Exception):
-    """Raised if an image has no form for a value. The text describes the value."""
+    """Raised for a value that no image can hold. The text describes the value."""
 
 
 def is_scalar(value: object) -> bool:
-    """Return whether `value` has a type of `SCALARS`, or is a tuple of such values."""
+    """Return whether the type of `value` is in `SCALARS`, or `value` is a tuple of such values."""
     return type(value) in SCALARS or (type(value) is tuple and all(map(is_scalar, value)))
 
 
@@ -60,7 +59,7 @@ def same(before: object, now: object) -> bool:
 
 def encode(value: Any) -> Encoded:
     """
-    Return a scalar value (see `is_scalar`) in the form that an image holds.
+    Return a scalar value (`is_scalar`) as an image holds it.
 
     Raises:
         NotPlain: the value is a slice of values that are not scalars, or has a time zone without a name.
@@ -96,6 +95,6 @@ def _bounds(value: slice[Any, Any, Any]) -> tuple[Any, Any, Any]:
 
 
 def name_of(value: object) -> str:
-    """Return the class name of `value`, in the form in which a user would search for it."""
+    """Return the class name of `value`, with its module unless that is builtins."""
     cls = type(value)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

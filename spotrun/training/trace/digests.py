@@ -17,12 +17,12 @@ from spotrun.exactness.same_everywhere import without_instances
 from spotrun.exactness.trace_file import INSTANCES_VARIABLE
 
 clean = without_instances(os.environ.get(INSTANCES_VARIABLE, ""))
-"""Returns a text in which parts that differ by instance are replaced."""
+"""Replaces the parts of a text that differ by instance."""
 _LONG = 100
-"""Minimum length of a list of integers that is treated as one leaf: the state of Python's generator has 625."""
+"""Minimum length of a list of integers that is one leaf: the state of Python's generator has 625."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 SHOWN_MAX = 80
-"""Maximum length of a text that is shown. A longer one is replaced by a digest."""
+"""Maximum length of a text that is shown. A longer text is replaced by a digest."""
 
 
 def generators() -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _digest_of_tensor(tensor: Tensor) -> str:
 
 
 def stable(leaf: Any) -> str:
-    """Return a text that is the same in each process: it has no addresses, and sets are sorted."""
+    """Return a text that is the same in each process: without addresses, and with sorted sets."""
     if isinstance(leaf, float):
         return leaf.hex()
     if isinstance(leaf, set | frozenset):
@@ -99,6 +99,6 @@ def stable(leaf: Any) -> str:
 
 
 def shown(leaf: Any) -> str:
-    """Return a plain value's text if it is short, or else its digest."""
+    """Return a plain value's text if it is short; else its digest."""
     text = stable(leaf)
     return text if len(text) <= SHOWN_MAX else f"sha256 {sha256(text.encode(errors='surrogatepass')).hexdigest()}"

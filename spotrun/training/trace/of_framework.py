@@ -1,8 +1,8 @@
 """
-Traces a training behind the port: records the values that `Framework` exposes, at the calls of `Hooks`.
+Traces a training through the port: records the values of a `Framework` at the calls of `Hooks`.
 
-It does so only if the environment names a trace file (trace_file.py). The environment may also list steps to hold at:
-the trainer stops after each of them, once, until it is killed.
+It does so only if the environment names a trace file (trace_file.py). The environment may also list steps at which the
+trainer stops, once each, until it is killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from spotrun.exactness.trace import Begun, Ended, Evaluated, Held, Improved, Left, Noted, Trained, Validated
+from spotrun.exactness.trace import (
+    Begun,
+    Ended,
+    Evaluated,
+    Improved,
+    ObjectsRecorded,
+    ProcessEnded,
+    StoppedForKill,
+    Trained,
+    Validated,
+)
 from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile, path_of_rank
 from spotrun.training.data.data_order import ExactOrder, order_of
 from spotrun.training.framework import Framework
@@ -29,17 +39,17 @@ from spotrun.training.trace.outside_files import OutsideFiles
 from spotrun.training.trace.places import Places
 
 SLOW_STEPS = 40
-"""Number of steps before a hold that take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable meanwhile."""
+"""Steps before a hold that take at least `SLOW_STEP_S`, so that a checkpoint becomes durable meanwhile."""
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
 """
-Number of first batches after each of which all places are recorded. They are recorded at the end of the first epoch
-too. Only the first traced process records them.
+Number of first batches after each of which all places are recorded. They are also recorded at the end of the first
+epoch. Only the first traced process records them.
 """
 
 
 class Holds:
-    """The steps after which this process stands still, each once. With `held_at` of None there are no such steps."""
+    """The steps after which this process stops until it is killed, once each; none if `held_at` is None."""
 
     def __init__(self, file: TraceFile, held_at: Collection[int] | None) -> None:
         wanted = {int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step}
@@ -54,7 +64,7 @@ class Holds:
         if not self._steps:
             return
         if step >= self._steps[0]:
-            self._file.append(Held(step=self._steps[0]))
+            self._file.append(StoppedForKill(step=self._steps[0]))
             while True:
                 threading.Event().wait(3600)
         if step >= self._steps[0] - SLOW_STEPS:
@@ -62,9 +72,7 @@ class Holds:
 
 
 class ProcessTrace:
-    """
-    The parts that the traces of all fits of a process share: their file, and the point at which the last fit ended.
-    """
+    """State of the traces of all fits of a process: their file, and the epoch and step at the end of the last fit."""
 
     file: TraceFile
 
@@ -90,7 +98,7 @@ class ProcessTrace:
         places = Places(self.script)
         places.modules()
         outside = self._outside.written()
-        self.file.append(Left(pid=os.getpid(), places=places.found, unread=places.unread, outside=outside))
+        self.file.append(ProcessEnded(pid=os.getpid(), places=places.found, unread=places.unread, outside=outside))
 
 
 @cache
@@ -110,8 +118,8 @@ def traced(framework: Framework) -> FrameworkTrace | None:
 
 class FrameworkTrace:
     """
-    The trace of one fit. Epochs and steps count on over the fits of a process. `counted` is the epoch and the step in
-    the framework's own counters before this fit has loaded anything.
+    The trace of one fit. Epochs and steps are counted over all fits of a process. `counted` is the epoch and the step
+    in the framework's own counters before this fit has loaded anything.
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
@@ -143,7 +151,7 @@ class FrameworkTrace:
         self._lr = learning_rates(self._here.optimizers)
 
     def batch_ends(self) -> None:
-        """Record a batch that is counted, before any generator is seeded again."""
+        """Record a batch that has been counted, before any generator is seeded again."""
         here, number = self._here, self._here.batch - 1
         order = self._order()
         self._file.append(
@@ -163,11 +171,10 @@ class FrameworkTrace:
         self._holds.reached(self._step)
 
     def _order(self) -> ExactOrder | None:
-        """Return the order of the training data; None if unknown."""
         return next((found for one in self._here.loaders("train") if (found := order_of(one)) is not None), None)
 
     def validated(self) -> None:
-        """Record a validation. The metrics logged so far include the metrics of this validation."""
+        """Record a validation. The metrics logged so far include its metrics."""
         known = metrics(self._here.metrics())
         self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
 
@@ -204,7 +211,7 @@ class FrameworkTrace:
     def note(self, moment: str) -> None:
         """Record all places, at a moment before any interruption."""
         if self._is_first_pass:
-            self._file.append(Noted(moment=moment, places=self._places().found))
+            self._file.append(ObjectsRecorded(moment=moment, places=self._places().found))
 
     def _places(self) -> Places:
         here = self._here
@@ -216,8 +223,8 @@ class FrameworkTrace:
 
     def _add_all(self, places: Places) -> None:
         """
-        Add all places except plain local variables: the local variables of a loop's last batch exist in one history and
-        not in another. Objects in local variables are added, because they are among the roots.
+        Add all places except plain local variables: which of them exist depends on the process in which the last batch
+        was trained. Objects in local variables are added, because they are among the roots.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)

@@ -1,4 +1,4 @@
-"""Lists files that this process writes outside its work folder, for `verify-resume`: no checkpoint has them."""
+"""Lists files that this process writes outside its work folder, which no checkpoint has, for `verify-resume`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from spotrun.exactness.trace_file import FILE_VARIABLE, INSTANCES_VARIABLE
 
 PATHS_MAX = 1_000
-"""Maximum number of paths that are remembered."""
+"""Maximum number of paths that are recorded."""
 _WRITES = os.O_WRONLY | os.O_RDWR
 _OPEN_FILES = Path("/proc/self/fd")
 
 
 class OutsideFiles:
     """
-    Records each file that Python opens for writing, or renames another file to, once this object exists. Files that
-    were already open are recorded too, if /proc lists them. Files that code other than Python opens later are not seen.
+    Records each file that Python opens for writing, or renames another file to, once this object exists, and files that
+    were already open if /proc lists them. Not recorded: files that other code than Python's opens later.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,7 @@ class OutsideFiles:
         sys.addaudithook(self._heard)
 
     def written(self) -> tuple[str, ...]:
-        """
-        Return the recorded files that still exist, except files of instances, of the trace and of Python's caches.
-        """
+        """Return the recorded files that still exist, except those of instances, traces and Python's caches."""
         there = {os.path.realpath(path) for path in self._paths.copy() if _is_file(path)}
         return tuple(sorted(path for path in there if self._counts(path)))
 
@@ -66,7 +64,7 @@ class OutsideFiles:
                 if os.lstat(_OPEN_FILES / name).st_mode & stat.S_IWUSR:
                     self._add(os.readlink(_OPEN_FILES / name))
             except OSError:
-                continue  # the descriptor of the listing itself
+                continue  # it was the descriptor of the listing
 
 
 def _is_file(path: str) -> bool:

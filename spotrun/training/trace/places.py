@@ -1,9 +1,9 @@
 """
-Describes the values that the script holds in Python objects: one text for each value, by the value's place.
+Describes the values that the script holds in Python objects: one text for each value, by the value's path.
 
-This walk is separate from the one in spotrun/training/python_state, so that it also compares objects that the other
-walk skips: closures, iterators, generators, local variables of running functions, library objects. Of a library object,
-it uses the content of its pickle, or else its plain attributes.
+This walk is separate from the walk in spotrun/training/python_state, so that it also compares objects which that walk
+skips: closures, iterators, generators, local variables of running functions, library objects. Of a library object, it
+uses the content of its pickle, or else its plain attributes.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ from spotrun.training.python_state.values import NotPlain, is_scalar, name_of
 from spotrun.training.trace.digests import clean, digest, digest_of_leaf, digests, shown
 
 PLACES_MAX = 50_000
-"""Maximum number of places. Further ones are reported as not inspected."""
+"""Maximum number of places. Further places are reported as not inspected."""
 PICKLE_MAX_BYTES = 64 << 20
 PACKED_FROM = 256
 """Minimum length of a list of plain values that is described by one text."""
 TABLE_ITEMS = 1_000
-"""Maximum items of a container of objects that are described one by one; a longer one's pickle is one text."""
+"""Maximum items of a container of objects that are described one by one. A longer one's pickle is one text."""
 ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "transformers", "accelerate", "spotrun")
-"""Packages of trainers and loops. The script's own view of them is compared separately."""
+"""Packages of trainers and loops. The script's own view of their objects is compared separately."""
 NOT_LOOKED_INTO = (*(name for name in HARMLESS if name not in ("_thread", "threading")), "torch.utils.data.sampler")
 OF_DATA = ("dataset", "datasets", "indices", "tensors")
-"""Attributes of torch's data sets and loaders. The batches that a loader reads are compared one by one."""
+"""Attributes of torch's datasets and loaders. The batches that a loader reads are compared one by one."""
 _CODE = (
     BuiltinFunctionType, ModuleType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType,
     WrapperDescriptorType, ClassMethodDescriptorType,
@@ -113,7 +113,6 @@ class Places:
                     self.unread[f"loggers[{number}]"] = name_of(logger)
 
     def modules(self) -> None:
-        """Add the variables of the script's modules."""
         own = reversed(self._script.modules.items())
         # A module may have two names.
         for name, module in {id(module): (name, module) for name, module in own}.values():
@@ -122,7 +121,7 @@ class Places:
                     self.add(f"{name}.{variable}", value)
 
     def frames(self) -> None:
-        """Add the local variables of the script's running functions, the innermost function last."""
+        """Add the local variables of the script's running functions, innermost function last."""
         frame: FrameType | None = inspect.currentframe()
         running = []
         while frame is not None:
@@ -178,9 +177,7 @@ class Places:
             self._instance(path, value)
 
     def _array(self, path: str, value: Tensor | np.ndarray[Any, Any]) -> None:
-        """
-        Add an array by rows and columns. A parameter, or a tensor that is not plain memory here, gets a single digest.
-        """
+        """Add an array by rows and columns. A parameter, or a tensor not in plain CPU memory, gets a single digest."""
         if isinstance(value, np.ndarray):
             names = value.dtype.names
         elif type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu":
@@ -319,16 +316,14 @@ class Places:
             self.found[path] = name_of(value)
 
     def _pickled(self, path: str, value: object) -> bool:
-        """
-        Add the object's pickle, and return True. Return False if it has no pickle, or one that is too long to read.
-        """
+        """Add the object's pickle, and return True. Return False if it has none, or one that is too long to read."""
         stream = _Short()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 pickle.Pickler(stream, protocol=4).dump(value)
             text = digest_of_parts(parts_of_pickle(stream.getvalue(), clean, no_memory))
-        except Exception:  # noqa: BLE001 - whatever its class raises, it has no pickle
+        except Exception:  # noqa: BLE001 - whatever its class raises, the object has no pickle
             return False
         self.found[path] = f"{name_of(value)} {text}"
         return True

@@ -1,8 +1,8 @@
 """
 Freezes the work folder at a boundary, without waiting for its large files.
 
-Small files are copied at once. For large ones a descriptor is kept, and the agent reads them while training goes on. A
-file that is written to meanwhile is torn, and is copied at the next boundary.
+Small files are copied immediately. For a large file a descriptor is kept, and the agent reads the file while training
+continues. If it is written to meanwhile, it is torn, and is copied at the next boundary.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spotrun.wire import plain
 
 SMALL_BYTES = 256 << 10
 SMALL_TOGETHER_BYTES = 64 << 20
-"""Maximum bytes copied at a boundary, which takes 20 to 40 ms. Further files are read later, as large ones are."""
+"""Maximum bytes copied at a boundary, which takes 20 to 40 ms. Further files are read later, as large files are."""
 DESCRIPTORS_MAX = 100
 """Maximum descriptors of a frozen folder: a process may have 1,024 by default, and an agent holds three folders."""
 TRIES = 3
 TICK_NS = 20_000_000
-"""Nanoseconds within which two writes may leave the same time on a file: a tick of the kernel's clock is 4 or 10 ms."""
+"""Nanoseconds within which two writes may give a file the same time: a tick of the kernel's clock is 4 or 10 ms."""
 PLACES_MAX = 20_000
-"""Maximum files of a frozen folder, and also links, folders and refused paths. The agent stores fewer files."""
+"""Maximum files of a frozen folder; also of links, folders and refused paths. The agent stores fewer files."""
 
 
 class Frozen:
@@ -36,7 +36,7 @@ class Frozen:
     def __init__(self, number: int, memory: int | None = None) -> None:
         self.number = number
         self.stamps: dict[str, FileVersion] = {}
-        """The files at this boundary. A later boundary compares its own files with them to find changes."""
+        """The files at this boundary, with which a later boundary compares its files to find changes."""
         self._memory = os.memfd_create("spotrun-files", os.MFD_CLOEXEC) if memory is None else memory
         self._descriptors: list[int] = []
         self._at = 0
@@ -51,7 +51,7 @@ class Frozen:
         return start
 
     def hold(self, fd: int) -> int:
-        """Take over the descriptor `fd`, and return its index."""
+        """Own the descriptor `fd` from now on, and return its index."""
         self._descriptors.append(fd)
         return len(self._descriptors) - 1
 
@@ -82,14 +82,12 @@ class Frozen:
         self.close()
 
     def duplicate(self) -> Frozen:
-        """Return a duplicate under the same number."""
         other = Frozen(self.number, os.dup(self._memory))
         other._descriptors = [os.dup(fd) for fd in self._descriptors]
         other.stamps, other._at, other._index_bytes = self.stamps, self._at, self._index_bytes
         return other
 
     def close(self) -> None:
-        """Release memory and descriptors. Idempotent."""
         for fd in (self._memory, *self._descriptors):
             if fd >= 0:
                 os.close(fd)
@@ -117,12 +115,12 @@ class Freezer:
         """The last state of the folder that the agent had completely, and its index."""
 
     def begin_with(self, opened: Iterable[Opened]) -> None:
-        """Note that the folder has the content of the checkpoint that training resumes from."""
+        """Record that the folder has the content of the checkpoint from which training resumes."""
         seen = survey(Path(self._work), self._before, self._chosen)
         self._known = _lasting(seen.files, time.time_ns(), {each.path for each in opened if each.updates})
 
     def committed(self, number: int) -> None:
-        """Note that the folder numbered `number` is durable."""
+        """Record that the folder numbered `number` is durable."""
         if number in self._unsettled:
             self._known = self._unsettled[number]
             self._unsettled = {other: known for other, known in self._unsettled.items() if other > number}
@@ -136,8 +134,8 @@ class Freezer:
 
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
-        Return the folder as it is now. `opened` are the files that are open for writing. For a `final` folder these
-        files are copied, because no other boundary follows.
+        Return the present folder. `opened` are the files that are open for writing. For a `final` folder they are
+        copied, because no other boundary follows.
         """
         frozen = Frozen(self._number)
         self._number += 1
@@ -207,8 +205,8 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return the files whose stamps will show every later write. A write within a tick, or through a mapping, may leave a
-    stamp unchanged.
+    Return the files whose stamps will reveal every later write. A write within a tick, or through a mapping, may leave
+    a stamp unchanged.
     """
     return {
         path: seen
@@ -218,7 +216,7 @@ def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[
 
 
 def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
-    """Return the file's content and its stamp. If another thread writes all the time, the two may not match exactly."""
+    """Return the file's content and stamp. If another thread writes all the time, the two may not match exactly."""
     data, stamp = bytearray(), Stamp.of(os.fstat(fd))
     for _ in range(TRIES):
         data, stamp = bytearray(), Stamp.of(os.fstat(fd))

@@ -12,15 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 KINDS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
-"""Kinds from the outermost to the innermost. A class written in Python, like GzipFile, may add bytes at a flush."""
+"""Kinds of files, outermost first. A class written in Python, such as GzipFile, may add bytes at a flush."""
 DELETED = " (deleted)"
 
 
 class Opened(NamedTuple):
-    """
-    A descriptor of a file in the work folder. `updates`: writes may come through a mapping, or in the middle of the
-    file.
-    """
+    """A descriptor of a file in the work folder. `updates`: writes may change the middle, or come through a mapping."""
 
     path: str
     fd: int
@@ -38,14 +35,12 @@ class OpenFiles:
         """Flush Python's buffers, and return the files that are open for writing."""
         opened = list(self._open())
         for file in self._files_of(opened):
-            with contextlib.suppress(ValueError, OSError):  # closed by another thread, or its disk is full: not ours
+            with contextlib.suppress(ValueError, OSError):  # closed by another thread, or the script's disk is full
                 file.flush()
         return opened
 
     def move(self, positions: Mapping[str, int]) -> None:
-        """
-        Set the position in each file after it was rewritten: the position in `positions`, or else the end of the file.
-        """
+        """Set the position in each rewritten file to the one in `positions`, or else to the end of the file."""
         opened = list(self._open())
         for each in opened:
             place = positions.get(each.path)
@@ -65,13 +60,13 @@ class OpenFiles:
                     continue
                 target.encode()
                 mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
-            except (OSError, UnicodeEncodeError):  # the listing's own; closed by another thread; of a name without text
+            except (OSError, UnicodeEncodeError):  # the listing's descriptor, a closed one, or a name that is not text
                 continue
             if mode != os.O_RDONLY:
                 yield Opened(target[len(self._inside) :], fd, mode == os.O_RDWR)
 
     def _files_of(self, opened: list[Opened]) -> list[Any]:
-        """Return the file objects of these descriptors, the outer ones first."""
+        """Return the file objects of these descriptors, outer objects first."""
         keys: dict[tuple[int, int], int] = {}
         for each in opened:
             with contextlib.suppress(OSError):
@@ -100,7 +95,6 @@ class OpenFiles:
 
 
 def positions_of(flushed: Iterable[Opened]) -> dict[str, int]:
-    """Return the position in each file, by path."""
     found: dict[str, int] = {}
     for file in flushed:
         with contextlib.suppress(OSError):

@@ -18,12 +18,11 @@ from spotrun.training.work_folder.open_files import Opened, OpenFiles, positions
 
 class WorkFiles:
     """
-    The files of one training. On ranks other than 0 it covers only the files that the process has open. Without a
-    `rule` no files belong to checkpoints.
+    The files of one training; on ranks other than 0, only the files that the process has open. Without a `rule` no
+    files belong to checkpoints.
 
     In a gang, only the lead's files belong to checkpoints. Paths in a state are then in the lead's folder,
-    `of_checkpoints`, because Lightning gives all ranks the folder of rank 0. Another member's own `folder` lies
-    elsewhere.
+    `of_checkpoints`, because Lightning gives all ranks the folder of rank 0. Another member's `folder` is elsewhere.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
@@ -46,7 +45,7 @@ class WorkFiles:
 
     def freeze(self, *, final: bool = False) -> Frozen | None:
         """
-        Return the folder at this boundary; None on other ranks or without a rule. Call `positions` first, on all ranks.
+        Return the folder at this boundary; None on other ranks or without a rule. Call `positions` on all ranks first.
         """
         if self._freezer is None:
             return None
@@ -63,15 +62,14 @@ class WorkFiles:
                     freezer.torn(paths)
 
     def send(self, frozen: Frozen) -> None:
-        """Send the frozen folder to the agent, before the snapshot that it belongs to."""
+        """Send the frozen folder to the agent, before the snapshot to which it belongs."""
         assert isinstance(self._agent, Session)
         frozen.send(self._agent.tell)
 
     def put_back(self, positions: Mapping[str, int]) -> None:
         """
-        Wait until the folder has the content that it had at the checkpoint, and continue writing at `positions`.
-
-        All ranks meet here.
+        Wait until the folder has the content that it had at the checkpoint, and continue writing at `positions`. All
+        ranks must call this together.
 
         Raises:
             SpotrunError: the folder could not be restored, or the agent is gone.

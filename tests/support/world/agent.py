@@ -11,8 +11,15 @@ from dataclasses import asdict
 from math import ceil, inf
 
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.decisions import Leaving, Standing, is_fenced, leaving_window_s, standby_verdict, standing
-from spotrun.agent.grace_period import Drain
+from spotrun.agent.decisions import (
+    AgentAction,
+    PredecessorLeaving,
+    is_fenced,
+    leaving_window_s,
+    standby_verdict,
+    standing,
+)
+from spotrun.agent.grace_period import GracePeriod
 from spotrun.agent.inbox import NoticeHeard, PowerOff
 from spotrun.agent.notices import POLL_S
 from spotrun.agent.recorder import TAIL_S
@@ -43,10 +50,10 @@ class SimulatedAgent:
         self._ready_s = inf
         self._recorder = SimulatedRecorder(surroundings.ledger(f"agent:{self._who}"))
         self._journal = AttemptJournal(self._recorder, self._launch, self._instance_id, surroundings.at(self._booted_s))
-        self._drain = Drain(surroundings.clock)
+        self._drain = GracePeriod(surroundings.clock)
         self._notice: NoticeHeard | None = None
         self._recommended = False
-        self._leaving: Leaving | None = None
+        self._leaving: PredecessorLeaving | None = None
         self._attempt: SimulatedAttempt | None = None
         self._phase = "boot"
         self._timer_s = self._held_up_until_s = self._booted_s
@@ -146,7 +153,7 @@ class SimulatedAgent:
     def _come_up(self) -> None:
         """Boot, set up, then stand by until the run is there to be taken over."""
         if self._phase == "boot":
-            if standing(self._recorder.state, self._launch) is Standing.LEAVE:
+            if standing(self._recorder.state, self._launch) is AgentAction.LEAVE:
                 raise PowerOff("the run needs nothing from this instance")
             self._phase, self._ready_s = "setup", self._set_up_until_s()
         if self._surroundings.now_s < self._ready_s:
@@ -166,11 +173,11 @@ class SimulatedAgent:
         state, now_s = self._recorder.state, self._surroundings.now_s
         window_s = leaving_window_s(state)
         if self._leaving is None and window_s is not None:
-            self._leaving = Leaving(now_s, window_s)
+            self._leaving = PredecessorLeaving(now_s, window_s)
         verdict = standby_verdict(state, self._launch, self._leaving, self._ready_s, now_s)
-        if verdict in (Standing.START, Standing.CONTINUE):
+        if verdict in (AgentAction.START, AgentAction.CONTINUE):
             self._take_over()
-        elif verdict is Standing.STAND_BY and self._notice is None:
+        elif verdict is AgentAction.STAND_BY and self._notice is None:
             self._phase = "standby"
             self._timer_s = now_s + (STANDBY_LOOK_S if self._leaving is not None else 10 * TAIL_S)
         else:

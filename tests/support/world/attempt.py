@@ -13,8 +13,8 @@ from math import inf
 from msgspec import UNSET, UnsetType
 
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.grace_period import Drain, SnapshotTimes, Stage
-from spotrun.agent.inbox import PowerOff, Said
+from spotrun.agent.grace_period import GracePeriod, SnapshotTimes, Stage
+from spotrun.agent.inbox import PowerOff, TrainerMessage
 from spotrun.agent.pace import Pace
 from spotrun.market.hazard import observed_hazard
 from spotrun.run.events import ResumedFrom
@@ -46,7 +46,7 @@ class SimulatedAttempt:
         surroundings: Surroundings,
         recorder: SimulatedRecorder,
         journal: AttemptJournal,
-        drain: Drain,
+        drain: GracePeriod,
         restore_s: float,
     ) -> None:
         self._surroundings, self._recorder = surroundings, recorder
@@ -140,7 +140,7 @@ class SimulatedAttempt:
     def _end_epoch(self, step: int) -> None:
         done_s = self.trainer.done_s(step)
         ended = EpochEnded(epoch=self._epoch, step=step, batches=step, samples=step)
-        self._journal.epoch_completed(ended, Said(0, ended, self._surroundings.at(done_s), done_s))
+        self._journal.epoch_completed(ended, TrainerMessage(0, ended, self._surroundings.at(done_s), done_s))
         self._epoch += 1
         self._saves.epoch_ended(step)
         if step >= self._surroundings.training.steps:

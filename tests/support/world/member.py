@@ -12,7 +12,7 @@ from math import inf
 
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.gang.gang_decisions import gang_to_start
-from spotrun.agent.grace_period import Drain
+from spotrun.agent.grace_period import GracePeriod
 from spotrun.agent.inbox import NoticeHeard, PowerOff
 from spotrun.instance import EndedBy
 from spotrun.run.events import AttemptStarted, MemberReady, NoticeSeen
@@ -145,7 +145,7 @@ class SimulatedMember(SimulatedAgent):
         return any(cloud.seen(each.instance_id).ended_at is not None for each in recorded if each is not None)
 
     def _taken_over(self, current: Attempt) -> SimulatedAttempt:
-        self._drain = Drain(self._surroundings.clock)
+        self._drain = GracePeriod(self._surroundings.clock)
         booted_at = self._surroundings.at(self._booted_s)
         self._journal = AttemptJournal(self._recorder, self._launch, self._instance_id, booted_at)
         self._journal.attempt = current.number
