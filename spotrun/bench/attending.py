@@ -20,6 +20,7 @@ from spotrun.bench.report import Progress
 from spotrun.bench.result import BenchRow, Prices, TrialOutcome, begins_s, fate_of
 from spotrun.bench.scheduling import next_ones, shares
 from spotrun.bench.trials import BenchTrial, spec_of, unnamed_arguments
+from spotrun.clouds.registry import cloud_of
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.bench_record import BenchResult, digest_of, keep
 from spotrun.folder.status_objects import AgentStatus
@@ -32,7 +33,7 @@ from spotrun.runner.tick import Tick
 from spotrun.runs.asking import say
 from spotrun.runs.first_look import look_at_market
 from spotrun.runs.interrupts import request_stop, what_is_left
-from spotrun.runs.job_checks import check_job
+from spotrun.runs.job_checks import check_job, check_machine
 from spotrun.runs.known import create_known
 from spotrun.runs.open_run import OpenRun, default_store, who, writer
 from spotrun.runs.signals import Signalled, undisturbed
@@ -88,7 +89,8 @@ def wanted(path: Path, arguments: Sequence[str], wish: BenchFlags) -> BenchPlan:
     limit, budget_usd, names = wish.limit, wish.budget_usd, wish.names
     spec = load_spec(path, overrides, default_store(), arguments)
     with placed(path, overrides):
-        notes, script = check_job(spec), Script(spec)
+        check_machine(spec)
+        notes, script = check_job(spec, cloud_of(spec)), Script(spec)
         chosen = wish.trials(spec)
         base = base_of(wish.against, [str(each.kind) for each in chosen])
         with about_types(given=bool(wish.types)):
@@ -110,7 +112,7 @@ def planned(job: RunSpec, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]
     seen: dict[Kind | None, tuple[Prices, Decimal | None]] = {}
     for trial, spec in zip(trials, specs, strict=True):
         if trial.kind not in seen:
-            market = look_at_market(spec, part_of=BENCH)
+            market = look_at_market(spec, cloud_of(spec), part_of=BENCH)
             seen[trial.kind] = Prices.of(market.offerings, spec.num_nodes), market.least_usd
         yield PlannedTrial(job.name, digest_of(unvaried(job)), trial, spec, *seen[trial.kind])
 

@@ -68,7 +68,6 @@ def launch(
 ) -> None:
     """Train a job, or a script without a job file, to its end, on spot capacity where possible."""
     from spotrun import address
-    from spotrun.runs.earlier_runs import going_on
     from spotrun.runs.nightly import attend_tonight
     from spotrun.runs.open_run import default_store
     from spotrun.runs.prepared import prepare
@@ -97,7 +96,7 @@ def launch(
         attend_tonight(spec, start, prepared_now)
         return
     prepared = prepared_now()
-    others = [] if nightly else going_on(prepared.earlier)
+    others = [] if nightly else prepared.going_on()
     prepared.show(others)
     if not dry_run:
         _begin(prepared, another=bool(others), yes=yes, detach=detach)

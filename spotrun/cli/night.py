@@ -11,7 +11,7 @@ from spotrun.cli.plain_help import HELP, Verbs, add_verbs
 
 if TYPE_CHECKING:
     from spotrun.clouds.nights import Nights
-    from spotrun.folder.night_record import Night
+    from spotrun.folder.night import Night
 
 NightArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The name of the night, as `spotrun night ls` shows it.")
@@ -58,7 +58,7 @@ def install(
     it again.
     """
     from spotrun import address
-    from spotrun.night.installing import Installation
+    from spotrun.night.installation import Installation
     from spotrun.runs.asking import confirm, say
 
     overrides: dict[str, object] = {
@@ -126,7 +126,7 @@ def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = Fals
 
     night, nights = _installed(name, store)
     folder = store or default_store()
-    last = newest_run(folder, name, nights.pinned(name))
+    last = newest_run(NightRecord(folder, name, nights.pinned(name)))
     if last is not None and last.ledger.refresh().terminal is None:
         say(
             f"note: {last.id} continues without a runner, and its instance ends when its time-to-live is over. "

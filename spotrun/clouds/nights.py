@@ -7,8 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
-from spotrun.folder.night_pin import Pin
-from spotrun.folder.night_record import DAYS, Night
+from spotrun.folder.night import DAYS, Night, Pin
 from spotrun.secrets.reference import Reference
 
 AGAIN_EVERY_MIN = 15

@@ -16,7 +16,7 @@ from __future__ import annotations
 from spotrun.clock import ScaledClock
 from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.nights import Nights
-from spotrun.folder.night_record import Night
+from spotrun.folder.night import Night
 from spotrun.spec.clouds import find_cloud
 from spotrun.spec.model import RunSpec
 

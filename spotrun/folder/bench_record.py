@@ -94,6 +94,20 @@ def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResu
     return None
 
 
+def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]:
+    """
+    Return the measured seconds of a step for each kind that a run of `spec` may choose, on a clock that is `scale`
+    times as fast.
+
+    Raises:
+        StoreError: the measurements cannot be read.
+    """
+    if not spec.resources.is_choice:
+        return {}
+    known = steps_of_the_first(spec.resources.kinds, benched(store, spec))
+    return {kind: seconds * scale for kind, seconds in known.items()}
+
+
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, BenchResult]) -> dict[str, float]:
     """
     Return, for each measured kind, the seconds for as many samples as a step of the first measured kind has. With more

@@ -4,33 +4,31 @@ Records the nights of a job, which begin without a machine of the user: the job,
     nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
-    nights/NAME/notified/…               news that were sent about a night that did not begin, as in a run's folder
+    nights/NAME/notified/…               news that was sent about a night that did not begin, as in a run's folder
 
 A process begins a night by writing the next number with put-if-absent, after it has read all earlier numbers. So if two
 processes begin a night at the same time, one succeeds, and the other finds that run in the record. A night that is due
 while the last night's run still continues gets no second run.
 
 The folder is next to the runs of the store, so no instance may read or write it. An attacker who can write there cannot
-change what runs: a reader with a pin (night_pin.py) accepts only the installed night.json and work folder, and skips
-each number that the night's function has not signed.
+change what runs: a reader with a pin (night.py) accepts only the installed night.json and work folder, and skips each
+number that the night's function has not signed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
 
 from spotrun.errors import ObjectMissing, RunNotFound, SpotrunError, StoreError
 from spotrun.folder import workdir
-from spotrun.folder.keys import Signer
+from spotrun.folder.night import AGAIN, Night, Pin
 from spotrun.run.bounds import Count, Moment, OutOfBounds, decode
 from spotrun.spec.values import NAME_PATTERN
 from spotrun.store.opening import open_store
@@ -44,55 +42,13 @@ BY_HAND = "by-hand-"
 """Prefix of the name of a night that a person started; the time follows."""
 DUE_AGAIN = 8
 """Maximum records, the newest first, that are searched for a night whose call comes twice or late."""
-_LATE = timedelta(hours=6)
-"""Maximum delay of a call: for a night, it comes up to two hours late, and summer time adds one hour."""
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
 _NIGHT = "night.json"
-AGAIN = "install the night again: spotrun night install"
 SEE_WHO = f"{AGAIN}; then see who may write in that store"
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-TimeOfDay = Annotated[str, msgspec.Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
-Zone = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$", max_length=64)]
-Day = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(DAYS)})$")]
-Offset = Annotated[int, msgspec.Meta(gt=-86_400, lt=86_400)]
-_Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", max_length=64)]
 
 
 class NightStrange(StoreError):
     """An object of a night differs from what was installed."""
-
-
-class Night(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A job that is trained at a time of day (`at`, HH:MM) in a time `zone`, on `days` (mon, tue, …).
-
-    `spec` is the job as it is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in
-    seconds, without summer time. The night's schedule and function are in `region` of `cloud`; the function may read
-    the addresses at `webhooks`.
-    """
-
-    name: str
-    spec: dict[str, Any]
-    workdir_sha256: str
-    at: TimeOfDay
-    zone: Zone
-    days: tuple[Day, ...]
-    winter_offset_s: Offset
-    cloud: _Name
-    region: _Name
-    installed_at: Moment
-    spotrun: str
-    webhooks: tuple[str, ...] = ()
-
-    def due(self, called_at: datetime) -> str:
-        """
-        Return the night that a call belongs to, as the date of its evening: the same for all its calls, even if they
-        come twice or late, or the clock changes in that night.
-        """
-        hours, minutes = (int(part) for part in self.at.split(":"))
-        local = called_at + timedelta(seconds=self.winter_offset_s)
-        found: date = (local - timedelta(hours=hours, minutes=minutes) + _LATE).date()
-        return found.isoformat()
 
 
 class BegunNight(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,23 +78,32 @@ class NumberedNight(msgspec.Struct, frozen=True):
 
 class NightRecord:
     """
-    The nights of one name in a store of runs. With the `sha256` and `signer` of a pin, it accepts only the night that
-    was installed, and only the numbers that the night's function has signed.
+    The nights of one name in a store of runs. With the `pin` of a night, the record accepts only that night, and only
+    the numbers that the night's function has signed.
     """
 
-    def __init__(self, runs_uri: str, name: str, sha256: str | None = None, signer: Signer | None = None) -> None:
-        self.store: Store = open_store(f"{runs_uri.rstrip('/')}/{FOLDER}/{name}")
+    def __init__(self, runs_uri: str, name: str, pin: Pin | None = None) -> None:
+        self._runs_uri, self._name = runs_uri.rstrip("/"), name
+        self.store: Store = open_store(f"{self._runs_uri}/{FOLDER}/{name}")
         """The store of the nights' folder."""
-        self._name = name
-        self._sha256, self._signer = sha256, signer
+        self._sha256 = None if pin is None else pin.sha256
+        self._signer = None if pin is None else pin.signer
         self.passed_over: tuple[int, ...] = ()
         """The numbers of invalid objects after the newest record, as `newest` found them."""
         self.next_number = 0
         """The first free number after the newest record, when `newest` read the folder."""
 
+    @property
+    def is_installed(self) -> bool:
+        return self._has(_NIGHT)
+
+    def run_uri(self, uid: str) -> str:
+        """Return the address of the run with this uid that a night of this name begins."""
+        return f"{self._runs_uri}/{self._name}-{uid}"
+
     def install(self, night: Night) -> None:
         """Store the record of a night. Its work folder was stored before, by `upload`."""
-        persist(lambda: self.store.put(_NIGHT, encoded(night)))
+        persist(lambda: self.store.put(_NIGHT, night.encoded))
 
     def upload(self, folder: Path) -> str:
         """Store a work folder for future nights, and return its sha256."""
@@ -175,7 +140,7 @@ class NightRecord:
                 f"no night {self._name!r} is installed in {self.store.uri.rpartition('/')[0]}",
                 hint="see `spotrun night ls`, or name another store by --store",
             ) from None
-        if self._sha256 not in (None, found := sha256_of(data)):
+        if self._sha256 not in (None, found := hashlib.sha256(data).hexdigest()):
             what = f"{self.store.uri}/{_NIGHT} is not what was installed (its sha256 is {found[:12]}…)"
             raise NightStrange(f"{what}, so nothing is begun", hint=SEE_WHO)
         try:
@@ -199,7 +164,7 @@ class NightRecord:
 
     def later(self, than: NumberedNight) -> NumberedNight | None:
         """Return the newest record if it comes after `than`; None otherwise."""
-        if not self._is_taken(than.number + 1):
+        if not self._has(_key(than.number + 1)):
             return None
         found = self.newest()
         return found[-1] if found and found[-1].number > than.number else None
@@ -210,9 +175,9 @@ class NightRecord:
         data = msgspec.json.encode(replace(numbered.begun, signature=signature))
         return persist(lambda: self.store.put_if_absent(_key(numbered.number), data))
 
-    def _is_taken(self, number: int) -> bool:
+    def _has(self, key: str) -> bool:
         try:
-            persist(lambda: self.store.get(_key(number), 0, 1))
+            persist(lambda: self.store.get(key, 0, 1))
         except ObjectMissing:
             return False
         return True
@@ -233,14 +198,6 @@ class NightRecord:
         persist(lambda: self.store.delete(_NIGHT))
         for each in persist(lambda: self.store.list("")):
             persist(partial(self.store.delete, each.key))
-
-
-def encoded(night: Night) -> bytes:
-    return msgspec.json.encode(night)
-
-
-def sha256_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def names(runs_uri: str) -> list[str]:

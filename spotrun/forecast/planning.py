@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
-from spotrun.clouds.registry import clock_of
+from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import SpecInvalid, StoreError
 from spotrun.folder.bench_record import BenchResult, benched, benched_otherwise, digest_of
 from spotrun.forecast.lifetimes import Generated, Local, Recorded, Replayed, Source
@@ -85,7 +85,7 @@ def planned(
     late = None if time_left is None else unreachable(told, time_left)
     if late is not None:
         raise SpecInvalid(late, hint="give a later deadline")
-    market = look_at_market(told, store)
+    market = look_at_market(told, cloud_of(told), store)
     market.require_any()
     source = _source(spec, market.world, traces, published_as, price_history)
     ranked = considered(market.facts)

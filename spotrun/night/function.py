@@ -12,7 +12,7 @@ The function that attends to the nights of one name: a runner that is called, in
 The function is a runner like any other (protocol 6 and 8): it may be killed at any moment, and two may act at once. Its
 memory between two calls only saves requests.
 
-The function trusts the store only as far as the pin in its environment allows (night_pin.py): it begins only the
+The function trusts the store only as far as the pin in its environment allows (folder/night.py): it begins only the
 installed job, and attends only to runs that it has created itself.
 """
 
@@ -35,8 +35,8 @@ from spotrun.clouds.registry import nights_of
 from spotrun.errors import CloudError, LedgerDamaged, NightUnderWay, RunNotFound, SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.keys import KeyMissing
 from spotrun.folder.ledger import EntryRefused, Ledger
-from spotrun.folder.night_pin import Pin, record_of, require_pin
-from spotrun.folder.night_record import BY_HAND, BegunNight, NumberedNight
+from spotrun.folder.night import Pin, require_pin
+from spotrun.folder.night_record import BY_HAND, BegunNight, NightRecord, NumberedNight
 from spotrun.folder.pace import BY_THE_MINUTE
 from spotrun.night.counts import CallCounter, since_start_s
 from spotrun.night.news import Addresses, NightNews
@@ -124,7 +124,7 @@ class Attendant:
         self._clock = clock or system_clock()
         self._troubles: list[str] = []
         self._pin, self._signer = pin, pin.signer
-        self._record = record_of(store, name, pin)
+        self._record = NightRecord(store, name, pin)
         self._own_alarm = alarm
         self._newest: NumberedNight | None = None
         self._attended: _Attended | None = None
@@ -377,9 +377,8 @@ class Attendant:
         uid = self._newest.begun.run
         if self._attended is not None and self._attended.run.created.uid == uid:
             return self._attended
-        uri = f"{self._uri.rstrip('/')}/{self._name}-{uid}"
         try:
-            run = OpenRun(uri, writer("night"))
+            run = OpenRun(self._record.run_uri(uid), writer("night"))
         except RunNotFound:
             if not self._is_recent(self._newest):
                 return None

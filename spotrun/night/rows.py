@@ -13,8 +13,8 @@ from spotrun.account.summary import summarise
 from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import nights_of
 from spotrun.errors import CloudError, RunNotFound, StoreError
-from spotrun.folder.night_pin import NotPinned, Pin, record_of
-from spotrun.folder.night_record import AGAIN, BY_HAND, DAYS, Night, NightRecord, NightStrange, names
+from spotrun.folder.night import AGAIN, DAYS, Night, NotPinned
+from spotrun.folder.night_record import BY_HAND, BegunNight, NightRecord, NightStrange
 from spotrun.folder.run_calls import read_calls
 from spotrun.night.times import next_due
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, plain, print_table
@@ -28,7 +28,7 @@ _HEADS = ("night", "days", "time", "next (UTC)", "last", "run", "was", "cost", "
 
 class NightRow(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One night.
+    A night in `spotrun night ls`.
 
     `last` is the evening of the newest night, whose run is `run`. `calls_usd` is the cost of calling its runner, as the
     function counted; without counts, an estimate for a night of that length. `trouble` is the fault of the function or
@@ -57,7 +57,7 @@ def row_of(folder: str, name: str, now: datetime) -> NightRow:
     record, trouble = _compared(nights, night, folder)
     newest = record.newest()
     last = newest[-1].begun if newest else None
-    run = None if last is None else _opened(folder, name, last.run)
+    run = None if last is None else _opened(record, last)
     state = None if run is None else run.ledger.refresh()
     calls = _calls_usd(run)
     until = now if state is None or state.terminal is None else state.terminal.at
@@ -99,36 +99,22 @@ def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, s
         pin = nights.pinned(night.name)
         if pin is None:
             return record, f"an earlier spotrun installed it, whose function believes all that the store says: {AGAIN}"
-        record = record_of(folder, night.name, pin)
+        record = NightRecord(folder, night.name, pin)
         record.read()
     except (CloudError, NotPinned, NightStrange) as error:
         return record, error.one_line
     return record, ""
 
 
-def newest_run(folder: str, name: str, pin: Pin | None) -> OpenRun | None:
+def newest_run(record: NightRecord) -> OpenRun | None:
     """Return the run of the newest night that began; None if no night began, or if its run cannot be read."""
-    newest = record_of(folder, name, pin).newest()
-    return _opened(folder, name, newest[-1].begun.run) if newest else None
+    newest = record.newest()
+    return _opened(record, newest[-1].begun) if newest else None
 
 
-def left_alone(folder: str, name: str) -> str | None:
-    """
-    Return a note if the newest night's run has not ended, because a function with a new pin does not attend to that
-    run; else None.
-    """
-    run = newest_run(folder, name, None) if name in names(folder) else None
-    if run is None or run.ledger.refresh().terminal is not None:
-        return None
-    return (
-        f"{run.id} goes on, and the function that is installed now has not made it: `spotrun resume {run.typed}` "
-        f"attends to it, `spotrun down {run.typed}` ends it"
-    )
-
-
-def _opened(folder: str, name: str, uid: str) -> OpenRun | None:
+def _opened(record: NightRecord, begun: BegunNight) -> OpenRun | None:
     try:
-        return OpenRun(f"{folder.rstrip('/')}/{name}-{uid}", "cli")
+        return OpenRun(record.run_uri(begun.run), "cli")
     except (RunNotFound, StoreError):
         return None
 

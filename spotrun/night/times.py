@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from spotrun.errors import SpecInvalid
-from spotrun.folder.night_record import DAYS, Night
+from spotrun.folder.night import DAYS, Night
 from spotrun.units import shown
 
 _AT = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s+(\S+)", re.ASCII)

@@ -18,7 +18,7 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import LedgerDamaged, StoreError
 from spotrun.folder import keys, start_file, workdir
-from spotrun.folder.bench_record import benched, steps_of_the_first
+from spotrun.folder.bench_record import benched_steps
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.revision import revision_of
 from spotrun.folder.travelling import require_script, travelling
@@ -156,7 +156,7 @@ def _first_event(
         run_created(spec, uid, work_sha256, clock, persist(lambda: region_of(store))),
         start_sha256=start_sha256,
         revision=revision_of(folder),
-        benched=persist(lambda: benched_steps(runs, spec, clock)) or UNSET,
+        benched=persist(lambda: benched_steps(runs, spec, clock.scale)) or UNSET,
         part_of=part_of or UNSET,
         script_sha256="" if source is None else hashlib.sha256((folder / source).read_bytes()).hexdigest(),
     )
@@ -215,20 +215,6 @@ def region_of(store: Store) -> str:
     """
     found = store.region() if isinstance(store, Located) else ""
     return found if isinstance(found, str) else ""
-
-
-def benched_steps(runs: Store, spec: RunSpec, clock: ScaledClock) -> dict[str, float]:
-    """
-    Return the seconds of a step for each kind that a run of `spec` may choose, if the store of runs has a measurement
-    of the kind.
-
-    Raises:
-        StoreError: the measurements cannot be read.
-    """
-    if not spec.resources.is_choice:
-        return {}
-    known = steps_of_the_first(spec.resources.kinds, benched(runs, spec))
-    return {kind: seconds * clock.scale for kind, seconds in known.items()}
 
 
 def newborn(

@@ -4,15 +4,17 @@ Reads the market for a job before it runs, and refuses a job without a suitable 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from spotrun.clouds.cloud import Cloud
-from spotrun.clouds.registry import clock_of, cloud_of
-from spotrun.errors import CloudError, SpecInvalid
+from spotrun.clouds.registry import cloud_of
+from spotrun.errors import CloudError, SpecInvalid, StoreError
+from spotrun.folder.bench_record import benched_steps
 from spotrun.folder.market_record import MarketRecord
 from spotrun.market.quotes import Quotes
 from spotrun.market.wishes import may_be_asked, not_in_choice, not_listed, too_dear, unmet, wishes_of
@@ -24,9 +26,13 @@ from spotrun.policy.facts import Facts
 from spotrun.policy.least_budget import least_budget_usd
 from spotrun.run.events import LaunchIntended, RunStopped
 from spotrun.run.state import RunState
-from spotrun.runs.earlier_runs import ask_store, unborn_in
+from spotrun.runner.creation import newborn, region_of
 from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
+from spotrun.store.port import Store
 from spotrun.units import Unreadable
+
+Answer = TypeVar("Answer")
 
 
 class Market(NamedTuple):
@@ -61,10 +67,6 @@ class Market(NamedTuple):
     def least_usd(self) -> Decimal | None:
         """The minimum budget with which the run can begin; None if it cannot begin with any budget."""
         return least_budget_usd(self.unborn, self.spec, self.world)
-
-    def for_job(self, spec: RunSpec) -> Market:
-        """Return this market for a run of another `spec` with the same resources."""
-        return Market(spec, unborn_in(spec.checkpoint.uri, spec, clock_of(spec)), self.world)
 
     def first_choice(self) -> Offering:
         """
@@ -118,9 +120,12 @@ class Market(NamedTuple):
             )
 
 
-def look_at_market(spec: RunSpec, store: str | None = None, part_of: str = "") -> Market:
+def look_at_market(
+    spec: RunSpec, cloud: Cloud, store: str | None = None, part_of: str = "", world: World | None = None
+) -> Market:
     """
-    Return the current market for a run of `spec`. `part_of` is as in RunCreated.
+    Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. `world` is the world of
+    another job with the same resources, just read.
 
     `store` is the store of runs, if that is not checkpoint.uri. If that store cannot be read, the market lacks its
     measurements, and the launch reports the error.
@@ -129,18 +134,35 @@ def look_at_market(spec: RunSpec, store: str | None = None, part_of: str = "") -
         SpecInvalid: the job names an instance type that the cloud does not have.
         CloudError: the cloud does not answer.
     """
-    cloud, folder = cloud_of(spec), store or spec.checkpoint.uri
     clock = cloud.clock(spec)
-    unborn = unborn_in(folder, spec, clock)
+    runs = _readable(store or spec.checkpoint.uri)
+    steps = _ask(runs, lambda store: benched_steps(store, spec, clock.scale)) or {}
+    unborn = newborn(spec, clock, _ask(runs, region_of) or "", steps)
     if part_of:
         unborn = replace(unborn, created=replace(unborn.created, part_of=part_of))
+    if world is not None:
+        return Market(spec, unborn, world)
     driver = cloud.driver(spec, clock)
     offered = driver.offerings(must_see=())  # for the local cloud, a market that begins with this job
     if offered and not driver.remarks:
         _require_types(spec, cloud, offered)
     offerings, created = suitable(offered, spec), unborn.created
-    seen = ask_store(folder, lambda store: MarketRecord(store).read(created, offerings, created.clock_epoch))
+    seen = _ask(runs, lambda store: MarketRecord(store).read(created, offerings, created.clock_epoch))
     return Market(spec, unborn, World(offerings=tuple(offerings), instances=(), observations=seen or ()))
+
+
+def _readable(folder: str) -> Store | None:
+    """Return the store of runs; None if it cannot be opened. Only a launch needs it, so that is no error here."""
+    with contextlib.suppress(StoreError):
+        return open_store(folder)
+    return None
+
+
+def _ask(store: Store | None, question: Callable[[Store], Answer]) -> Answer | None:
+    """Return the store's answer to `question`; None if the store cannot be read."""
+    with contextlib.suppress(StoreError):
+        return None if store is None else question(store)
+    return None
 
 
 def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:

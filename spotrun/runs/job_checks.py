@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from spotrun.clouds.registry import cloud_of
+from spotrun.clouds.cloud import Cloud
 from spotrun.doctor.machine import LIGHTNINGS, is_installed
 from spotrun.errors import (
     AccessDenied,
@@ -40,23 +40,32 @@ SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", 
 """Names in a script that show that its training has checkpoints, and that `verify-resume` can compare it."""
 
 
-def check_job(spec: RunSpec, *, later: bool = False, all_left_behind: bool = False) -> list[str]:
+def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> list[str]:
     """
-    Check the needs of a job besides its offerings. Return notes, also on each need that could not be checked.
+    Check the needs of a job besides its offerings, wherever it is launched. Return notes, also on each need that could
+    not be checked.
 
-    `later`: the job begins on another machine, so this one need not be able to train it, nor have its secrets.
     `all_left_behind`: name every file that is not uploaded, not only the first ones.
 
     Raises:
-        SpecInvalid, NotInstalled, SecretUnreadable, StoreError, CloudError: something is missing.
+        SpecInvalid, StoreError, CloudError: something is missing.
     """
-    here = spec.cloud.here and not later
-    notes = [check_script(spec, here=here), left_behind(spec, all_of_them=all_left_behind), *unseen(spec)]
-    if here:
-        require_framework(spec)
-    if not later:
-        require_variables(spec.secret_references, os.environ)
+    unread = check_script(spec, here=spec.cloud.here)
+    notes = [unread, left_behind(spec, all_of_them=all_left_behind), *unseen(spec, cloud)]
     return [each for each in notes if each is not None]
+
+
+def check_machine(spec: RunSpec) -> None:
+    """
+    Check that this machine has what a launch of the job needs.
+
+    Raises:
+        NotInstalled: the job trains here, and a package that its script imports is missing.
+        SecretUnreadable: a secret is missing.
+    """
+    if spec.cloud.here:
+        require_framework(spec)
+    require_variables(spec.secret_references, os.environ)
 
 
 def check_script(spec: RunSpec, *, here: bool) -> str | None:
@@ -178,7 +187,7 @@ def _imports_of(script: Path) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
 
-def unseen(spec: RunSpec) -> Iterator[str]:
+def unseen(spec: RunSpec, cloud: Cloud) -> Iterator[str]:
     """
     Check the bucket, and the identity that the job names, without changing anything. Yield a note if they could not be
     checked.
@@ -189,7 +198,7 @@ def unseen(spec: RunSpec) -> Iterator[str]:
     """
     try:
         _look_at_bucket(spec)
-        cloud_of(spec).require_identity(spec)
+        cloud.require_identity(spec)
     except (StoreUnavailable, CloudUnavailable, AccessDenied) as error:
         yield f"not checked: {error.one_line}"
 

@@ -26,7 +26,7 @@ from spotrun.runs.known import is_known
 from spotrun.runs.locks import alone, lock_of
 from spotrun.runs.notifying import notifying
 from spotrun.runs.open_run import OpenRun, attended, newest_of
-from spotrun.runs.pinning import pinned
+from spotrun.runs.pinning import with_baseline_price, with_image
 from spotrun.runs.prepared import Prepared
 from spotrun.spec.model import RunSpec
 
@@ -44,7 +44,8 @@ def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prep
         if last is not None:
 
             def as_now() -> RunCreated:
-                return would_be_created(pinned(spec, os.environ)[0], last.created.uid, start)
+                stored, _ = with_image(with_baseline_price(spec), os.environ)
+                return would_be_created(stored, last.created.uid, start)
 
             unfinished, ours = _unfinished(last), may_carry_on(last, as_now)
             if unfinished and not ours:

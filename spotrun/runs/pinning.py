@@ -30,16 +30,6 @@ NOT_LOOKED_AT = "the image was not checked"
 _WRITE_DIGEST = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
 
 
-def pinned(spec: RunSpec, environment: Mapping[str, str], *, later: bool = False) -> tuple[RunSpec, list[str]]:
-    """
-    Return the job as its run stores it, and notes. A job that begins `later` keeps the tag of its image.
-
-    Raises as `with_baseline_price` and `with_image`.
-    """
-    priced = with_baseline_price(spec)
-    return (priced, []) if later else with_image(priced, environment)
-
-
 def with_baseline_price(spec: RunSpec) -> RunSpec:
     """
     Return the job with the current on-demand price of its `report.baseline`, if that names an instance type.

@@ -5,6 +5,7 @@ then, nothing is written or rented.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,11 @@ from typing import NamedTuple
 
 from spotrun import address
 from spotrun.clock import system_clock
-from spotrun.clouds.registry import clock_of
-from spotrun.errors import SpecInvalid, needs_extra
+from spotrun.clouds.cloud import Cloud
+from spotrun.clouds.registry import clock_of, cloud_of
+from spotrun.errors import SpecInvalid, StoreError, needs_extra
+from spotrun.folder.final_status import read_final_status
+from spotrun.market.world import World
 from spotrun.notify.sinks import require_sinks
 from spotrun.offering import Offering
 from spotrun.policy.deadline import deadline_at, unreachable
@@ -23,18 +27,21 @@ from spotrun.policy.throughput import works_of_hours
 from spotrun.report import offers
 from spotrun.report.folding import say
 from spotrun.report.tables import short_duration
+from spotrun.report.unattended import attended_to, left_alone
 from spotrun.run.state import RunState
 from spotrun.runner.creation import prepare_run
 from spotrun.runs import asking
-from spotrun.runs.earlier_runs import earlier_runs, newest_state
 from spotrun.runs.first_look import Market, look_at_market
-from spotrun.runs.job_checks import about_home, check_job, without_checkpoints
+from spotrun.runs.job_checks import about_home, check_job, check_machine, without_checkpoints
 from spotrun.runs.known import create_known
-from spotrun.runs.open_run import OpenRun, who
-from spotrun.runs.pinning import pinned
+from spotrun.runs.open_run import OpenRun, attended, open_each, who
+from spotrun.runs.pinning import with_baseline_price, with_image
 from spotrun.runs.signals import Signalled
 from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
 
+RUNS_MAX = 10
+"""Maximum number of earlier runs on which there are notes, the newest first."""
 ONLY_WHERE_THE_NETWORK_IS_YOURS = (
     "PyTorch on them runs what it receives from anyone who reaches its ports: train together only where the network is"
     " yours (docs/gangs.md)."
@@ -85,6 +92,19 @@ class Prepared(NamedTuple):
         if self.start is not None:
             show_start(self.start)
 
+    def going_on(self) -> list[str]:
+        """Return a note on each earlier run that trains or may be billed; no notes at all if one cannot be read."""
+        try:
+            unended = [run for run in self.earlier[:RUNS_MAX] if not read_final_status(run.store, run.created.uid)]
+            found = [(run, run.ledger.refresh(), attended(run)) for run in unended]
+        except StoreError:
+            return []
+        return [
+            attended_to(run.typed, state) if looked_after else left_alone(run.typed, state)
+            for run, state, looked_after in found
+            if state.terminal is None and (looked_after or not all(each.settled for each in state.launches.values()))
+        ]
+
     def create(self) -> OpenRun:
         """
         Create the run in its store, and remember it as this user's.
@@ -100,39 +120,63 @@ class Prepared(NamedTuple):
             raise
 
 
-def prepare(
-    spec: RunSpec,
-    start: Path | None = None,
-    *,
-    later: bool = False,
-    dry_run: bool = False,
-    market: Market | None = None,
-) -> Prepared:
+def prepare(spec: RunSpec, start: Path | None = None, *, dry_run: bool = False, world: World | None = None) -> Prepared:
     """
-    Gather everything that has to be known before a run of `spec` begins. `start` is the Lightning checkpoint that the
-    training starts from, or None.
+    Gather everything that has to be known before this machine launches a run of `spec` now. `start` is the Lightning
+    checkpoint that the training starts from, or None.
 
-    `later`: the run begins on another machine at another time, so its image's tag and this machine's secrets are not
-    checked. `dry_run`: notes name every file that is not uploaded, not only the first ones, and the checks that only a
-    launch does. `market` is the market of another job with the same resources, just read.
+    `dry_run`: notes name every file that is not uploaded, not only the first ones, and the checks that only a launch
+    does. `world` is the market of another job with the same resources, just read.
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
         SpotrunError: something that the run needs is missing here, in its store or on its cloud.
     """
-    stored, of_image = pinned(spec, os.environ, later=later)
-    notes = [*check_job(stored, later=later, all_left_behind=dry_run), *of_image]
+    pinned, of_image = with_image(spec, os.environ)
+    check_machine(pinned)
+    require_sinks(pinned)
+    prepared = prepare_later(pinned, cloud_of(pinned), all_left_behind=dry_run, world=world)
+    notes = [*prepared.notes, *of_image]
     if dry_run and not spec.cloud.here:
         doctor = f"spotrun doctor {spec.resources.cloud} JOB.yaml"
         notes.append(f"rights, quotas and secrets are not checked here: `{doctor}` does")
-    market = look_at_market(stored) if market is None else market.for_job(stored)
-    earlier = earlier_runs(stored)
-    _refuse_hopeless(stored, newest_state(earlier), market)
+    return prepared._replace(notes=notes, start=start, later=False)
+
+
+def prepare_later(
+    spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False, world: World | None = None
+) -> Prepared:
+    """
+    Gather what has to be known before a run of `spec` begins at another time on another machine. Its image keeps its
+    tag. `all_left_behind` is as in `check_job`, `world` as in `prepare`.
+
+    Raises:
+        SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
+        SpotrunError: something that the run needs is missing in its store or on its cloud.
+    """
+    stored = with_baseline_price(spec)
+    notes = check_job(stored, cloud, all_left_behind=all_left_behind)
+    market = look_at_market(stored, cloud, world=world)
     chosen = market.first_choice()
-    _require_reachable(stored)
-    if not later:
-        require_sinks(stored)
-    return Prepared(stored, market, chosen, earlier, notes, start, later)
+    earlier = _earlier_runs(stored)
+    _require_completion(stored, _newest_state(earlier), market)
+    return Prepared(stored, market, chosen, earlier, notes, start=None, later=True)
+
+
+def _earlier_runs(spec: RunSpec) -> list[OpenRun]:
+    """Return the readable runs with the name of `spec` in its store, the newest first; none if it cannot be read."""
+    with contextlib.suppress(StoreError):
+        store = open_store(spec.checkpoint.uri)
+        runs, _ = open_each(store, [name for name in store.folders() if name.rpartition("-")[0] == spec.name])
+        return sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
+    return []
+
+
+def _newest_state(runs: Sequence[OpenRun]) -> RunState | None:
+    """Return the state of the first of `runs`; None if there is none, or it cannot be read."""
+    with contextlib.suppress(StoreError):
+        return runs[0].ledger.refresh() if runs else None
+    return None
 
 
 def billed(spec: RunSpec) -> bool:
@@ -154,15 +198,22 @@ def show_start(path: Path) -> None:
     say(f"begins from step {facts.step:,} of {path} (Lightning {facts.lightning}){rest}")
 
 
-def _refuse_hopeless(spec: RunSpec, newest: RunState | None, market: Market) -> None:
+def _require_completion(spec: RunSpec, newest: RunState | None, market: Market) -> None:
     """
     Raises:
-        SpecInvalid: the newest run of this name has measurements by which the run would never complete on spot.
+        SpecInvalid: by the measurements of the `newest` run of this name, the run would never complete on spot; or the
+            deadline cannot be met even on demand.
     """
     known = None if newest is None else measured_by(newest, market.unborn.created.time_scale)
     found = hopeless_on_spot(spec, known, median_life(market.world.observations))
     if found is not None:
         raise SpecInvalid(found.reason, hint=found.fix)
+    if spec.policy.deadline is None:
+        return
+    now = system_clock().now()
+    if (reason := unreachable(spec, deadline_at(spec.policy.deadline, now) - now)) is not None:
+        hint = "give a later policy.deadline, or correct policy.expected_work"
+        raise SpecInvalid(reason, hint=hint, key=("policy", "deadline"))
 
 
 def _who_bills(spec: RunSpec) -> str:
@@ -170,19 +221,6 @@ def _who_bills(spec: RunSpec) -> str:
     if not billed(spec):
         return "There is no bill."
     return f"There is no bill for the instances; the objects in {address.parse(spec.checkpoint.uri)} may cost money."
-
-
-def _require_reachable(spec: RunSpec) -> None:
-    """
-    Raises:
-        SpecInvalid: the deadline cannot be met even on demand.
-    """
-    if spec.policy.deadline is None:
-        return
-    now = system_clock().now()
-    if (reason := unreachable(spec, deadline_at(spec.policy.deadline, now) - now)) is not None:
-        hint = "give a later policy.deadline, or correct policy.expected_work"
-        raise SpecInvalid(reason, hint=hint, key=("policy", "deadline"))
 
 
 def _deadline_in_words(spec: RunSpec, *, later: bool) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from spotrun import address
-from spotrun.clouds.registry import clock_of
+from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.folder.sweep_record import FOLDER, SweepRecord, create_sweep, replace_sweep
 from spotrun.policy.deadline import deadline_at
@@ -250,7 +250,7 @@ def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -
         if not begins:
             raise _no_trial(plan, left)
         prepared = prepare(
-            trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left), market=market
+            trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left), world=market.world
         )
     prepared.show()
     count = count_of(len(wanted.params), "trial")
@@ -278,7 +278,7 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     """
     plan, spec = asked.wanted.plan, asked.wanted.spec
     trial = trial_spec(spec, f"{asked.name}-1", plan.budget_usd)
-    market = look_at_market(trial)
+    market = look_at_market(trial, cloud_of(trial))
     offerings, least = market.offerings, market.least_usd
     if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"

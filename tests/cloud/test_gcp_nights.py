@@ -26,7 +26,7 @@ from spotrun.clouds.gcp.nights import CLOUD_RUN, GcpNights, schedule
 from spotrun.clouds.nights import Function, ScheduleTimes
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, SpecInvalid
 from spotrun.folder.ledger import Ledger
-from spotrun.folder.night_pin import pin_for
+from spotrun.folder.night import pin_for
 from spotrun.night import news as night_news
 from spotrun.night.server import reply_to
 from spotrun.runs.open_run import OpenRun

@@ -24,7 +24,7 @@ from spotrun.clouds.aws.nights import AwsNights
 from spotrun.clouds.nights import Function
 from spotrun.errors import CloudError
 from spotrun.folder.ledger import Ledger
-from spotrun.folder.night_pin import Pin, record_of
+from spotrun.folder.night import Pin
 from spotrun.folder.night_record import NightRecord, names
 from spotrun.runs.open_run import OpenRun
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
@@ -202,7 +202,7 @@ def test_code_of_the_function_is_what_was_built_whatever_the_bucket_holds(
             pin = AwsNights(Region(REGION, account.clock)).pinned(NIGHT)
             assert pin is not None
             pins.append(pin)
-            assert record_of(STORE, NIGHT, pin).read() == record.read()
+            assert NightRecord(STORE, NIGHT, pin).read() == record.read()
     assert pins[0].key == pins[1].key, "a run that goes on stays known"
     assert pins[0].sha256 != pins[1].sha256
 

@@ -14,7 +14,7 @@ from spotrun.clouds.night_requests import BEGIN, RequestEstimate
 from spotrun.clouds.night_requests import TICK as OF_A_TICK
 from spotrun.errors import SpecInvalid
 from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, lasts
-from spotrun.folder.night_record import DAYS
+from spotrun.folder.night import DAYS
 from spotrun.folder.pace import ALL_THE_TIME, BY_THE_MINUTE
 from spotrun.folder.status_objects import RunnerStatus
 from spotrun.night.times import next_due, read_at, read_days, shortest_gap

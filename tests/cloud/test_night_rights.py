@@ -20,8 +20,8 @@ from spotrun.clouds.aws.nights import AwsNights, expression, expression_again
 from spotrun.clouds.night_archives import NightArchives
 from spotrun.clouds.nights import Function
 from spotrun.errors import AccessDenied, CloudError, SpecInvalid
-from spotrun.folder.night_pin import pin_for
-from spotrun.folder.night_record import Night, NightRecord
+from spotrun.folder.night import Night, pin_for
+from spotrun.folder.night_record import NightRecord
 from spotrun.store import s3
 from tests.support.aws_templates import ACCOUNT, REGION, Template, path_of
 from tests.support.iam import Asked, decide, listed

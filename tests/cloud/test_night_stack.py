@@ -11,7 +11,7 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.night_stack import NightStack
 from spotrun.clouds.aws.nights import AwsNights
 from spotrun.errors import CloudUnavailable, SpecInvalid
-from spotrun.folder.night_record import Night
+from spotrun.folder.night import Night
 from tests.support.aws_templates import REGION
 from tests.support.manual_clock import ManualClock
 from tests.support.plain_aws import refusal

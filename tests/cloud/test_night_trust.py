@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from spotrun.folder.night_record import BegunNight, NumberedNight
+from spotrun.folder.night_record import BegunNight, NightRecord, NumberedNight
 from spotrun.night import function as night_function
-from spotrun.night.rows import left_alone
+from spotrun.night.installation import left_alone
 from spotrun.run.events import StopRequested
 from spotrun.runner.creation import prepare_run
-from spotrun.runs.open_run import OpenRun
+from spotrun.runs.open_run import OpenRun, runs_in
 from spotrun.spec.model import RunSpec
 from tests.support.gcp_night_world import GcpNightWorld
 from tests.support.night_world import NAME, NightWorld, require_one_clean_night, utc
@@ -197,7 +197,7 @@ def test_run_of_an_earlier_pin_is_left_alone_and_named_before_the_installation(w
     (own,) = ours(world)
     entries = world.state(own).next_number
     assert f"{NAME}-{own} goes on, and the function that is installed now has not made it" in str(
-        left_alone(world.store, NAME)
+        left_alone(NightRecord(world.store, NAME).newest(), runs_in(world.store))
     )
     world.forget_pin()
     world.install()

@@ -32,8 +32,8 @@ from spotrun.clouds.aws.nights import FUNCTION_S, expression, expression_again
 from spotrun.clouds.nights import Alarm
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder.ledger import Ledger
-from spotrun.folder.night_pin import Pin, pin_for, record_of
-from spotrun.folder.night_record import BegunNight, Night, NightRecord
+from spotrun.folder.night import Night, Pin, pin_for
+from spotrun.folder.night_record import BegunNight, NightRecord
 from spotrun.folder.run_calls import Calls, read_calls
 from spotrun.night.counts import CallCounter
 from spotrun.night.function import Answer, Attendant
@@ -518,7 +518,7 @@ class NightWorld:
     def nights(self) -> list[BegunNight]:
         """All that began, in order."""
         inside, self._is_inside = self._is_inside, False
-        record = record_of(self.store, NAME, self.pin)
+        record = NightRecord(self.store, NAME, self.pin)
         while f"runs/nights/{NAME}/begun/{self._read_begun:08d}.json" in self._objects.objects:
             if (found := record.numbered(self._read_begun)) is not None:
                 self._begun.append(found.begun)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from spotrun.folder.night_pin import VARIABLE, Pin, pin_for, pinned, record_of
-from spotrun.folder.night_record import BegunNight, Night, NightRecord, NumberedNight
+from spotrun.folder.night import VARIABLE, Night, Pin, pin_for, pinned
+from spotrun.folder.night_record import BegunNight, NightRecord, NumberedNight
 from spotrun.night import rows as night_rows
 from spotrun.spec.model import RunSpec
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
@@ -183,7 +183,7 @@ def test_run_that_a_planted_record_names_is_not_listed(
     spotrun: Spotrun,  # noqa: F811
 ) -> None:
     assert installed.pin is not None
-    own = record_of(str(tmp_path), "a", installed.pin)
+    own = NightRecord(str(tmp_path), "a", installed.pin)
     for record, due in ((own, "2026-11-27"), (NightRecord(str(tmp_path), "a"), "\x1b[2Jplanted")):
         begun = BegunNight(due=due, run="0123456789", at=datetime(2026, 11, 27, tzinfo=UTC))
         record.newest()

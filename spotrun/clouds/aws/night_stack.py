@@ -39,24 +39,14 @@ _RIGHTS = "infra/aws/README.md, under Nights, has what a person needs who instal
 
 
 def ask(region: Region, action: str, call: Callable[[], Any]) -> Any:
-    """
-    Call `Region.ask`.
-
-    Raises:
-        AccessDenied: a right is missing; the hint names it.
-    """
+    """Call `Region.ask`, and name the missing right in the hint of an AccessDenied."""
     with naming_the_right():
         return region.ask(action, call)
 
 
 @contextmanager
 def naming_the_right() -> Iterator[None]:
-    """
-    Name the missing right in the hint of an AccessDenied.
-
-    Raises:
-        AccessDenied: a right is missing; the hint names it.
-    """
+    """Name the missing right in the hint of an AccessDenied."""
     try:
         yield
     except AccessDenied as error:
@@ -78,7 +68,6 @@ class NightStack:
         self.name = name_of(name)
 
     def described(self) -> Mapping[str, Any] | None:
-        """Describe the stack; return None if it does not exist."""
         return self._described(self.name)
 
     def deploy(self, parameters: Mapping[str, str], say: Callable[[str], None]) -> None:
@@ -155,7 +144,6 @@ class NightStack:
             raise CloudError(what, hint="see who else may change it, then install the night again")
 
     def function(self) -> Mapping[str, Any] | None:
-        """Describe the function; return None if it does not exist."""
         look = partial(self._region.functions.get_function, FunctionName=self.name)
         try:
             found: Mapping[str, Any] = ask(self._region, f"read the function {self.name}", look)["Configuration"]

@@ -30,8 +30,8 @@ from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.night_archives import NightArchives
 from spotrun.clouds.nights import ANEW, Alarm, Function, ScheduleTimes, when_due, when_due_again
 from spotrun.errors import CloudError, SpecInvalid
-from spotrun.folder.night_pin import Pin, pinned
-from spotrun.folder.night_record import AGAIN, Night, NightRecord, names
+from spotrun.folder.night import AGAIN, Night, Pin, pinned
+from spotrun.folder.night_record import NightRecord, names
 from spotrun.secrets.parameter_store import BATCH, read_at_once
 from spotrun.secrets.reference import Reference, put_command
 from spotrun.units import shown
@@ -201,8 +201,6 @@ class AwsNights:
 
     def _call(self, name: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """
-        Call the function, and return its answer.
-
         Raises:
             CloudError: the function does not exist, or failed; the message quotes its error.
         """

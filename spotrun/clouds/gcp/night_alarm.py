@@ -23,7 +23,6 @@ def name_of(night: str) -> str:
 
 
 def job_of(night: str, kind: str) -> str:
-    """Return the id of a job of a night."""
     return f"{name_of(night)}-{kind}"
 
 

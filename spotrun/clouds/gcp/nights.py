@@ -45,8 +45,8 @@ from spotrun.errors import (
     SpecInvalid,
     StoreUnavailable,
 )
-from spotrun.folder.night_pin import VARIABLE, Pin, pinned
-from spotrun.folder.night_record import DAYS, Night, NightRecord, names
+from spotrun.folder.night import DAYS, VARIABLE, Night, Pin, pinned
+from spotrun.folder.night_record import NightRecord, names
 from spotrun.secrets.reference import SECRETS, Reference, add_command
 from spotrun.secrets.secret_manager import read_at_once
 from spotrun.units import shown
@@ -218,8 +218,6 @@ class GcpNights:
 
     def _uri(self, name: str) -> str:
         """
-        Return the address of a night's service.
-
         Raises:
             CloudError: the service does not exist.
         """
@@ -290,7 +288,6 @@ class GcpNights:
         return found
 
     def _described(self, name: str) -> Mapping[str, Any] | None:
-        """Describe a night's service; return None if it does not exist."""
         try:
             return self._ask(f"read the service {name_of(name)}", Call(RUN, "GET", f"v2/{self._service(name)}"))
         except NotThere:
@@ -333,7 +330,6 @@ class GcpNights:
             self._ask(f"change the job {name}", Call(SCHEDULER, "PATCH", f"v1/{path}", body=job))
 
     def _found_job(self, path: str) -> Mapping[str, Any] | None:
-        """Describe a job; return None if it does not exist."""
         try:
             return self._ask(f"read the job {path.rpartition('/')[2]}", Call(SCHEDULER, "GET", f"v1/{path}"))
         except NotThere:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,15 +10,15 @@ from spotrun.clouds.cloud import RentalFlags
 from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import CloudUnavailable, SpecInvalid, SpotrunError
-from spotrun.folder.night_pin import pin_for
-from spotrun.folder.night_record import Night, NightRecord, names
-from spotrun.night.rows import HOURS, NIGHTS_A_MONTH, left_alone
+from spotrun.folder.night import Night, pin_for
+from spotrun.folder.night_record import NightRecord, NumberedNight
+from spotrun.night.rows import HOURS, NIGHTS_A_MONTH
 from spotrun.night.times import next_due, read_at, read_days, shortest_gap, winter_offset_s
 from spotrun.notify.sinks import require_https
 from spotrun.report.tables import dollars
 from spotrun.runs.asking import say
-from spotrun.runs.open_run import default_store
-from spotrun.runs.prepared import prepare
+from spotrun.runs.open_run import OpenRun, default_store
+from spotrun.runs.prepared import prepare_later
 from spotrun.spec.file import load_spec, placed
 from spotrun.spec.model import RunSpec
 from spotrun.version import __version__
@@ -37,18 +37,18 @@ class Installation:
         self._days = read_days(days)
         with placed(path, overrides):
             spec = load_spec(path, overrides, default_store())
-            self._cloud = cloud_of(spec)
-            self._regions = self._cloud.regions(spec, RentalFlags())
-            self._nights = self._cloud.nights(self._regions[0] if self._regions else "", spec)
             _refuse_what_needs_a_machine(spec)
+            self._cloud = cloud_of(spec)
+            self._region = next(iter(self._cloud.regions(spec, RentalFlags())), "")
+            self._nights = self._cloud.nights(self._region, spec)
             _require_webhooks(spec, self._nights)
             self._nights.require(spec.name, spec.checkpoint.uri)
-            self._before = self._nights.pinned(spec.name)
-            left = left_alone(spec.checkpoint.uri, spec.name) if self._before is None else None
-            prepared = prepare(spec, later=True)
-        notes = prepared.notes if left is None else (*prepared.notes, left)
+            prepared = prepare_later(spec, self._cloud)
         self._spec = prepared.spec
-        self._prepared = prepared._replace(notes=notes)
+        self._record = NightRecord(spec.checkpoint.uri, spec.name)
+        self._before = self._nights.pinned(spec.name)
+        left = left_alone(self._record.newest(), prepared.earlier) if self._before is None else []
+        self._prepared = prepared._replace(notes=(*prepared.notes, *left))
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class Installation:
         limit = self._spec.policy.deadline
         hours = limit.total_seconds() / 3600 if isinstance(limit, timedelta) else HOURS
         usd = self._nights.usd(hours)
-        say(f"{self.name}: {','.join(self._days)} at {self._time_of_day} {self._zone}, from {self._regions[0]}.")
+        say(f"{self.name}: {','.join(self._days)} at {self._time_of_day} {self._zone}, from {self._region}.")
         say(
             f"What calls the runner costs about {dollars(usd)} in a night of {hours:g} h, "
             f"and {dollars(usd * NIGHTS_A_MONTH)} in {NIGHTS_A_MONTH} of them."
@@ -76,14 +76,13 @@ class Installation:
             SpotrunError: the night was not installed. After CloudUnavailable, it may still be.
         """
         function = self._nights.build()
-        uri, now = self._spec.checkpoint.uri, datetime.now(UTC)
-        record = NightRecord(uri, self.name)
-        night = self._night(record, now)
-        is_new = night.name not in names(uri)
+        record, now = self._record, datetime.now(UTC)
+        night = self._night(now)
+        is_new = not record.is_installed
         if is_new:
             record.install(night)  # so that `night ls` and `night rm` find the deployed parts after an interruption
         try:
-            self._nights.install(pin_for(night, self._before), uri, function, progress)
+            self._nights.install(pin_for(night, self._before), self._spec.checkpoint.uri, function, progress)
         except CloudUnavailable:
             raise
         except SpotrunError:
@@ -94,32 +93,43 @@ class Installation:
         self._nights.look(night.name)
         return next_due(night, now)
 
-    def _night(self, record: NightRecord, now: datetime) -> Night:
+    def _night(self, now: datetime) -> Night:
         spec = self._spec
         return Night(
             name=spec.name,
-            spec=spec.model_copy(
-                update={"workdir": "/"}
-            ).to_dict(),  # the function's work folder has another path and the same files
-            workdir_sha256=record.upload(Path(spec.workdir)),
+            # The function's work folder has another path and the same files.
+            spec=spec.model_copy(update={"workdir": "/"}).to_dict(),
+            workdir_sha256=self._record.upload(Path(spec.workdir)),
             at=self._time_of_day,
             zone=self._zone,
             days=self._days,
             winter_offset_s=winter_offset_s(self._zone, now),
             cloud=self._cloud.name,
-            region=self._regions[0],
+            region=self._region,
             installed_at=now,
             spotrun=__version__,
             webhooks=tuple(sorted({place.name for place in spec.webhook_references.values()})),
         )
 
 
+def left_alone(begun: Sequence[NumberedNight], runs: Sequence[OpenRun]) -> list[str]:
+    """
+    Return a note if the run of the newest night in `begun`, one of `runs`, has not ended, because a function with a new
+    pin does not attend to that run.
+    """
+    newest = {each.begun.run for each in begun[-1:]}
+    return [
+        f"{run.id} goes on, and the function that is installed now has not made it: `spotrun resume {run.typed}` "
+        f"attends to it, `spotrun down {run.typed}` ends it"
+        for run in runs
+        if run.created.uid in newest and run.ledger.refresh().terminal is None
+    ]
+
+
 def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
     """
-    Check that the job names nothing that exists only on its user's machine.
-
     Raises:
-        SpecInvalid: the job names such a thing.
+        SpecInvalid: the job names something that exists only on its user's machine.
     """
     for number, receiver in enumerate(spec.notify):
         if receiver.command is not None:
@@ -141,15 +151,11 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
 
 def _require_webhooks(spec: RunSpec, nights: Nights) -> None:
     """
-    Check the webhooks' addresses in the cloud.
-
     Raises:
-        SpecInvalid: one of them is not an https:// address.
-        SecretUnreadable: one of them cannot be read.
+        SpecInvalid: the address of a webhook, as the cloud stores it, is not an https:// address.
+        SecretUnreadable, CloudError: an address cannot be read.
     """
     places = spec.webhook_references
-    if not places:
-        return
-    found = nights.addresses(places)
+    found = nights.addresses(places) if places else {}
     for variable, place in places.items():
         require_https(variable, found[variable], place.name, hint=nights.put_address(place))

@@ -1,27 +1,75 @@
 """
-The pin of a night: a variable in the environment of the night's function. A process that can only write to the store
-cannot change it.
+A night as it is installed: the job with its times, and its pin.
 
-The store has the night's record, its work folder and its numbers. The pin contains the digest of the record, and the
-record contains the digest of the work folder. Everything that the function itself stores is signed with the pin's key.
-The function trusts nothing else.
+The pin is a variable in the environment of the night's function. A process that can only write to the store cannot
+change it. The store has the night's record, its work folder and its numbers. The pin contains the digest of the record,
+and the record contains the digest of the work folder. Everything that the function itself stores is signed with the
+pin's key. The function trusts nothing else.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from datetime import date, datetime, timedelta
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
 
 from spotrun.errors import SpotrunError
 from spotrun.folder.keys import Signer
-from spotrun.folder.night_record import AGAIN, Night, NightRecord, encoded, sha256_of
-from spotrun.run.bounds import OutOfBounds, decode
+from spotrun.run.bounds import Moment, OutOfBounds, decode
 
 VARIABLE = "SPOTRUN_NIGHT_PIN"
+AGAIN = "install the night again: spotrun night install"
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+TimeOfDay = Annotated[str, msgspec.Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+Zone = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$", max_length=64)]
+Day = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(DAYS)})$")]
+Offset = Annotated[int, msgspec.Meta(gt=-86_400, lt=86_400)]
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", max_length=64)]
+_LATE = timedelta(hours=6)
+"""Maximum delay of a call: for a night, it comes up to two hours late, and summer time adds one hour."""
+
+
+class Night(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A job that is trained at a time of day (`at`, HH:MM) in a time `zone`, on `days` (mon, tue, …).
+
+    `spec` is the job as it is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in
+    seconds, without summer time. The night's schedule and function are in `region` of `cloud`; the function may read
+    the addresses at `webhooks`.
+    """
+
+    name: str
+    spec: dict[str, Any]
+    workdir_sha256: str
+    at: TimeOfDay
+    zone: Zone
+    days: tuple[Day, ...]
+    winter_offset_s: Offset
+    cloud: _Name
+    region: _Name
+    installed_at: Moment
+    spotrun: str
+    webhooks: tuple[str, ...] = ()
+
+    @property
+    def encoded(self) -> bytes:
+        """The record of the night, as it is stored."""
+        return msgspec.json.encode(self)
+
+    def due(self, called_at: datetime) -> str:
+        """
+        Return the night that a call belongs to, as the date of its evening: the same for all its calls, even if they
+        come twice or late, or the clock changes in that night.
+        """
+        hours, minutes = (int(part) for part in self.at.split(":"))
+        local = called_at + timedelta(seconds=self.winter_offset_s)
+        found: date = (local - timedelta(hours=hours, minutes=minutes) + _LATE).date()
+        return found.isoformat()
 
 
 class NotPinned(SpotrunError):
@@ -52,7 +100,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 def pin_for(night: Night, before: Pin | None) -> Pin:
     """Make the pin for a night, with the key of its previous pin `before`, if any."""
     return Pin(
-        sha256=sha256_of(encoded(night)),
+        sha256=hashlib.sha256(night.encoded).hexdigest(),
         key=secrets.token_hex(32) if before is None else before.key,
         night=replace(night, spec=_telling(night)),
     )
@@ -74,8 +122,6 @@ def pinned(environment: Mapping[str, str]) -> Pin | None:
 
 def require_pin(environment: Mapping[str, str]) -> Pin:
     """
-    Read the pin in the environment of this function.
-
     Raises:
         NotPinned: the pin is missing, or cannot be read.
     """
@@ -84,11 +130,6 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
         what = f"the function has no {VARIABLE} in its environment, so it cannot recognize its own record"
         raise NotPinned(what, hint=AGAIN)
     return found
-
-
-def record_of(store: str, name: str, pin: Pin | None) -> NightRecord:
-    """Return the record of the nights called `name`, which accepts only what `pin` allows."""
-    return NightRecord(store, name) if pin is None else NightRecord(store, name, pin.sha256, pin.signer)
 
 
 def _telling(night: Night) -> dict[str, Any]:
