@@ -26,6 +26,7 @@ import msgspec
 from benchmarks.arguments import at_least
 from spotrun.account.storage_prices import storage_prices
 from spotrun.account.summary import summarise
+from spotrun.address import parse
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType, Offering
 from spotrun.run import events as ev
@@ -94,7 +95,7 @@ class _Training:
             time_scale=1.0,
             price_cap_usd_per_hour=None,
             budget_usd=Decimal(10**6),
-            storage=storage_prices("s3://bucket/runs", "us-east-1"),
+            storage=storage_prices(parse("s3://bucket/runs"), "us-east-1"),
             billing=LOCAL_RULE,
             simulated=True,
         )

@@ -12,8 +12,8 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from spotrun import address
 from spotrun.account.gcs_prices import gcs_prices, list_prices, standard_prices
+from spotrun.address import BucketAddress
 from spotrun.offering import HOME
 from spotrun.run.events import Passage, StoragePrices
 
@@ -31,14 +31,14 @@ def s3_standard() -> StoragePrices:
     return replace(standard_prices("S3 Standard in us-east-1"), egress_elsewhere=dearer)
 
 
-def storage_prices(uri: str, region: str = "", *, home: bool = False) -> StoragePrices:
+def storage_prices(place: BucketAddress | str, region: str = "", *, home: bool = False) -> StoragePrices:
     """
-    Return the prices for a run at `uri`. A folder is priced as if it were a bucket, so that bills can be compared.
+    Return the prices for a run in the store at `place`. A folder is priced as if it were a bucket, so that bills can be
+    compared.
 
     `region` is the bucket's region, "" if unknown. `home`: the run may train on the user's own machine too. Traffic to
     that machine has the price of the first tier, and the free first GB of each month are not deducted.
     """
-    place = address.parse(uri)
     if isinstance(place, str):
         return replace(s3_standard(), source=f"{s3_standard().source}, as if the folder were a bucket; simulated")
     prices = gcs_prices(region) if place.scheme == "gs" else replace(s3_standard(), region=region)

@@ -245,7 +245,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         time_scale=clock.scale,
         price_cap_usd_per_hour=spec.resources.max_price,
         budget_usd=spec.budget.max_usd,
-        storage=storage_prices(spec.checkpoint.uri, region, home=spec.home is not None),
+        storage=storage_prices(spec.checkpoint.place, region, home=spec.home is not None),
         interruption_bands=cloud.interruption_rates(spec),
         billing=cloud.billing(spec),
         simulated=cloud.simulated,

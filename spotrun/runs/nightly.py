@@ -77,7 +77,7 @@ def _lock_path(spec: RunSpec) -> Path:
     """
     Return the path of the lock. If the store is a folder, the lock is in it, so that all users of the store share it.
     """
-    place = address.parse(spec.checkpoint.uri)
+    place = spec.checkpoint.place
     if isinstance(place, str):
         return Path(address.absolute(place)) / f".night-{spec.name}.lock"
     return lock_of(f"{spec.name}-{sha256(str(place).encode()).hexdigest()[:16]}")

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from spotrun import address
 from spotrun.clock import system_clock
 from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.registry import clock_of, cloud_of
@@ -132,15 +131,15 @@ def prepare(spec: RunSpec, start: Path | None = None, *, dry_run: bool = False, 
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
         SpotrunError: something that the run needs is missing here, in its store or on its cloud.
     """
-    pinned, of_image = with_image(spec, os.environ)
+    prepared = prepare_later(spec, cloud_of(spec), all_left_behind=dry_run, world=world)
+    pinned, of_image = with_image(prepared.spec, os.environ)
     check_machine(pinned)
     require_sinks(pinned)
-    prepared = prepare_later(pinned, cloud_of(pinned), all_left_behind=dry_run, world=world)
     notes = [*prepared.notes, *of_image]
     if dry_run and not spec.cloud.here:
         doctor = f"spotrun doctor {spec.resources.cloud} JOB.yaml"
         notes.append(f"rights, quotas and secrets are not checked here: `{doctor}` does")
-    return prepared._replace(notes=notes, start=start, later=False)
+    return prepared._replace(spec=pinned, notes=notes, start=start, later=False)
 
 
 def prepare_later(
@@ -220,7 +219,7 @@ def _who_bills(spec: RunSpec) -> str:
     """Return a sentence about the costs of a run on a simulated cloud."""
     if not billed(spec):
         return "There is no bill."
-    return f"There is no bill for the instances; the objects in {address.parse(spec.checkpoint.uri)} may cost money."
+    return f"There is no bill for the instances; the objects in {spec.checkpoint.place} may cost money."
 
 
 def _deadline_in_words(spec: RunSpec, *, later: bool) -> str | None:

@@ -255,8 +255,13 @@ class CheckpointSpec(Model):
     )
 
     @property
+    def place(self) -> BucketAddress | str:
+        """The address of the store: a prefix of a bucket, or the path of a local folder."""
+        return parse(self.uri)
+
+    @property
     def in_bucket(self) -> bool:
-        return isinstance(parse(self.uri), BucketAddress)
+        return isinstance(self.place, BucketAddress)
 
 
 class OutputsSpec(Model):

@@ -391,7 +391,7 @@ def _was(flag: str, value: object) -> str:
 
 def _lock_path(asked: RequestedSweep) -> Path:
     """Return the path of the sweep's lock: in the store if it is a folder, so that all its users share the lock."""
-    place = address.parse(asked.wanted.spec.checkpoint.uri)
+    place = asked.wanted.spec.checkpoint.place
     if isinstance(place, str):
         return Path(address.absolute(place)) / FOLDER / f".{asked.name}.lock"
     return lock_of(f"sweep-{asked.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:16]}")

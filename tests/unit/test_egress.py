@@ -14,6 +14,7 @@ from spotrun.account.cross_region import spent_usd
 from spotrun.account.gcs_prices import gcs_prices
 from spotrun.account.storage_prices import s3_standard, storage_prices
 from spotrun.account.summary import assumptions, summarise
+from spotrun.address import parse
 from spotrun.clock import ScaledClock
 from spotrun.forecast.lifetimes import Drawn, Lifetime, SpotPools
 from spotrun.forecast.measured import RunMeasurements
@@ -92,7 +93,7 @@ def test_a_bucket_in_several_regions_costs_something_at_home_too_and_is_not_far(
 
 
 def test_unknown_region_of_the_store_has_no_egress() -> None:
-    unknown = storage_prices("s3://bucket/runs")
+    unknown = storage_prices(parse("s3://bucket/runs"))
     assert unknown.read_usd_per_gb(WEST) == unknown.write_usd_per_gb(WEST) == 0
     assert storage_prices("/tmp/runs", EAST).region == ""
     assert asks_in(lost_with(50, unknown)) == WEST

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spotrun.account.gcs_prices import DUAL_REGIONS, Continent, gcs_prices, usd_per_gb
 from spotrun.account.storage_prices import storage_prices
+from spotrun.address import parse
 from spotrun.run.events import StoragePrices
 from spotrun.run.volume_prices import list_prices
 from spotrun.store.gcs import _location
@@ -22,7 +23,7 @@ LOCATIONS = st.sampled_from(["us", "eu", "asia", *DUAL_REGIONS, "us-central1+us-
 
 
 def passage(location: str, region: str) -> tuple[bool, str, str]:
-    prices = storage_prices("gs://bucket/runs", location)
+    prices = storage_prices(parse("gs://bucket/runs"), location)
     return prices.crosses(region), f"{prices.read_usd_per_gb(region):f}", f"{prices.write_usd_per_gb(region):f}"
 
 
@@ -68,7 +69,7 @@ def test_it_costs_the_same_both_ways(one: Continent, other: Continent) -> None:
 
 
 def test_bucket_of_unknown_location_has_no_egress() -> None:
-    prices = storage_prices("gs://bucket/runs")
+    prices = storage_prices(parse("gs://bucket/runs"))
 
     assert not prices.crosses("us-central1")
     assert not prices.charges("us-central1")

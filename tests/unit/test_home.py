@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from spotrun.account.storage_prices import storage_prices
 from spotrun.account.summary import summarise
+from spotrun.address import parse
 from spotrun.clouds.local.busy_gpus import BusyGpus, taken_by
 from spotrun.instance import EndedBy
 from spotrun.offering import HOME, CapacityType, Offering
@@ -139,7 +140,7 @@ def test_at_home_has_a_price_of_its_own_and_neither_disk_nor_address() -> None:
 
 
 def test_reads_at_home_are_billed_and_writes_from_there_are_not() -> None:
-    prices = storage_prices("s3://bucket/runs", "us-east-1", home=True)
+    prices = storage_prices(parse("s3://bucket/runs"), "us-east-1", home=True)
     assert (prices.read_usd_per_gb(HOME), prices.write_usd_per_gb(HOME)) == (Decimal("0.09"), 0)
     assert not prices.crosses(HOME), "a budget can be kept there before the first checkpoint"
     assert prices.write_usd_per_gb("us-west-2") == Decimal("0.02")
