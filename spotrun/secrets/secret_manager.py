@@ -179,7 +179,7 @@ def _text(project: str, name: str, told: Answer) -> str:
 
 
 def _no_text(project: str, name: str) -> SecretUnreadable:
-    what = f"the latest version of {name} in {project} is not UTF-8 text, so it cannot be a variable"
+    what = f"the latest version of {name} in {project} is not text, so it cannot be a variable"
     return SecretUnreadable(
         what, hint=f"store it in base64, and decode it in the script: {add_encoded_command(name, project)}"
     )
