@@ -34,7 +34,7 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
         raise StoreUnavailable(f"{store.uri} answered none of {racers} writers: {why}", hint=advice) from unanswered[0]
     won = [number for number, answer in enumerate(answers) if answer is True]
     if len(won) > 1:
-        raise _unsafe(f"{len(won)} of {racers} writers were told that they created the same object")
+        raise _unsafe(f"the store told {len(won)} of {racers} writers that they created the same object")
     stored = int(persist(lambda: store.get(key)))
     if won and won != [stored]:
         raise _unsafe(f"the store told writer {won[0]} that it created an object, but the object is writer {stored}'s")
