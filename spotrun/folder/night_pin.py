@@ -1,10 +1,10 @@
 """
-The pin of a night: a variable in the environment of the night's function. A process that can only write to the store
-cannot change it.
+The pin of a night: a variable in the environment of the night's function. A process that can write only to the store
+cannot change the pin.
 
 The store has the night's record, its work folder and its numbers. The pin contains the digest of the record, and the
-record contains the digest of the work folder. Everything that the function itself stores is signed with the pin's key.
-The function trusts nothing else.
+record contains the digest of the work folder. The function signs everything that it stores with the pin's key. It
+trusts nothing that is not secured in one of these ways.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ VARIABLE = "SPOTRUN_NIGHT_PIN"
 
 
 class NotPinned(SpotrunError):
-    """The function has no valid pin: an earlier spotrun installed it, or another program changed its environment."""
+    """
+    The function has no valid pin: an earlier spotrun installed the function, or another program changed the function's
+    environment.
+    """
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """
     The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex (see
-    Signer), which stays the same when the night is installed again. `night` is the night with a job that has only its
-    webhooks, so that the function can send news even if the stored record was replaced.
+    Signer), which stays the same when the night is installed a second time. `night` is the night with a job that
+    contains only its webhooks. With it, the function can send notifications even if the stored record was replaced.
     """
 
     sha256: str
@@ -50,7 +53,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pin_for(night: Night, before: Pin | None) -> Pin:
-    """Make the pin for a night, with the key of its previous pin `before`, if any."""
+    """Make the pin for a night. If the night has a previous pin, `before`, the new pin keeps its key."""
     return Pin(
         sha256=sha256_of(encoded(night)),
         key=secrets.token_hex(32) if before is None else before.key,
@@ -60,7 +63,7 @@ def pin_for(night: Night, before: Pin | None) -> Pin:
 
 def pinned(environment: Mapping[str, str]) -> Pin | None:
     """
-    Read the pin in the environment of a function; None if an earlier spotrun installed the function.
+    Read the pin from the environment of a function. Return None if an earlier spotrun installed the function.
 
     Raises:
         NotPinned: the pin cannot be read.
@@ -74,7 +77,7 @@ def pinned(environment: Mapping[str, str]) -> Pin | None:
 
 def require_pin(environment: Mapping[str, str]) -> Pin:
     """
-    Read the pin in the environment of this function.
+    Read the pin from the environment of this function.
 
     Raises:
         NotPinned: the pin is missing, or cannot be read.
@@ -87,14 +90,14 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
 
 
 def record_of(store: str, name: str, pin: Pin | None) -> NightRecord:
-    """Return the record of the nights called `name`, which accepts only what `pin` allows."""
+    """Return the record of the nights called `name`. The record accepts only what `pin` allows."""
     return NightRecord(store, name) if pin is None else NightRecord(store, name, pin.sha256, pin.signer)
 
 
 def _telling(night: Night) -> dict[str, Any]:
     """
-    Return a job with only a night's webhooks and the places of their addresses, because Lambda has 4 KB for an
-    environment. On Google Cloud, the project is the project of the function's login.
+    Return a job that contains only a night's webhooks and the places of their addresses: Lambda allows only 4 KB of
+    environment. On Google Cloud, the project is the one of the function's login.
     """
     job = night.spec
     notify = job.get("notify") or []

@@ -1,14 +1,15 @@
 """
-Records the nights of a job, which begin without a machine of the user: the job, its times, and the run of each night.
+Records the nights of a job: the job, the times at which it begins, and the run of each night. A night begins even if
+the user's machine is off.
 
-    nights/NAME/night.json               what is installed
+nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
     nights/NAME/notified/…               news that were sent about a night that did not begin, as in a run's folder
 
-A process begins a night by writing the next number with put-if-absent, after it has read all earlier numbers. So if two
-processes begin a night at the same time, one succeeds, and the other finds that run in the record. A night that is due
-while the last night's run still continues gets no second run.
+To begin a night, a process reads all numbers, and then writes the next number with put-if-absent. So if two processes
+begin a night at the same time, one succeeds, and the other finds the first one's run in the record. If a night is due
+while the last night's run still continues, no second run begins.
 
 The folder is next to the runs of the store, so no instance may read or write it. An attacker who can write there cannot
 change what runs: a reader with a pin (night_pin.py) accepts only the installed night.json and work folder, and skips
@@ -38,18 +39,21 @@ from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
 FOLDER = "nights"
-"""Folder of the nights. No run's folder has this name, because those names end in a uid."""
+"""Folder of the nights. No run's folder can have this name, because the name of a run's folder ends in a uid."""
 BYTES_MAX = 1 << 20
 BY_HAND = "by-hand-"
-"""Prefix of the name of a night that a person started; the time follows."""
+"""Prefix of the name of a night that a person started. The start time follows the prefix."""
 DUE_AGAIN = 8
-"""Maximum records, the newest first, that are searched for a night whose call comes twice or late."""
+"""
+Maximum number of records, the newest first, that are searched for a night. A search is needed because the cloud may
+call for a night twice or late.
+"""
 _LATE = timedelta(hours=6)
-"""Maximum delay of a call: for a night, it comes up to two hours late, and summer time adds one hour."""
+"""Maximum delay of a call. The cloud may call up to two hours late, and summer time adds one hour."""
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
 _NIGHT = "night.json"
 AGAIN = "install the night again: spotrun night install"
-SEE_WHO = f"{AGAIN}; then see who may write in that store"
+SEE_WHO = f"{AGAIN}; then check who may write to that store"
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 TimeOfDay = Annotated[str, msgspec.Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 Zone = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$", max_length=64)]
@@ -66,9 +70,9 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
     """
     A job that is trained at a time of day (`at`, HH:MM) in a time `zone`, on `days` (mon, tue, …).
 
-    `spec` is the job as it is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in
-    seconds, without summer time. The night's schedule and function are in `region` of `cloud`; the function may read
-    the addresses at `webhooks`.
+    `spec` is the job as it is launched, except for the work folder. `winter_offset_s` is the offset from UTC, in
+    seconds, of the zone's standard time. The night's schedule and function are in `region` of `cloud`; the function may
+    read the addresses at `webhooks`.
     """
 
     name: str
@@ -86,8 +90,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, called_at: datetime) -> str:
         """
-        Return the night that a call belongs to, as the date of its evening: the same for all its calls, even if they
-        come twice or late, or the clock changes in that night.
+        Return the night to which a call belongs, as the date of the night's evening. All calls of a night give the same
+        date, even if they come twice or late, or if the clock changes in that night.
         """
         hours, minutes = (int(part) for part in self.at.split(":"))
         local = called_at + timedelta(seconds=self.winter_offset_s)
@@ -97,8 +101,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
 class BegunNight(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A night that began. `run` is the uid of its run. `carried`: an earlier night began that run, which continues. The
-    night's function has signed this with the key of its pin.
+    A night that began. `run` is the uid of the night's run. `carried`: an earlier night began that run, and this night
+    continues it. The night's function has signed this record with the key of its pin.
     """
 
     due: str
@@ -114,7 +118,10 @@ class NumberedNight(msgspec.Struct, frozen=True):
 
     @property
     def signed_text(self) -> bytes:
-        """The signed bytes. No later version may change them, because a run may outlast an installation."""
+        """
+        The bytes that are signed. No later version may change them, because a run may last longer than an installation
+        of spotrun.
+        """
         begun = self.begun
         facts = (str(self.number), begun.due, begun.run, begun.at.isoformat(), str(begun.carried))
         return "\n".join(("begun", *facts)).encode()
@@ -122,22 +129,22 @@ class NumberedNight(msgspec.Struct, frozen=True):
 
 class NightRecord:
     """
-    The nights of one name in a store of runs. With the `sha256` and `signer` of a pin, it accepts only the night that
-    was installed, and only the numbers that the night's function has signed.
+    The nights of one name in a store of runs. With a pin's `sha256` and `signer`, it accepts only the night that was
+    installed, and only numbers that the night's function has signed.
     """
 
     def __init__(self, runs_uri: str, name: str, sha256: str | None = None, signer: Signer | None = None) -> None:
         self.store: Store = open_store(f"{runs_uri.rstrip('/')}/{FOLDER}/{name}")
-        """The store of the nights' folder."""
+        """The store on the folder of these nights."""
         self._name = name
         self._sha256, self._signer = sha256, signer
         self.passed_over: tuple[int, ...] = ()
-        """The numbers of invalid objects after the newest record, as `newest` found them."""
+        """The numbers of invalid objects after the newest valid record, as `newest` found them."""
         self.next_number = 0
-        """The first free number after the newest record, when `newest` read the folder."""
+        """The first free number after the newest record, at the last call of `newest`."""
 
     def install(self, night: Night) -> None:
-        """Store the record of a night. Its work folder was stored before, by `upload`."""
+        """Store the record of a night. `upload` must have stored the night's work folder before."""
         persist(lambda: self.store.put(_NIGHT, encoded(night)))
 
     def upload(self, folder: Path) -> str:
@@ -157,7 +164,7 @@ class NightRecord:
             raise
         except SpotrunError as error:
             what = f"{self.store.uri}/{workdir.key_of(night.workdir_sha256)} is not what was installed"
-            raise NightStrange(f"{what}, so nothing is begun", hint=SEE_WHO) from error
+            raise NightStrange(f"{what}, so no run begins", hint=SEE_WHO) from error
 
     def read(self) -> Night:
         """
@@ -177,14 +184,17 @@ class NightRecord:
             ) from None
         if self._sha256 not in (None, found := sha256_of(data)):
             what = f"{self.store.uri}/{_NIGHT} is not what was installed (its sha256 is {found[:12]}…)"
-            raise NightStrange(f"{what}, so nothing is begun", hint=SEE_WHO)
+            raise NightStrange(f"{what}, so no run begins", hint=SEE_WHO)
         try:
             return decode(data, Night)
         except OutOfBounds as error:
             raise StoreError(f"{self.store.uri} does not hold a valid night: {error}", hint=AGAIN) from error
 
     def newest(self) -> list[NumberedNight]:
-        """Return the newest records, at most DUE_AGAIN, the newest last: enough to find a night called twice."""
+        """
+        Return the newest records, oldest first, at most DUE_AGAIN of them. These are enough to find a night for which
+        the cloud calls twice.
+        """
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]
         found = list[NumberedNight]()
@@ -198,14 +208,16 @@ class NightRecord:
         return found
 
     def later(self, than: NumberedNight) -> NumberedNight | None:
-        """Return the newest record if it comes after `than`; None otherwise."""
+        """Return the newest record if it comes after `than`; otherwise None."""
         if not self._is_taken(than.number + 1):
             return None
         found = self.newest()
         return found[-1] if found and found[-1].number > than.number else None
 
     def add(self, numbered: NumberedNight) -> bool:
-        """Write a record. Return False if another process, or an earlier try of this process, has used its number."""
+        """
+        Write a record. Return False if its number is already used, by another process or by an earlier try of this one.
+        """
         signature = "" if self._signer is None else self._signer.sign(numbered.signed_text)
         data = msgspec.json.encode(replace(numbered.begun, signature=signature))
         return persist(lambda: self.store.put_if_absent(_key(numbered.number), data))
@@ -218,7 +230,7 @@ class NightRecord:
         return True
 
     def numbered(self, number: int) -> NumberedNight | None:
-        """Return the record of this number; None if it is missing or not valid."""
+        """Return the record with this number; None if it is missing or invalid."""
         try:
             found = NumberedNight(
                 number, decode(persist(lambda: self.store.get(_key(number), 0, BYTES_MAX)), BegunNight)
@@ -229,7 +241,10 @@ class NightRecord:
         return found if is_ours else None
 
     def remove(self) -> None:
-        """Delete the nights of this name, the installed night first, so that a partial deletion is no night."""
+        """
+        Delete the nights of this name. The installed night is deleted first, so that a partial deletion leaves no night
+        that could begin.
+        """
         persist(lambda: self.store.delete(_NIGHT))
         for each in persist(lambda: self.store.list("")):
             persist(partial(self.store.delete, each.key))
