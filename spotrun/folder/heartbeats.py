@@ -20,7 +20,7 @@ from spotrun.store.port import Store
 
 class Heartbeats:
     """
-    How long each agent has been silent, as one runner has measured it. The values change only when the runner reads the
+    The silence of each agent, as one runner has measured it. The values change only when the runner reads the
     heartbeats.
     """
 

@@ -131,7 +131,7 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What an agent's trainings did in `seconds` of training: `steps`, and `samples` if known. `waited_s` is the time that
+    The work that an agent's trainings did in `seconds` of training: `steps`, and `samples` if known. `waited_s` is the time that
     they spent waiting for data. Validations do not count.
     """
 

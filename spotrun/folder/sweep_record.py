@@ -1,5 +1,5 @@
 """
-Records what a sweep was asked to do, and the runs of its trials. The records are next to these runs in the store.
+Records the request that began a sweep, and the runs of the sweep's trials. The records are next to these runs in the store.
 
 sweeps/NAME.json        the request
     sweeps/NAME/UID/3       the uid of the run of trial 3 of sweep UID
