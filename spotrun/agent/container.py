@@ -146,7 +146,8 @@ def make_environment(container: Container, folder: Path) -> None:
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise ImageUnusable(
-            f"the image's Python cannot make an environment: {reason}", hint="install Python's venv and pip in the image"
+            f"the image's Python cannot make an environment: {reason}",
+            hint="install Python's venv and pip in the image",
         )
 
 

@@ -105,7 +105,7 @@ def _written_by(pid: str, files: Files, inodes: set[int]) -> Iterator[tuple[str,
             if os.lstat(place).st_mode & stat.S_IWUSR and (path := files.get(_key(place))) is not None:
                 yield path, False
     for line in Path(f"/proc/{pid}/maps").read_bytes().splitlines():
-        fields = line.split(maxsplit=5)  # address, permissions, offset, device, inode, path (proc_pid_maps(5))
+        fields = line.split(maxsplit=5)  # fields (proc_pid_maps(5)): address, permissions, offset, device, inode, path
         if fields[1][1:2] == b"w" and fields[1][3:4] == b"s" and int(fields[4]) in inodes:
             with contextlib.suppress(OSError):
                 if (path := files.get(_key(f"/proc/{pid}/map_files/{fields[0].decode()}"))) is not None:

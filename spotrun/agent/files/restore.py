@@ -172,7 +172,9 @@ class FilesOfCommit:
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
         if not self._rules.IS_WHOLE:
             if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
-                self._context.note("files that the checkpoint lacks are kept, because it names only some of the files that it leaves out")
+                self._context.note(
+                    "files that the checkpoint lacks are kept, because it names only some of the files that it leaves out"
+                )
                 return
             left_out = {left.path for left in self._listing.left_out}
         hide_in = self._context.console.redaction.hide_in
