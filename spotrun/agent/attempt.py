@@ -2,7 +2,7 @@
 Runs one attempt, from its takeover to its end. Several threads put letters (reports) into the inbox. A single thread,
 in attempt_loop.py, reads the letters, decides and acts.
 
-take over -> restore -> train (snapshots become commits) -> drained | ended | completed -> power off
+    take over -> restore -> train (snapshots become commits) -> drained | ended | completed -> power off
 
 Each end is an event in the ledger, written before the instance powers off.
 """

@@ -2,7 +2,7 @@
 Runs the main loop of an attempt, after its takeover. It handles the letters in the inbox, and performs the actions that
 are due.
 
-train (snapshots become commits) -> drained | ended | completed
+    train (snapshots become commits) -> drained | ended | completed
 """
 
 from __future__ import annotations

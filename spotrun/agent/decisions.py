@@ -128,7 +128,7 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
 
 @dataclass(frozen=True)
 class ExitWords:
-    """How and why a trainer ended. The reason is in the trainer's words; it is empty if the trainer gave none."""
+    """The way in which a trainer ended, and the reason in the trainer's words; "" if the trainer gave no reason."""
 
     how: str
     reason: str = ""
@@ -147,7 +147,7 @@ def exit_words(exit_code: int, cause: Cause, output: str) -> ExitWords:
     if cause is Cause.HANG:
         return ExitWords("hung: no sign of life; its stacks are in the log")
     if cause is Cause.OUT_OF_MEMORY:
-        return ExitWords("killed, because the machine ran out of memory, or by a person")
+        return ExitWords("killed: out of memory, or by a person")
     if exit_code == 0:
         return ExitWords("ended with exit code 0 before fit() was done")
     if exit_code < 0:
@@ -201,7 +201,7 @@ def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *,
     """
     Return the seconds of run time without a sign of life after which a trainer counts as hung (failures.md R13):
 
-    max(10 median steps, policy.hang_after, floor)
+        max(10 median steps, policy.hang_after, floor)
 
     Before the first progress and after fit(), the limit is three times as long. `floor_s` stands for 30 s of system
     time: even if run time passes faster, a busy machine does not get faster.

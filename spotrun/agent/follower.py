@@ -108,7 +108,7 @@ class Follower:
         self._tell_of_files()
         self._trainer, self._begun = None, incarnation
         self._answers.rest()
-        self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # fetching its files may take long
+        self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # may take long
         newest = self._context.recorder.state.attempts[self._number].trainers[incarnation]
         assert newest.meet is not None
         self._context.status.change(phase="restore")

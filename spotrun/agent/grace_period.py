@@ -2,7 +2,7 @@
 Computes when and why this attempt has to leave: because of a notice, a runner's drain request, or a user's request to
 stop.
 
-notice ---- training goes on ---- leave_s ---- the last checkpoint is saved ---- give_up_s -- deadline
+    notice ---- training goes on ---- leave_s ---- the last checkpoint is saved ---- give_up_s -- deadline
 
 A training and a command compute `leave_s` and `give_up_s` differently, in their `Times`.
 """

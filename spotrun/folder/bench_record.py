@@ -1,7 +1,7 @@
 """
 Measurements of `spotrun bench`. They are kept next to the runs in the store, for later runs of the same job.
 
-bench/NAME/DIGEST/KIND                  DIGEST: the digest of the program and all its arguments
+    bench/NAME/DIGEST/KIND                  DIGEST: the digest of the program and all its arguments
 
 A later measurement of the same job and kind replaces the earlier one. The measurements only decide which instance type
 a run requests first. Without them, a run uses published figures until it has measured the speed of its training.

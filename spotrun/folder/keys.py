@@ -5,7 +5,7 @@ The public half is in entry 0. The private half is an object next to the runs of
 that store from any machine, but the role of an instance can reach only the folder of its run. Ed25519 is defined in
 RFC 8032.
 
-keys/UID-PUBLIC     the private half; its name contains the public half in hex
+    keys/UID-PUBLIC     the private half; its name contains the public half in hex
     keys/UID            the same, of a run that an earlier spotrun created
 
 Because the name contains the public half, each process that creates a run stores and uses only the key that it made. It

@@ -1,7 +1,7 @@
 """
 Shares runs' observations of a market with other runs, as objects next to the runs' folders in the store.
 
-market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
+    market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
 
 Each observation is one small object, which is created once and never changed. The object's name contains all its facts,
 so one listing reads a whole region. In a gang, 17.1 is the second member of launch 17. If a run has two runners, both

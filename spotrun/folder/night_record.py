@@ -2,7 +2,7 @@
 Records the nights of a job: the job, the times at which it begins, and the run of each night. A night begins even if
 the user's machine is off.
 
-nights/NAME/night.json               what is installed
+    nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
     nights/NAME/notified/…               news that were sent about a night that did not begin, as in a run's folder

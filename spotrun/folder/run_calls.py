@@ -3,7 +3,7 @@ Counts the calls of a night's function for a run: their number, their duration, 
 cost of the function as a runner is computed from these counts. Each environment of the function keeps separate counts,
 and overwrites a separate object at intervals.
 
-calls/ENVIRONMENT.json
+    calls/ENVIRONMENT.json
 
 When the cloud removes an environment, the environment's counts since its last write are lost. A call comes every
 minute, so the number of lost calls is the number of minutes without a counted call.

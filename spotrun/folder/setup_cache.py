@@ -2,7 +2,7 @@
 Stores the environment that a run's `setup` command made, as an archive in the run's folder, so that the next instance
 only unpacks it.
 
-environments/KEY.json              describes the parts of one archive; written once, after all parts
+    environments/KEY.json              describes the parts of one archive; written once, after all parts
     environments/KEY/LAUNCH/000000     a part: 32 MiB of the archive
 
 KEY identifies the inputs of the set-up (spotrun.agent.machine.environment). The description is written last, with

@@ -131,8 +131,8 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The work that an agent's trainings did in `seconds` of training: `steps`, and `samples` if known. `waited_s` is the time that
-    they spent waiting for data. Validations do not count.
+    The work that an agent's trainings did in `seconds` of training: `steps`, and `samples` if known. `waited_s` is the
+    time that they spent waiting for data. Validations do not count.
     """
 
     seconds: Seconds = 0.0
@@ -191,7 +191,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
         The number of steps of the whole training, estimated from the steps so far; None if the training does not report
         its length.
 
-        steps / (epoch + batch / batches) * epochs      for any number of batches in a step
+            steps / (epoch + batch / batches) * epochs      for any number of batches in a step
         """
         if not self.epochs or not self.batches or not self.step:
             return None

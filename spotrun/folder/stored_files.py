@@ -1,7 +1,7 @@
 """
 The files that a script wrote, stored by content next to the checkpoints, and the lists of these files.
 
-outputs/ATTEMPT/list-BLAKE3.json    the files of one moment: the path of each, and its pieces in order
+    outputs/ATTEMPT/list-BLAKE3.json    the files of one moment: the path of each, and its pieces in order
     outputs/ATTEMPT/BLAKE3              a piece, of at most 16 MiB, under the digest of its bytes
 
 Stored files count only once an `OutputsStored` in the ledger names their list and the list's digest. A list may name

@@ -1,7 +1,8 @@
 """
-Records the request that began a sweep, and the runs of the sweep's trials. The records are next to these runs in the store.
+Records the request that began a sweep, and the runs of the sweep's trials. The records are next to these runs in the
+store.
 
-sweeps/NAME.json        the request
+    sweeps/NAME.json        the request
     sweeps/NAME/UID/3       the uid of the run of trial 3 of sweep UID
 
 All other state of a sweep is in the ledgers of its runs. A run's uid is random, and the record of its trial is written

@@ -35,7 +35,7 @@ class Store(Protocol):
 
     Every failure of a store is raised as a StoreError:
 
-    ObjectMissing      no object of that name        -> an answer, not a fault
+        ObjectMissing      no object of that name        -> an answer, not a fault
         StoreUnavailable   a passing fault, or unknown   -> retry until a deadline
         WritesRefused      full, or read-only            -> tell the user immediately, and wait
         StoreError         not allowed, not there        -> tell the user

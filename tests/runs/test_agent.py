@@ -321,7 +321,7 @@ def test_a_notice_too_short_for_a_final_snapshot_leaves_the_upload_in_flight_alo
         ended = run.wait_for(ev.AttemptEnded)
     assert newest.prefix.endswith("-0-1")
     assert ended.cause is Cause.INTERRUPTED
-    assert "to save a final snapshot takes" in ended.detail
+    assert "saving a final snapshot takes" in ended.detail
     assert f"step {newest.step:,} survives" in ended.detail
 
 

@@ -171,7 +171,7 @@ def test_the_second_of_two_that_train_at_once_is_turned_away(start: Any) -> None
     (late,) = [each for each in letters if isinstance(each, CameTooLate)]
     assert isinstance(first.message, Finished)
     assert (late.leader, late.alone) == (first.message.epoch, False)
-    assert f"process {late.leader} of the same command is its training" in begun.said()
+    assert f"process {late.leader} of the same command already trains" in begun.said()
     assert "a job of its own" in begun.said()
 
 
@@ -213,7 +213,7 @@ def test_unrelated_process_of_the_same_user_is_refused(start: Any) -> None:
         text=True,
         check=True,
     )
-    assert "is not of this training" in forged.stdout
+    assert "does not belong to this training" in forged.stdout
     begun.process.kill()
     letters = begun.end()
     assert steps(letters) == [1]
@@ -305,5 +305,5 @@ def test_process_of_another_user_is_always_refused(start: Any) -> None:
     pid = int(trainer.name)
     assert why_stranger(Peer(pid, os.geteuid()), pid, AGENT, begun.address) == ""
     assert "is user" in why_stranger(Peer(pid, os.geteuid() + 1), pid, AGENT, begun.address)
-    assert "is not of this training" in why_stranger(Peer(0, os.geteuid()), pid, AGENT, begun.address)
-    assert "is not of this training" in why_stranger(Peer(1 << 22, os.geteuid()), pid, AGENT, begun.address)
+    assert "does not belong to this training" in why_stranger(Peer(0, os.geteuid()), pid, AGENT, begun.address)
+    assert "does not belong to this training" in why_stranger(Peer(1 << 22, os.geteuid()), pid, AGENT, begun.address)

@@ -205,7 +205,7 @@ def test_a_command_that_begins_its_training_again_is_started_again_and_resumes(b
     assert exited.cause is ev.Cause.USER_ERROR
     assert "planted" in exited.detail
     assert run.state.terminal is not None
-    assert "its command trains again" in run.log(node)
+    assert "its command began another training" in run.log(node)
     assert sorted({step for _, step in run.steps_done()}) == list(range(1, STEPS + 1))
     EXPECTED.add(result(run))
     assert len(EXPECTED) == 1

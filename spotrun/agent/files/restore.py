@@ -173,7 +173,7 @@ class FilesOfCommit:
         if not self._rules.IS_WHOLE:
             if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
                 self._context.note(
-                    "files that the checkpoint lacks are kept, because it names only some of the files that it leaves out"
+                    "files that the checkpoint lacks are kept, because it names only some of the files left out"
                 )
                 return
             left_out = {left.path for left in self._listing.left_out}

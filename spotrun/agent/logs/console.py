@@ -2,7 +2,7 @@
 The output of set-up and training. It is a file on the instance, and it is shipped to the store in chunks that are never
 changed.
 
-logs/LAUNCH/000000.log, 000001.log, …      joined in this order, they are the file
+    logs/LAUNCH/000000.log, 000001.log, …      joined in this order, they are the file
     logs/LAUNCH.MEMBER/                        the same for any other member of a gang
 
 The chunks in the store show how many bytes were shipped, so a restarted agent continues where the previous agent

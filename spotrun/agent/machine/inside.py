@@ -1,7 +1,7 @@
 """
 Opens a shell in an instance's container, with the training's environment variables.
 
-sudo FOLDER/enter                  FOLDER is the instance's folder; the agent writes `enter`, which calls this
+    sudo FOLDER/enter                  FOLDER is the instance's folder; the agent writes `enter`, which calls this
     sudo FOLDER/enter COMMAND …        runs COMMAND instead of a shell
 
 The shell is not part of the training. It does not connect to the agent. It runs until the instance ends, even if the

@@ -106,8 +106,7 @@ class Termination:
     def is_over(self) -> bool:
         """
         True if all judged processes have ended. If none is judged, True if all processes that got SIGTERM have ended.
-        No process
-        reaps them, because the shells that would do so are stopped.
+        No process reaps them, because the shells that would do so are stopped.
         """
         awaited = self._targets.judged or self._targets.terminated
         for pid in awaited:
