@@ -47,8 +47,8 @@ APPEND_WITHIN_S = 3700.0
 """Maximum system seconds of waiting for an append. It is longer than the time for which the recorder retries."""
 NAMED_MAX = 40
 """
-Maximum number of untracked places (states that no checkpoint contains) that the ledger names. A longer list would not be
-read.
+Maximum number of untracked places (states that no checkpoint contains) that the ledger names. A longer list would not
+be read.
 """
 PLACE_MAX, WHAT_MAX = 120, 160
 """

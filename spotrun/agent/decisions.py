@@ -111,7 +111,8 @@ def standby_verdict(
 
 FAILED = 1
 """
-Exit code that is recorded for a trainer that was killed because its command began to train after a failed training.
+Exit code that is recorded for a trainer that was killed because its command began another training after
+a failed one.
 """
 
 

@@ -27,13 +27,13 @@ LAST_WORD_S = 1.0
 """Run seconds before the deadline at which the agent gives up on a final snapshot and records that."""
 LAST_WORD_MIN_S = 0.3
 """
-The same time as a minimum in system seconds. On a busy machine, even the write of the record may have to wait for the
+Minimum of LAST_WORD_S in system seconds. On a busy machine, even the write of the record may have to wait for the
 processor.
 """
 DRAIN_WITHIN_S = 120.0
 """Maximum run seconds of a drain that has no deadline."""
 DRAIN_WITHIN_MIN_S = 60.0
-"""The same limit as a minimum in system seconds, because a step or a validation cannot be sped up."""
+"""Minimum of DRAIN_WITHIN_S in system seconds, because a step or a validation cannot be sped up."""
 TERMINATED_WITHIN_S = 30.0
 """
 Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm. They apply to a command without checkpoints by

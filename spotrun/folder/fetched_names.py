@@ -17,24 +17,24 @@ from spotrun.folder import work_files
 class Unfetched(StrEnum):
     """The reason why a file is left in the store."""
 
-    GIT = "git or another version control may run what is in a folder of that name"
-    NEVER = "no agent stores a folder of that name, as Python, Node.js or another tool runs what is in it"
+    GIT = "git or another version control may run files in a folder of that name"
+    NEVER = "no agent stores a folder of that name, because Python, Node.js or another tool runs files in it"
     HIDDEN = "a shell, an editor or another tool may obey a file of that name"
-    OPTION = "programs may take a name that begins with a hyphen for an option"
+    OPTION = "programs may mistake a name that begins with a hyphen for an option"
     CONTROL = "a terminal may obey characters of its name"
-    SHORT = "Windows may take its name for that of another file"
-    REPOSITORY = "git may take a folder with such a file for a repository, and run what its config says"
-    PYTHON = "Python may run it, or what it names, when it starts or reads a package"
+    SHORT = "Windows may take the name for that of a different file"
+    REPOSITORY = "git may treat a folder with such a file as a repository, and run commands from its config"
+    PYTHON = "Python may run the file, or what the file names, at its start or when it reads a package"
     TESTS = "pytest or unittest may run or obey it"
     BUILD = "make or another build tool may run or obey it"
     LINTER = "a linter, a formatter or a type checker may run or obey it"
     JAVASCRIPT = "Node.js, npm or another tool of JavaScript may run or obey it"
     ASSISTANT = "a coding assistant may obey it"
-    SETTINGS = "Jupyter, Matplotlib, LaTeX, a server or another program may obey it when it starts"
+    SETTINGS = "Jupyter, Matplotlib, LaTeX, a server or another program may obey it at its start"
 
     @property
     def is_refused(self) -> bool:
-        """True if agents never store a script's files under a name that has this reason."""
+        """True for a reason for which agents refuse to store a script's file."""
         return self in (Unfetched.GIT, Unfetched.NEVER)
 
     @property

@@ -12,7 +12,7 @@ MISSED = 2
 
 
 class GangHeartbeatMonitor:
-    """Checks all agents of an attempt, each by its index."""
+    """Checks the heartbeats of all agents of an attempt. Each agent has an index."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -161,7 +161,7 @@ def _creating(store: Store, data: bytes) -> Entry:
 def _without_first(store: Store, later: list[StoredObject]) -> SpotrunError:
     if later:
         return LedgerDamaged(f"{store.uri} is damaged: entry 0 is missing although later entries exist", hint=RESTORE)
-    return RunNotFound(f"{store.uri} holds no run", hint="see `spotrun status` for the runs there are")
+    return RunNotFound(f"{store.uri} holds no run", hint="`spotrun status` lists the runs in the store")
 
 
 class Ledger:
@@ -345,7 +345,7 @@ class Ledger:
             if (found := there.get(key_of(number))) is None:
                 raise _damaged(f"entry {number} was read, and is missing now")
             if size not in (None, found):
-                raise _damaged(f"entry {number} has another size than when it was read")
+                raise _damaged(f"the size of entry {number} has changed since it was read")
         if self.state.created.public_key and isinstance(self._sign, OwnersKey):
             self._sign.read_again()
 
@@ -437,7 +437,7 @@ class Ledger:
             self._begin(_creating(self._store, data))
             return
         if not is_whole(data):
-            raise _damaged(f"entry {number} does not match its own checksum")
+            raise _damaged(f"entry {number} does not match the checksum in it")
         entry = decode_entry(data)
         if entry is None:
             self._state = fold.apply_malformed(self._state, number)

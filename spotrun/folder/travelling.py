@@ -192,7 +192,7 @@ def _rules(path: Path) -> GitIgnoreSpec | None:
             raise ValueError(f"it is larger than {RULES_MAX_BYTES} bytes")
         return GitIgnoreSpec.from_lines(list(_lines(path)))
     except (OSError, ValueError) as problem:
-        raise SpecInvalid(f"{path} cannot be read: {problem}", hint="correct it, or remove it") from None
+        raise SpecInvalid(f"{path} cannot be read: {problem}", hint="correct the file, or remove it") from None
 
 
 def _lines(path: Path) -> Iterator[str]:

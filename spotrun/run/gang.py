@@ -75,7 +75,7 @@ class Layout(StrEnum):
     REPLICATED = "replicated"
     """All ranks have the same state, and rank 0 stores it."""
     SHARDED = "sharded"
-    """Each rank stores its own state."""
+    """Each rank has a different state, and stores it."""
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):

@@ -209,7 +209,8 @@ def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) 
 
 def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard, ...]) -> None:
     """
-    Require a shard from each rank that has to store a part, and that the shards agree with the commit (protocol 42).
+    Require that each rank that has to store a part has a shard, and that the shards agree with the commit (protocol
+    42).
     """
     ranks = (0,) if event.layout is Layout.REPLICATED else tuple(range(gang.world))
     require(tuple(shard.rank for shard in shards) == ranks, "shards are missing")
@@ -226,7 +227,7 @@ def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard,
 def check_missing(state: RunState, event: ev.AttemptEnded) -> None:
     missing = () if event.missing is UNSET else event.missing
     names = state.attempts[event.attempt].names
-    require(all(name in names for name in missing), "a member that is missing is not in the attempt")
+    require(all(name in names for name in missing), "a missing member is not in the attempt")
 
 
 GANG_CHECKS: dict[type, Callable[[RunState, Any], object]] = {

@@ -7,6 +7,6 @@ UNPROTECTED = (
     "all its work"
 )
 PROTECT = (
-    "spotrun saves what Lightning, transformers or a Loop trains, once that begins; python -I, -E and -S hide it from "
-    "them; train: {state: [out/]} keeps the files of any command"
+    "spotrun saves a training with Lightning, transformers or a Loop once it begins, but not with python -I, -E or -S; "
+    "train: {state: [out/]} keeps the files of any command"
 )

@@ -225,7 +225,7 @@ class Runner:
         for action in actions:
             if isinstance(action, Append):
                 if not self._append(action.event):
-                    return  # the run has moved on: decide again
+                    return  # the run has changed: make a new decision
             elif isinstance(action, Execute):
                 self._execute(action.launch)
             elif isinstance(action, Terminate):

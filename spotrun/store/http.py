@@ -192,7 +192,7 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _folders(self) -> Iterator[str]:
-        """Yield the names of the folders directly below the root, as common prefixes up to the next slash."""
+        """Yield the prefixes of the folders directly below the root, up to and including the next slash."""
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:

@@ -194,9 +194,7 @@ class S3Store(BucketStore):
             case RuntimeError() if "credentials are still expired" in str(error):  # no botocore class
                 return StoreUnavailable(f"{what}: {error}", hint=_EXPIRED)
             case _ if isinstance(error, _PASSING):
-                return StoreUnavailable(
-                    f"{what}: {error}", hint="check the network, and AWS_ENDPOINT_URL where it is set"
-                )
+                return StoreUnavailable(f"{what}: {error}", hint="check the network, and AWS_ENDPOINT_URL if it is set")
             case sdk.BotoCoreError() | Boto3Error():
                 hint = _LOG_IN if isinstance(error, _LOGGED_OUT) else _CREDENTIALS
                 return StoreError(f"{what}: {error}", hint=hint)

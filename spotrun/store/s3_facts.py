@@ -1,4 +1,4 @@
-"""Reads facts about an S3 bucket. An account that may use a bucket often may not read these facts."""
+"""Reads facts about an S3 bucket. Often an account is allowed to use a bucket, but not to read these facts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def region_of(client: Any, bucket: str) -> str | UnknownFact:
     return (
         str(headers["x-amz-bucket-region"])
         if "x-amz-bucket-region" in headers
-        else UnknownFact("this S3 names no region")
+        else UnknownFact("this S3-compatible store reports no region")
     )
 
 

@@ -1,8 +1,8 @@
 """
 Connects Unix sockets at a path of any length.
 
-Linux allows 107 bytes for a socket's address (unix(7)), and the path of an instance's folder may be longer. Therefore
-the address goes through a descriptor of the socket's folder.
+Linux allows 107 bytes for a socket's address (unix(7)), and the path of an instance's folder may be longer. So the
+address names an open descriptor of the socket's folder instead of the folder's path.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ REST_S = 5.0
 """Minimum run seconds without a change after which a state counts as at rest."""
 REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
 """
-The same minimum in system seconds. Programs write no faster when run time passes faster. Tests set a smaller value.
+Minimum of REST_S in system seconds. Programs write no faster when run time passes faster. Tests set a smaller value.
 """
 SURVEYS = 2
 """Minimum length of a rest, as a multiple of the time that a survey takes."""

@@ -20,28 +20,28 @@ ANOTHER_STARTS_AFTER_S = 30.0
 SILENT_S = 30.0
 """Run seconds after which a member whose status has not changed counts as not reached (protocol 44)."""
 SILENT_MIN_S = 10.0
-"""The same limit as a minimum in system seconds, because a busy machine is slow."""
+"""Minimum of SILENT_S in system seconds, because a busy machine is slow."""
 ENDS_WITHIN_S = 10.0
 """
 Maximum run seconds for which the other members' trainers may run after the lead's trainer has ended. A trainer that
 notices the end of another one ends immediately.
 """
 ENDS_WITHIN_MIN_S = 5.0
-"""The same limit as a minimum in system seconds."""
+"""Minimum of ENDS_WITHIN_S in system seconds."""
 TOLD_WITHIN_S = 40.0
 """
 Maximum run seconds to wait for a report about a lost trainer, after other trainers have failed because they lost it.
 After this time, the lost trainer's member counts as not reached.
 """
 TOLD_WITHIN_MIN_S = 15.0
-"""The same limit as a minimum in system seconds."""
+"""Minimum of TOLD_WITHIN_S in system seconds."""
 BEGINS_WITHIN_S = 60.0
 """
 Maximum run seconds from the start of the lead's trainer until the other members report that their trainers have started
 (protocol 39).
 """
 BEGINS_WITHIN_MIN_S = 20.0
-"""The same limit as a minimum in system seconds."""
+"""Minimum of BEGINS_WITHIN_S in system seconds."""
 
 
 class MemberAction(Enum):
