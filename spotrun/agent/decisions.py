@@ -146,7 +146,7 @@ class ExitWords:
 def exit_words(exit_code: int, cause: Cause, output: str) -> ExitWords:
     """Return how and why a trainer ended. `output` is the last part of its output."""
     if cause is Cause.HANG:
-        return ExitWords("hung: no sign of life; its stacks are in the log")
+        return ExitWords("no sign of life; its stacks are in the log")
     if cause is Cause.OUT_OF_MEMORY:
         return ExitWords("killed: out of memory, or by a person")
     if exit_code == 0:

@@ -1,10 +1,10 @@
 """
 Runs the agent of a gang's member, from the end of its set-up until the instance powers off.
 
-        say ready -> (the lead starts an attempt) -> lead or follow -> the attempt ends -> say ready again -> …
+    say ready -> (the lead starts an attempt) -> lead or follow -> the attempt ends -> say ready again -> …
 
 After an attempt, a member continues. It keeps its set-up and the files that it fetched. The lead also keeps the newest
-    checkpoint in memory.
+checkpoint in memory.
 """
 
 from __future__ import annotations

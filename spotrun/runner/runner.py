@@ -103,10 +103,7 @@ class Runner:
             self._pause()
 
     def watch_for(self, seconds: float) -> Iterator[Tick]:
-        """
-        Yield ticks for at least `seconds` of run time. A tick follows immediately after each entry that an agent
-        writes.
-        """
+        """Yield ticks for at least `seconds` of run time, and one immediately after each entry that an agent writes."""
         until_s = self._clock.monotonic() + seconds
         while True:
             for tick in self.ticks():
