@@ -93,11 +93,12 @@ def standby_verdict(
     """
     Return the next action of a standby (protocol 13): START to take over, STAND_BY to keep waiting.
 
-    The standby takes over as soon as the ledger has the predecessor's last entry, or the record of its end. Without
-    such an entry:
-    The standby takes over as soon as the ledger has the predecessor's last entry, or an entry about its end. Without
-      on its own clock.
-    - Otherwise it never takes over, and leaves after `max_s`.
+    The standby takes over as soon as the ledger has the predecessor's last entry, or an entry about the predecessor's
+    end. Without such an entry:
+
+    - If the predecessor was leaving, the standby takes over STANDBY_GRACE_S after the predecessor's window has ended,
+      on the standby's clock.
+    - Otherwise the standby never takes over, and leaves after `max_s`.
     """
     now = standing(state, launch)
     if now is not AgentAction.STAND_BY:

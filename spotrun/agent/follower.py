@@ -36,7 +36,7 @@ from spotrun.units import count_of
 TURN_S = 0.1
 """Maximum system seconds for which the loop waits for a letter."""
 ENDS_BY_ITSELF_WITHIN_S = 30.0
-"""Maximum system seconds after the run's completion within which the script has to end without being killed."""
+"""Maximum system seconds for which the script may still run after the run's completion. After them, it is killed."""
 REASON_MAX = 500
 
 
