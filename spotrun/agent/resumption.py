@@ -133,7 +133,8 @@ class StateFound(NamedTuple):
 
 def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choice: StateChoice) -> StateFound:
     """
-    Restore a command's state into the work folder from the newest whole checkpoint. If `choice` is ONE_BEFORE, restore it from the next older whole checkpoint. The run must have at least one checkpoint.
+    Restore a command's state into the work folder from the newest whole checkpoint. If `choice` is ONE_BEFORE, restore
+    it from the next older whole checkpoint. The run must have at least one checkpoint.
 
     Raises:
         NothingToResumeFrom: with the reason.
