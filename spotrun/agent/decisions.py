@@ -112,8 +112,7 @@ def standby_verdict(
 
 FAILED = 1
 """
-Exit code that is recorded for a trainer that was killed because its command began another training after
-a failed one.
+Exit code that is recorded for a trainer that was killed because its command began another training after a failed one.
 """
 
 

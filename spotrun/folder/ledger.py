@@ -332,8 +332,8 @@ class Ledger:
         Before money is spent, check that each entry that was read still exists and has the same size, and that the
         owner's key exists.
 
-        If an entry is missing, no command can stop the runner through the ledger: `spotrun down` would end an
-        instance, and the runner would rent another one.
+        If an entry is missing, no command can stop the runner through the ledger: `spotrun down` would end an instance,
+        and the runner would rent another one.
 
         Raises:
             LedgerDamaged: an entry is gone, or was replaced.

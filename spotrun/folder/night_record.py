@@ -129,8 +129,8 @@ class NumberedNight(msgspec.Struct, frozen=True):
 
 class NightRecord:
     """
-    The nights of one name in a store of runs. If this object has a pin's `sha256` and `signer`, it accepts only
-    the night that was installed, and only numbers that the night's function has signed.
+    The nights of one name in a store of runs. If this object has a pin's `sha256` and `signer`, it accepts only the
+    night that was installed, and only numbers that the night's function has signed.
     """
 
     def __init__(self, runs_uri: str, name: str, sha256: str | None = None, signer: Signer | None = None) -> None:

@@ -1,6 +1,6 @@
 """
-Stores the user's work folder as one object. The object's name contains the digest of the content, so equal
-folders need only one object.
+Stores the user's work folder as one object. The object's name contains the digest of the content, so equal folders need
+only one object.
 """
 
 from __future__ import annotations

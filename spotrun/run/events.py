@@ -443,11 +443,10 @@ class InstanceGone(Event, frozen=True, kw_only=True):
     the bill.
 
     `ended_at` is the time that the cloud reports; `bounded_by` is then "". If the cloud reports no time and no runner
-    observed the end, `ended_at` is the earliest time by which the instance may have ended, and `bounded_by` names the source
-    of this time. `last_step_seen` is the newest step in the agent's heartbeat, from which the lost steps are computed;
-    None if no heartbeat was readable.
-    `stopped_at` is the time of the agent's last heartbeat, if that is before the assumed end: between the two times,
-    nothing trained.
+    observed the end, `ended_at` is the earliest time by which the instance may have ended, and `bounded_by` names the
+    source of this time. `last_step_seen` is the newest step in the agent's heartbeat, from which the lost steps are
+    computed; None if no heartbeat was readable. `stopped_at` is the time of the agent's last heartbeat, if that is
+    before the assumed end: between the two times, nothing trained.
     """
 
     launch: Count
@@ -623,9 +622,8 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """
     The files of the work folder at a checkpoint, between two steps. The list at `key` names each file by its content.
 
-    The list has `files` files of `size_bytes` in total; `left_out` other files are not in it. `sent_bytes` in
-    `objects` objects were new; both numbers include the list. All stored files of the run together now have
-    `stored_bytes`.
+    The list has `files` files of `size_bytes` in total; `left_out` other files are not in it. `sent_bytes` in `objects`
+    objects were new; both numbers include the list. All stored files of the run together now have `stored_bytes`.
     """
 
     key: str
@@ -645,9 +643,10 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     `taken_at` is when training paused for the snapshot. `stall_s` is the total time of such pauses since the previous
     commit. `durable_s` is the time from the snapshot to this entry. A `suspect` checkpoint has NaN or Inf, and no
     training resumes from it. `final`: no step follows the checkpoint in this attempt. `borrows` are the prefixes of
-    other commits whose objects this checkpoint also needs. Of its `size_bytes`, only `sent_bytes` are in
-    objects that belong to this checkpoint; if `sent_bytes` is None, all are. `files` is None if the checkpoint has no files, for example in a run that
-    an earlier version created. `fit` counts the calls of fit() from 1; epochs and steps are counted over all calls.
+    other commits whose objects this checkpoint also needs. Of its `size_bytes`, only `sent_bytes` are in objects that
+    belong to this checkpoint; if `sent_bytes` is None, all are. `files` is None if the checkpoint has no files, for
+    example in a run that an earlier version created. `fit` counts the calls of fit() from 1; epochs and steps are
+    counted over all calls.
 
     The checkpoint of a command's state has only files. It has no image and no epoch, and its step is 0.
 
@@ -745,10 +744,10 @@ class OutputsStored(Event, frozen=True, kw_only=True):
     were compared before this event was written.
 
     The agent scanned the files at `looked_at`. At that time, `commit` was the newest checkpoint (None if there was no
-    checkpoint), and `step` was the trainer's step. The list has `files` files of `size_bytes` in total; it also
-    gives reasons why the `left_out` files were not stored. `sent_bytes` in `objects` objects were new; both
-    numbers include the list. All stored files of the run together now have `stored_bytes`. A `final` event covers all
-    files that existed when the trainer ended.
+    checkpoint), and `step` was the trainer's step. The list has `files` files of `size_bytes` in total; it also gives
+    reasons why the `left_out` files were not stored. `sent_bytes` in `objects` objects were new; both numbers include
+    the list. All stored files of the run together now have `stored_bytes`. A `final` event covers all files that
+    existed when the trainer ended.
     """
 
     attempt: Count

@@ -228,8 +228,8 @@ def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 def _is_kept(state: RunState, prefix: str) -> bool:
     """
-    Return True if a commit with that prefix is not retired. A commit is never retired while another commit borrows
-    from it.
+    Return True if a commit with that prefix is not retired. A commit is never retired while another commit borrows from
+    it.
     """
     if prefix in state.borrowers:
         return True
