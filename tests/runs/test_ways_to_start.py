@@ -239,7 +239,7 @@ def test_a_python_that_finds_no_agent_is_unprotected_and_said_to_be(begin: Any, 
     run = begin({"run": command}, ignores__py=IGNORES_US)
     node = run.launch()
     assert told_unprotected(run, node).unprotected
-    eventually(lambda: "UNPROTECTED: it runs Python" in run.log(node))
+    eventually(lambda: "UNPROTECTED: the command runs Python" in run.log(node))
     assert run.state.is_unprotected
     decided = decisions(run.ledger.entries, RunSpec.from_dict(run.state.created.spec))
     (told,) = [one.sentence for one in decided if one.kind == "unprotected"]
