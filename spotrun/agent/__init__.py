@@ -1,1 +1,1 @@
-"""The program on each instance: it restores, trains, saves, and hands over in time."""
+"""The program on each instance. It restores, trains and saves, and hands over in time."""

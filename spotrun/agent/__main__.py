@@ -1,4 +1,4 @@
-"""Runs the agent: `python -m spotrun.agent`, started by the bootstrap on an instance."""
+"""Runs the agent by `python -m spotrun.agent`, the command with which the bootstrap starts it on an instance."""
 
 from __future__ import annotations
 

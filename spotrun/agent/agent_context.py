@@ -1,4 +1,4 @@
-"""The context of an agent: its assignment in the run, and the objects that all its parts use."""
+"""The context of an agent: the agent's assignment in the run, and the objects that all parts of the agent use."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from spotrun.store.port import Store
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
     """
-    This agent's place in its run, read from environment variables that the instance's user-data sets.
+    An agent's place in its run. It is read from environment variables that the instance's user-data sets.
 
-    `member` is the index of this instance among the instances of its launch, and `address` is where the other
-    instances reach it. `member` is None if the launch has one instance.
+    `member` is the index of this instance among the instances of its launch, and `address` is the address at which the
+    other instances reach it. `member` is None if the launch has only one instance.
     """
 
     run_uri: str
@@ -68,7 +68,9 @@ class Assignment:
 
     @property
     def files_before(self) -> Path:
-        """The record of the work folder before the script began (spotrun/folder/work_files.py)."""
+        """
+        The file that records what the work folder contained before the script began (spotrun/folder/work_files.py).
+        """
         return self.folder / "files-before.json"
 
     @property
@@ -82,7 +84,7 @@ class Assignment:
 
     @property
     def container_mark(self) -> Path:
-        """The file that names this instance's container, also after the container has ended."""
+        """The file that contains the name of this instance's container. It remains after the container has ended."""
         return self.folder / CONTAINER
 
 
@@ -109,7 +111,7 @@ class AgentContext:
     @classmethod
     def open(cls, assignment: Assignment) -> AgentContext:
         """
-        Read the ledger and make the context. `start` starts its threads.
+        Read the ledger and make the context. To start the context's threads, call `start`.
 
         Raises:
             RunNotFound, StoreError: the run does not exist, or cannot be read.
@@ -156,13 +158,16 @@ class AgentContext:
             self.container.close()
 
     def note(self, text: str) -> None:
-        """Write a line for users, in the training's log and on the instance's own console."""
+        """Write a line for users, both to the training's log and to the instance's console."""
         self.console.note(text)
         print(f"spotrun: {self.console.clean(text)}", file=sys.stderr, flush=True)
 
 
 def _booted_at(path: Path, clock: Clock) -> datetime:
-    """Return when the first agent of this instance began; later agents read the moment from the file `path`."""
+    """
+    Return when the first agent of this instance began. The first agent stores the time in the file `path`; later agents
+    read it.
+    """
     if not path.exists():
         temporary = path.with_suffix(".tmp")
         temporary.write_text(clock.now().isoformat())

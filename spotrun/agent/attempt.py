@@ -1,6 +1,6 @@
 """
-Runs one attempt, from its takeover to its end. Several threads put letters into the inbox; one thread, in
-attempt_loop.py, decides and acts on them.
+Runs one attempt, from its takeover to its end. Several threads put letters (reports) into the inbox. A single thread,
+in attempt_loop.py, reads the letters, decides and acts.
 
     take over -> restore -> train (snapshots become commits) -> drained | ended | completed -> power off
 
@@ -48,15 +48,18 @@ from spotrun.run.events import Cause
 from spotrun.run.state import Attempt
 
 SAVES_WITHIN_S = 600.0
-"""Maximum run seconds in which a gang's lead saves its last snapshots after the attempt's end. The others wait."""
+"""
+Maximum run seconds for which a gang's lead may save its last snapshots after the attempt has ended. The other members
+wait.
+"""
 
 
 class AttemptRun:
     """
     Runs the trainers of one attempt.
 
-    `spare` is a trainer that was started before the takeover and waits in its set-up. Only a gang's lead passes `place`
-    (its place in the gang) and `held` (the checkpoint that it has in memory).
+    `spare` is a trainer that was started before the takeover, and waits at the start of its training. Only a gang's
+    lead passes `place` (its place in the gang) and `held` (the checkpoint that it has in memory).
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class AttemptRun:
 
     def run(self, ready: Image | None = None) -> NoReturn:
         """
-        Run until the attempt is over. `ready` is a prefetched checkpoint.
+        Run until the attempt is over. `ready` is a checkpoint that was fetched before the takeover, if there is one.
 
         Raises:
             PowerOff: always, with the reason.
@@ -124,8 +127,8 @@ class AttemptRun:
 
     def take_newest(self) -> Newest | None:
         """
-        Return the newest checkpoint in memory, now owned by the caller. It is the checkpoint that this attempt was
-        given, if no trainer has started from that checkpoint.
+        Return the newest checkpoint in memory, which the caller then owns. If no trainer has started from the
+        checkpoint that this attempt was given in memory, return that checkpoint.
         """
         held, self._held = self._held, None
         return self._trainers.take_newest() if held is None else held
@@ -136,9 +139,9 @@ class AttemptRun:
 
     def _may_save_until(self, until_s: float) -> Callable[[], bool]:
         """
-        Return a test that is True while a gang's lead may still save the last snapshot of its trainer, from which the
-        next attempt resumes (protocol 43): until `until_s`, or until the lead leaves the gang or the next attempt
-        begins.
+        Return a function for a gang's lead. It returns True while the lead may still save the last snapshot of its
+        trainer, from which the next attempt resumes (protocol 43): until `until_s`, or until the lead leaves the gang
+        or the next attempt begins.
         """
         name, attempt = self._context.assignment.name, self._journal.attempt
 
@@ -149,7 +152,7 @@ class AttemptRun:
         return may_save
 
     def _begin(self) -> Attempt:
-        """Take the run over. A gang's lead continues the attempt that its gang has already begun."""
+        """Take over the run. A gang's lead instead continues the attempt that its gang has already begun."""
         if self._place is None or self._gang is None:
             return self._journal.take_over()
         self._journal.attempt = self._place.attempt
@@ -196,7 +199,7 @@ class AttemptRun:
         return Pace(self._context.spec.checkpoint.every, committed_s, observed_hazard(state, now), now_s)
 
     def fail_setup(self, detail: str) -> NoReturn:
-        """Take over only to record why the set-up failed: no training follows."""
+        """Take over the run only to record why the set-up failed. No training follows."""
         self._journal.take_over()
         self._ending.failed(Cause.USER_ERROR, detail)
 

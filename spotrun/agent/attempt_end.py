@@ -1,4 +1,7 @@
-"""Ends an attempt. Its last event is in the ledger before the instance powers off, so no runner has to guess."""
+"""
+Ends an attempt. The attempt's last event is in the ledger before the instance powers off, so no runner has to guess why
+it ended.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,16 @@ from spotrun.run.gang import MemberName
 
 TAKEN_WITHIN = timedelta(minutes=3)
 """
-Maximum wait after a notice's deadline. If the cloud has not taken the instance by then, it probably never will, and the
-instance would continue to cost money.
+Maximum wait after the deadline of a notice. If the cloud has not taken the instance by then, it probably never will,
+and the waiting instance costs money.
 """
 
 
 class AttemptEnd:
-    """Ends the attempt: each method raises PowerOff. `final` is the commit of the training's last snapshot."""
+    """
+    Ends the attempt: each method records the end and raises PowerOff. `final` is the number of the commit of the
+    training's last snapshot.
+    """
 
     def __init__(
         self,
@@ -44,7 +50,10 @@ class AttemptEnd:
         self._go("drained")
 
     def drained_short(self, why: str) -> NoReturn:
-        """End after an unfinished drain. The steps since the newest commit are lost, and the ledger records that."""
+        """
+        End after a drain that could not be completed. The steps since the newest commit are lost, and the ledger's
+        entry says so.
+        """
         self.failed(self._drain.cause, f"{self._drain.reason}: {self._drain.too_short or why}", lossy=True)
 
     def completed(self, final: int | None, step: int) -> NoReturn:
@@ -54,14 +63,18 @@ class AttemptEnd:
         self._power_off("completed")
 
     def without(self, missing: tuple[MemberName, ...], why: str) -> NoReturn:
-        """End because `missing` members of the gang were not reached. The steps since the newest commit are lost."""
+        """
+        End because the `missing` members of the gang could not be reached. The steps since the newest commit are lost.
+        """
         self._trainers.close()
         detail = f"{', '.join(map(str, missing))} {why}"
         self._journal.ended(Cause.EXTERNAL, self._trainers.last_step, detail, lossy=True, missing=missing)
         self._go(detail)
 
     def failed(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
-        """End with a failure. `lossy`: steps were lost, so the ledger's entry names the newest step that is kept."""
+        """
+        End with a failure. `lossy`: steps were lost, so the ledger's entry also names the newest step that is kept.
+        """
         self._trainers.close()
         if cause not in (Cause.SAVES_FAILED, Cause.STORE_FULL):
             self._store_files()
@@ -69,13 +82,19 @@ class AttemptEnd:
         self._go(f"ended: {cause.value}")
 
     def _store_files(self) -> None:
-        """Store as many of the script's files as time allows. All snapshots that can be saved are already durable."""
+        """
+        Store as many of the script's files as time allows. At this point, all snapshots that can be saved are already
+        durable.
+        """
         if (within_s := self._left_s()) > 0:
-            self._trainers.close(within_s / 2)  # a process that dies slowly must not take all of the notice
+            self._trainers.close(within_s / 2)  # a process that dies slowly must not use up the whole notice
         self._outputs.finish(max(0.0, self._left_s()))
 
     def _left_s(self) -> float:
-        """Return the system seconds left for storing files; a notice's last seconds are for the ledger's last entry."""
+        """
+        Return how many system seconds are left to store files. The last seconds of a notice are reserved for the
+        ledger's last entry.
+        """
         if self._drain.deadline_s is None:
             return HAND_OVER_AFTER_S
         scale = self._context.clock.scale
@@ -84,8 +103,8 @@ class AttemptEnd:
 
     def _commit_of(self, final: int | None) -> int | None:
         """
-        Return the number of the final commit. If there is none, or it is suspect, return the newest commit that can be
-        resumed from; None if there is none.
+        Return the number of the final commit. If there is no final commit, or it is suspect, return the newest commit
+        that can be resumed from; None if there is no such commit.
         """
         state = self._context.recorder.state
         commit = None if final is None else state.commit(final)
@@ -95,7 +114,7 @@ class AttemptEnd:
         return None if newest is None else newest.number
 
     def _go(self, reason: str) -> NoReturn:
-        """Power off. If the instance costs less when the cloud takes it, first wait for that."""
+        """Power off. If the instance costs less when the cloud takes it, first wait for the cloud to take it."""
         self._trainers.close()
         await_the_cloud(self._context, self._journal.attempt)
         self._power_off(reason)
@@ -107,7 +126,8 @@ class AttemptEnd:
 
 def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime | None) -> datetime | None:
     """
-    Return until when to wait for the cloud to take the instance at `deadline_at`; None if waiting saves nothing.
+    Return the time until which to wait for the cloud to take the instance, which it has announced for `deadline_at`.
+    Return None if waiting saves no money.
 
     An instance that the cloud takes back in its first hour costs nothing, whether or not its final commit was in time.
     An instance that powers itself off is billed (protocol 15;
@@ -119,7 +139,10 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
 
 
 def await_the_cloud(context: AgentContext, attempt: int) -> None:
-    """Wait for the cloud to take the instance, if that costs less than powering off. Usually this process ends then."""
+    """
+    If that costs less than powering off, wait for the cloud to take the instance. Usually the cloud then ends this
+    process.
+    """
     if not context.watcher.heard_end:
         return
     state, name = context.recorder.state, context.assignment.name
@@ -128,6 +151,6 @@ def await_the_cloud(context: AgentContext, attempt: int) -> None:
     until = idle_until(context.created.billing, billed_from, None if notice is None else notice.deadline_at)
     left_s = 0.0 if until is None else (until - context.clock.now()).total_seconds()
     if left_s > 0:
-        context.note("the instance waits for the cloud to take it, which makes it free")
+        context.note("the instance waits for the cloud to take it, because the cloud then charges nothing for it")
         context.status.change(phase="idle")
         context.clock.sleep(left_s)

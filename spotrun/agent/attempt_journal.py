@@ -1,4 +1,7 @@
-"""Writes the events of one attempt to the ledger, each one once, even if the agent restarts and repeats it."""
+"""
+Writes the events of one attempt to the ledger. Each event is written only once, even if the agent restarts and repeats
+the step.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,17 @@ from spotrun.trainer_link import EpochEnded
 from spotrun.units import shown
 
 APPEND_WITHIN_S = 3700.0
-"""Maximum system seconds for an append; longer than the recorder itself retries."""
+"""Maximum system seconds of waiting for an append. It is longer than the time for which the recorder retries."""
 NAMED_MAX = 40
-"""Maximum number of untracked places that the ledger names; a longer list would not be read."""
+"""
+Maximum number of untracked places (states that no checkpoint contains) that the ledger names. A longer list would not
+be read.
+"""
 PLACE_MAX, WHAT_MAX = 120, 160
-"""Maximum length of a place and of its description, in characters, so that all of them fit into one entry."""
+"""
+Maximum length of a place's name and of its description, in characters. With these limits, all places fit into one
+entry.
+"""
 
 
 class EventRecorder(Protocol):
@@ -59,11 +68,12 @@ class EventRecorder(Protocol):
 
 class AttemptJournal:
     """
-    Writes the events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`. In a gang, the
-    caller sets `attempt` to the attempt that the gang has started, and `member` names the writer.
+    Writes the events of attempt `attempt`. `take_over` begins the attempt, on an instance of launch `launch`. In a
+    gang, the caller instead sets `attempt` to the attempt that the gang has started, and `member` names the member that
+    writes.
 
-    The loop waits for an event only if its next action depends on it. Other events are appended in the background, in
-    order. If one is refused, the inbox gets a letter.
+    A method waits until its event is written only if the main loop's next action depends on that. Other events are
+    appended in the background, in order. If one of these is refused, a letter is put into the inbox.
     """
 
     def __init__(
@@ -94,12 +104,15 @@ class AttemptJournal:
         assert number is not None
         mine = self._recorder.state.attempts[number]
         if mine.instance_id != self._started.instance_id:
-            raise PowerOff(f"{mine.instance_id} is the instance of launch {self._launch}")
+            raise PowerOff(f"launch {self._launch} already has the instance {mine.instance_id}")
         self.attempt = number
         return mine
 
     def resumed(self, incarnation: int, event: ResumedFrom, meet: Meeting | UnsetType = UNSET) -> None:
-        """Write which checkpoint a trainer resumes from. `meet` is where the trainers of a gang meet."""
+        """
+        Write the checkpoint from which a trainer resumes. `meet` is the address and port where the trainers of a gang
+        meet.
+        """
         event = replace(event, meet=meet)
         self._append(unless(lambda state: len(self._mine(state).trainers) > incarnation, event))
 
@@ -138,7 +151,7 @@ class AttemptJournal:
         self._append_later(unless(lambda state: self._mine(state).unseen is not None, event))
 
     def not_carried(self, step: int, places: Iterable[tuple[str, str]]) -> None:
-        """Write the untracked places that the ledger does not name yet, up to `NAMED_MAX` in the whole run."""
+        """Write those untracked places that the ledger does not name yet, up to `NAMED_MAX` in the whole run."""
         told = {shown(place, PLACE_MAX)[:PLACE_MAX]: shown(what, WHAT_MAX)[:WHAT_MAX] for place, what in places}
 
         def decide(state: RunState) -> AnyEvent | None:
@@ -150,7 +163,9 @@ class AttemptJournal:
         self._append_later(decide)
 
     def save_refused(self, refused: SaveRefused) -> Future[Entry | None]:
-        """Write that the store refused a checkpoint. Do not wait for the entry: the ledger is in the same store."""
+        """
+        Write that the store refused a checkpoint. Do not wait for the entry, because the ledger is in the same store.
+        """
         event = CheckpointFailed(
             attempt=self.attempt,
             step=refused.step,
@@ -186,8 +201,8 @@ class AttemptJournal:
         missing: tuple[MemberName, ...] | UnsetType = UNSET,
     ) -> None:
         """
-        Write the end of the attempt. `missing` are members that were not reached. `lossy` adds the newest step that is
-        kept, read when the event is written, because the saver may commit a newer one until then.
+        Write the end of the attempt. `missing` are members that could not be reached. `lossy`: add the newest step that
+        is kept. This step is determined when the event is written, because the saver may commit a newer one until then.
         """
 
         def decide(state: RunState) -> AnyEvent | None:
@@ -216,6 +231,8 @@ class AttemptJournal:
 
     def _append(self, decide: Decide) -> None:
         """
+        Append an event and wait until it is written.
+
         Raises:
             PowerOff: this agent may not write any more.
         """
@@ -225,14 +242,14 @@ class AttemptJournal:
             raise PowerOff(error.message) from error
 
     def _append_later(self, decide: Decide) -> None:
-        """Append without waiting. If the event is refused, the inbox gets a letter."""
+        """Append without waiting. If the event is refused, a letter is put into the inbox."""
         self._recorder.append(decide)
 
 
 def comes_too_late(notice: NoticeSeen, known: NoticeSeen | None) -> bool:
     """
-    Return True if the ledger already has a notice that makes this notice redundant: a notice for the same instance, or
-    for another member of its gang with an earlier deadline.
+    Return True if the ledger already has a notice that makes `notice` redundant: one for the same instance, or one with
+    an earlier deadline for another member of the gang.
     """
     if known is None or known.member == notice.member:
         return known is not None

@@ -1,5 +1,6 @@
 """
-Runs the main loop of an attempt, after its takeover. It acts on the letters in the inbox and on actions that are due.
+Runs the main loop of an attempt, after its takeover. It handles the letters in the inbox, and performs the actions that
+are due.
 
     train (snapshots become commits) -> drained | ended | completed
 """
@@ -79,7 +80,7 @@ class AttemptLoop:
     def run(self, incarnation: int, ready: Callable[[], Image | None]) -> NoReturn:
         """
         Run the attempt, starting with trainer `incarnation`. `ready` returns a checkpoint that is already on this
-        instance, or None.
+        instance, or None if there is none.
 
         Raises:
             PowerOff: always, with the reason.
@@ -89,7 +90,10 @@ class AttemptLoop:
             self._turn()
 
     def save_the_rest(self, goes_on: Callable[[], bool]) -> None:
-        """Save the snapshots of an attempt that has ended and has no trainer. Drop all letters except Saved."""
+        """
+        Save the last snapshots of an attempt that has ended and has no trainer. Drop all letters except those about
+        saving.
+        """
         self._saver.hurry()
         while goes_on() and not self._saver.idle:
             is_at_work = self._saver.at_work
@@ -110,7 +114,7 @@ class AttemptLoop:
 
     @property
     def _is_last_chance(self) -> bool:
-        """True if no newer snapshot can follow: the trainer has ended, or a drain has begun."""
+        """True if no newer snapshot can follow, because the trainer has ended or a drain has begun."""
         return self._trainer.exited is not None or self._drain.draining_s is not None
 
     def _turn(self) -> None:
@@ -130,7 +134,7 @@ class AttemptLoop:
         self._saver.turn(hold=hold, overdue=self._pace.snapshot_due(now_s) is not None)
 
     def _letters(self) -> Iterator[Letter]:
-        """Yield the letters in the inbox; wait a little for the first."""
+        """Yield the letters in the inbox. If it is empty, wait briefly for the first letter."""
         wait_s = min(TURN_S, max(0.0, self._preemption.until_next_s))
         try:
             yield self._context.inbox.get(timeout=wait_s)
@@ -190,7 +194,7 @@ class AttemptLoop:
 
     def _read(self, state: RunState) -> None:
         if decisions.is_fenced(state, self._journal.attempt):
-            raise PowerOff("the run goes on elsewhere, or has ended")
+            raise PowerOff("the run continues on another instance, or has ended")
         self._drain.read(state, self._journal.attempt)
         self._preemption.read(state)
 
@@ -219,13 +223,17 @@ class AttemptLoop:
             self._ending.failed(Cause.SAVES_FAILED, letter.detail)
 
     def _abandoned(self) -> None:
-        """Settle an abandoned snapshot. The next copy of a command's state is then due immediately."""
+        """
+        Settle a snapshot whose upload was abandoned. For a command, make the next copy of the state due immediately.
+        """
         snapshot = self._saver.settled()
         if snapshot is not None and snapshot.state is not None:
             self._pace.dropped()
 
     def _unheard(self, name: MemberName) -> None:
-        """Abandon the checkpoint because member `name` did not answer. If the command has ended, end the attempt."""
+        """
+        Abandon the checkpoint because member `name` did not answer. If the command has ended, also end the attempt.
+        """
         self._abandoned()
         if self._trainer.exited is not None:
             self._ending.without((name,), "not reached")
@@ -233,8 +241,8 @@ class AttemptLoop:
 
     def _pause_if_refused(self) -> None:
         """
-        Pause a training whose newest snapshot the store refuses. A paused instance still costs money, so give up after
-        ROOM_WITHIN_S. During a drain, do not pause, because the last snapshot may still be saved.
+        If the store refuses the newest snapshot, pause the training. A paused instance still costs money, so give up
+        after ROOM_WITHIN_S. During a drain, do not pause, because the last snapshot may still be saved.
         """
         if not self._backpressure.goes_on:
             return
@@ -254,8 +262,8 @@ class AttemptLoop:
 
     def _follow_fits(self) -> None:
         """
-        Begin the next fit() when the last snapshot of the previous fit() is durable, so that every earlier fit() has a
-        final checkpoint. During a drain, no other fit() begins.
+        Begin the next fit() once the last snapshot of the previous fit() is durable. So every fit() has a durable final
+        checkpoint before the next one begins. During a drain, begin no other fit().
         """
         trainer = self._trainer
         if trainer.fit_wanted is None or trainer.exited or (trainer.final is None and not trainer.is_behind):

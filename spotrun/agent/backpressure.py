@@ -1,4 +1,4 @@
-"""Pauses training while the store takes no writes, because none of its progress could be saved."""
+"""Pauses training while the store refuses writes, because none of the training's progress could be saved."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spotrun.run.events import Entry
 
 class Backpressure:
     """
-    A period in which the store refuses writes. It ends with the first checkpoint that is durable again. This object
-    records when the agent noticed the refusal, and where it was reported.
+    A period in which the store refuses writes. The period ends with the next checkpoint that becomes durable. This
+    object records when the agent noticed the refusal, and whether it is reported in the ledger.
     """
 
     def __init__(self, context: AgentContext, journal: AttemptJournal) -> None:
@@ -31,16 +31,19 @@ class Backpressure:
 
     @property
     def is_too_long(self) -> bool:
-        """True if a longer wait would cost more than repeating the steps since the last checkpoint."""
+        """True if waiting longer would cost more than to repeat the steps since the last checkpoint."""
         return self._since_s is not None and time.monotonic() - self._since_s >= ROOM_WITHIN_S
 
     @property
     def is_in_ledger(self) -> bool:
-        """True if the refusal is in the ledger, which shows that small objects can still be written."""
+        """True if the refusal is recorded in the ledger. That shows that small objects can still be written."""
         return self._entry is not None and self._entry.done()
 
     def begins(self, detail: str, save: SaveRefused | None = None) -> None:
-        """Report once that the store refuses writes; in the ledger too, if it refused a checkpoint (`save`)."""
+        """
+        Report, once, that the store refuses writes. If the store refused a checkpoint (`save`), also report it in the
+        ledger.
+        """
         if self._since_s is None:
             self._since_s, self.detail = time.monotonic(), detail
             self._context.status.facts["trouble"] = f"training pauses: {detail}"
@@ -51,5 +54,5 @@ class Backpressure:
     def ends(self) -> None:
         if self._since_s is not None:
             self._context.status.facts.pop("trouble", None)
-            self._context.note("the store takes writes again: training goes on")
+            self._context.note("the store accepts writes again: training continues")
         self._since_s = self._entry = None

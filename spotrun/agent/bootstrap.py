@@ -1,8 +1,8 @@
 """
 The first process of an instance: runs the agent, and restarts it after a crash.
 
-The agent's exit code 0 means *power off*. This process then ends too, and the cloud ends an instance whose init has
-ended. This module imports nothing from spotrun, so that no fault in the package keeps it from starting.
+If the agent ends with exit code 0, this process ends too, and the instance powers off. This module imports nothing from
+spotrun, so that a fault in the package cannot prevent its start.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import sys
 import time
 
 CRASHES_MAX = 10
-"""Maximum crashes in a row: an agent that crashes on each start will never start."""
+"""Maximum consecutive crashes. An agent that has crashed at this many starts will never start."""
 STEADY_S = 300.0
-"""System seconds after which a crash no longer counts as a crash on start."""
+"""System seconds that an agent has to run so that a later crash does not count as a crash on start."""
 PAUSE_S = 0.5
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -38,7 +38,7 @@ def main(command: list[str] | None = None) -> int:
 
 
 def run_agent(command: list[str]) -> int:
-    """Run the agent and return its exit code. The kernel kills the agent if this process ends first."""
+    """Run the agent, and return its exit code. If this process ends before the agent, the kernel kills the agent."""
     parent = os.getpid()
 
     def die_with_parent() -> None:

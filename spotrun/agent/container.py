@@ -1,11 +1,11 @@
 """
 The container in which the set-up and the trainers of this instance run, if the job names an image.
 
-    pull by digest, unless the image is here -> start, with the instance's folder mounted -> find its Python
+pull by digest, unless the image is on this machine -> start, with the instance's folder mounted -> find its Python
 
-The agent itself runs outside the container. A process that the agent starts in the container is still the agent's
-child, but sees the container's files (spotrun/container/engine.py). So the rules for processes are the same as without
-a container. A restarted agent makes a new container.
+The agent itself runs outside the container. A process that the agent starts in the container is a child of the agent,
+although it sees the container's files (spotrun/container/engine.py). So processes are handled in the same way as
+without a container. If the agent restarts, it makes a new container.
 """
 
 from __future__ import annotations
@@ -36,11 +36,17 @@ from spotrun.errors import SpotrunError
 from spotrun.spec.image import Image
 
 PAUSES_S = (2.0, 10.0, 30.0, 60.0)
-"""System seconds between pulls."""
+"""System seconds between two tries to pull an image."""
 PACKAGE = Path(spotrun.__file__).parent
-"""The package, visible in the container at its own path, because trainers there import it (spotrun/autoload)."""
+"""
+The folder of the package. It is visible in the container at the same path, because trainers in the container import the
+package (spotrun/autoload).
+"""
 TRACE = "SPOTRUN_TRACE"
-"""Variable that names the trace file of a rehearsal, which the training writes (spotrun/exactness/trace_file.py)."""
+"""
+Variable that contains the path of a rehearsal's trace file. The training writes the trace
+(spotrun/exactness/trace_file.py).
+"""
 FIND_PYTHON = "command -v python3 || command -v python"
 PASSED_ON = frozenset(
     {
@@ -50,21 +56,24 @@ PASSED_ON = frozenset(
     }
 )
 OURS = "SPOTRUN_"
-"""Prefix of spotrun's own variables, which are passed into the container too."""
+"""Prefix of spotrun's variables. They are passed into the container."""
 IGNORED = ("/tmp", "/var/tmp", "/run", "/root/.cache", "/var/cache", "/dev", "/proc", "/sys")  # noqa: S108
-"""Folders of a container that a set-up may change without effect on the training."""
+"""Folders of a container in which changes by the set-up do not affect the training."""
 
 
 class ImageUnusable(SpotrunError):
-    """The image cannot be pulled, or is not suitable for a training. Another instance would not help."""
+    """The image cannot be pulled, or cannot be used for a training. The same would happen on any other instance."""
 
 
 class NoImageNow(SpotrunError):
-    """The image could not be pulled here; another instance may succeed."""
+    """The image could not be pulled on this instance. Another instance may be able to pull it."""
 
 
 def name_of(context: AgentContext) -> str:
-    """Return a container name unique to this instance and run, so that a restarted agent finds the container."""
+    """
+    Return a container name that is unique to this instance and run. A restarted agent gets the same name, so it finds
+    the container.
+    """
     return f"spotrun-{context.assignment.run_uid}-{context.assignment.instance_id}"
 
 
@@ -87,7 +96,7 @@ def start(context: AgentContext) -> None:
         )
         write_entrance(context.assignment.folder)
         if context.spec.train.run is None:
-            python_in(context.container)  # else each trainer would fail, on this instance and on the next ones
+            python_in(context.container)  # otherwise each trainer would fail, on every instance
     except (NoImageNow, ImageUnusable):
         raise
     except SpotrunError as error:
@@ -95,7 +104,10 @@ def start(context: AgentContext) -> None:
 
 
 def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the mounts, as path to mode: only what a training needs. Paths are the same inside and outside."""
+    """
+    Return the mounts of the container, as path to mode. Only what a training needs is mounted, at the same path as
+    outside.
+    """
     mounts = {str(folder): "rw"}
     if trace := environment.get(TRACE):
         mounts[str(Path(trace).parent)] = "rw"
@@ -105,14 +117,14 @@ def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict
 
 
 def variables(container: Container, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a process in the container: the image's, and those of the run and the machine."""
+    """Return the variables of a process in the container: the variables of the image, the run and the machine."""
     passed = {name: value for name, value in inherited.items() if name in PASSED_ON or name.startswith(OURS)}
     return {**container.variables, **passed}
 
 
 def python_in(container: Container) -> str:
     """
-    Return the path of the image's Python.
+    Return the path of the image's Python interpreter.
 
     Raises:
         ImageUnusable: the image has no Python.
@@ -134,12 +146,16 @@ def make_environment(container: Container, folder: Path) -> None:
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise ImageUnusable(
-            f"the image's Python cannot make an environment: {reason}", hint="install its venv and pip in the image"
+            f"the image's Python cannot make an environment: {reason}",
+            hint="install Python's venv and pip in the image",
         )
 
 
 class ContainerEffects:
-    """Records the changed files of a container; `since` returns the paths that have changed after this."""
+    """
+    Records which files of a container are changed. `since` returns the paths that have changed after this object was
+    made.
+    """
 
     def __init__(self, container: Container) -> None:
         self._container = container
@@ -170,7 +186,7 @@ def _run(container: Container, command: list[str]) -> subprocess.CompletedProces
 
 
 def _engine() -> Engine:
-    """Return this machine's container engine. Try several times, because its daemon may still be starting."""
+    """Return this machine's container engine. Try several times, because the engine's daemon may still be starting."""
     for pause_s in PAUSES_S:
         try:
             return find_engine()
@@ -193,7 +209,7 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
             if pause_s is None:
                 raise NoImageNow(f"{image} could not be pulled: {error.message}") from error
         except NotForThisUser as error:
-            # the run's identity is new, and its permissions take a while to reach all of the cloud's servers
+            # The run's identity is new. Its permissions may take a while to reach all of the cloud's servers.
             if pause_s is None:
                 raise ImageUnusable(error.message, hint=error.hint) from error
         else:
@@ -203,7 +219,10 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
 
 
 def _pull_once(context: AgentContext, engine: Engine, image: Image) -> None:
-    """Pull the image once. If that fails, query its registry, whose error message is shorter than the engine's."""
+    """
+    Pull the image once. If that fails, send a request to the image's registry, because its error message is shorter
+    than the engine's.
+    """
     login = login_to(image, context.spec.envs, context.secrets.values, cloud_behind(image.host))
     try:
         engine.pull(image, login)

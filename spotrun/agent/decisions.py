@@ -1,4 +1,4 @@
-"""Decides what an agent does, from facts. Pure: nothing here reads a clock or touches a process."""
+"""Decides, from facts, what an agent does. Pure: this module reads no clock and touches no process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from spotrun.units import count_of
 HANG_STEPS = 10
 HANG_OUTSIDE_FACTOR = 3
 """
-Factor on the hang limit before the first step and after fit(). The first step may compile, fill caches and start
-workers; a script may download before fit() and export after it.
+Factor by which the hang limit is longer before the first step and after fit(). The first step may compile, fill caches
+and start workers. A script may download before fit() and export after it.
 """
 
 STANDBY_GRACE_S = 30.0
@@ -27,7 +27,7 @@ STANDBY_MAX_S = 1800.0
 
 
 class AgentAction(Enum):
-    """The next action of an agent, decided from the ledger."""
+    """The next action of an agent, as decided from the ledger."""
 
     START = auto()
     STAND_BY = auto()
@@ -39,7 +39,8 @@ def standing(state: RunState, launch_number: int) -> AgentAction:
     """
     Return the agent's next action (protocol 12).
 
-    An agent may start only if the run has not ended, its launch is open, and no newer launch has started.
+    An agent may start an attempt only if the run has not ended, the agent's launch is open, and no newer launch has
+    started an attempt.
     """
     launch = state.launches.get(launch_number)
     if launch is None or state.terminal is not None:
@@ -53,13 +54,16 @@ def standing(state: RunState, launch_number: int) -> AgentAction:
 
 
 def is_fenced(state: RunState, attempt: int) -> bool:
-    """Return True if `attempt` is not the current attempt any more, or the run has ended."""
+    """Return True if `attempt` is no longer the current attempt, or if the run has ended."""
     return state.terminal is not None or state.current_attempt != attempt
 
 
 @dataclass(frozen=True)
 class PredecessorLeaving:
-    """A predecessor that leaves within `window_s`. The standby read this at `seen_s`, in its monotonic run time."""
+    """
+    A predecessor that has to leave within `window_s` seconds. The standby learned this at `seen_s`, in its monotonic
+    run time.
+    """
 
     seen_s: float
     window_s: float
@@ -67,8 +71,8 @@ class PredecessorLeaving:
 
 def leaving_window_s(state: RunState) -> float | None:
     """
-    Return how many seconds the current attempt has for leaving: from its notice to the deadline, or DRAIN_WINDOW_S if
-    it leaves without a notice. None if it is not leaving.
+    Return the seconds that the current attempt has to leave. With a notice, they count from the notice to its deadline;
+    without a notice, they are DRAIN_WINDOW_S. Return None if the attempt is not leaving.
     """
     current = state.current
     if current is None:
@@ -89,11 +93,12 @@ def standby_verdict(
     """
     Return the next action of a standby (protocol 13): START to take over, STAND_BY to keep waiting.
 
-    The standby takes over as soon as the ledger has the predecessor's last entry, or the record of its end. Without
-    such an entry:
-    The standby takes over as soon as the ledger has the predecessor's last entry, or an entry about its end. Without
-      on its own clock.
-    - Otherwise it never takes over, and leaves after `max_s`.
+    The standby takes over as soon as the ledger has the predecessor's last entry, or an entry about the predecessor's
+    end. Without such an entry:
+
+    - If the predecessor was leaving, the standby takes over STANDBY_GRACE_S after the predecessor's window has ended,
+      on the standby's clock.
+    - Otherwise the standby never takes over, and leaves after `max_s`.
     """
     now = standing(state, launch)
     if now is not AgentAction.STAND_BY:
@@ -106,14 +111,16 @@ def standby_verdict(
 
 
 FAILED = 1
-"""Exit code recorded for a trainer that was killed because its command trained again after a failed training."""
+"""
+Exit code that is recorded for a trainer that was killed because its command began another training after a failed one.
+"""
 
 
 def exit_cause(exit_code: int, *, hung: bool) -> Cause:
     """
-    Return why a trainer failed although its instance is up (promise I7, failures.md R15, R17).
+    Return the cause for which a trainer failed while its instance kept running (promise I7, failures.md R15, R17).
 
-    A shell reports a child's SIGKILL as exit code 137.
+    If SIGKILL ended a child of a shell, the shell reports exit code 137.
     """
     if hung:
         return Cause.HANG
@@ -122,7 +129,7 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
 
 @dataclass(frozen=True)
 class ExitWords:
-    """The way in which a trainer ended, and the reason in the trainer's own words; empty if it gave none."""
+    """The way in which a trainer ended, and the reason in the trainer's words; "" if the trainer gave no reason."""
 
     how: str
     reason: str = ""
@@ -132,16 +139,16 @@ class ExitWords:
         return f"{self.reason} ({self.how})" if self.reason else self.how
 
     def but(self, why: str) -> str:
-        """Return these words with `why` appended, the reason for which no other trainer is started."""
+        """Return these words with `why` appended. `why` is the reason why no other trainer is started."""
         return str(ExitWords(f"{self.how}; {why}", self.reason))
 
 
 def exit_words(exit_code: int, cause: Cause, output: str) -> ExitWords:
-    """Return how a trainer ended. `output` is its last output."""
+    """Return how and why a trainer ended. `output` is the last part of its output."""
     if cause is Cause.HANG:
         return ExitWords("no sign of life; its stacks are in the log")
     if cause is Cause.OUT_OF_MEMORY:
-        return ExitWords("killed: out of memory, or by hand")
+        return ExitWords("killed: out of memory, or by a person")
     if exit_code == 0:
         return ExitWords("ended with exit code 0 before fit() was done")
     if exit_code < 0:
@@ -150,13 +157,14 @@ def exit_words(exit_code: int, cause: Cause, output: str) -> ExitWords:
 
 
 def _signal_name(number: int) -> str:
-    """Return the name of a signal. Real-time signals have no names of their own."""
+    """Return the name of a signal. Each real-time signal gets its number, because it has no name."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return why no other trainer is started after `exited`, which `state` includes already; None to start one.
+    Return the reason why no other trainer is started after `exited`; None if another one is started. `state` already
+    includes `exited`.
 
     A script that fails twice at the same step will fail there a third time (promise I7).
     """
@@ -180,11 +188,12 @@ def _failed_before(state: RunState, exited: TrainerExited) -> bool:
 
 def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool) -> bool:
     """
-    Return True if the agent should try to make a final snapshot durable in the remaining `left_s`.
+    Return True if the agent should try to make a final snapshot durable in the remaining `left_s` seconds.
 
-    `save_s` is the duration of a save; None if none was measured. An upload in flight is cancelled for a final snapshot
-    only if a save fits into `left_s`. If nothing is being uploaded, a try costs nothing, and may succeed even if
-    `left_s` is less than `save_s`: earlier saves yielded to training, so the last save may be many times as fast.
+    `save_s` is the measured duration of a save; None if none was measured. If another upload is in flight, it is
+    cancelled for the final snapshot only if a save fits into `left_s`. If nothing is being uploaded, a try costs
+    nothing. It may succeed even if `left_s` is less than `save_s`: earlier saves yielded to training, so the last save
+    may be many times as fast.
     """
     return not uploading or save_s is None or save_s <= left_s
 
@@ -195,8 +204,8 @@ def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *,
 
         max(10 median steps, policy.hang_after, floor)
 
-    Before the first progress and after fit(), the limit is three times as long. `floor_s` is 30 s of system time,
-    because a busy machine is slow at any speed of run time.
+    Before the first progress and after fit(), the limit is three times as long. `floor_s` stands for 30 s of system
+    time: even if run time passes faster, a busy machine does not get faster.
     """
     limit_s = max(HANG_STEPS * (step_s or 0.0), hang_after.total_seconds(), floor_s)
     return limit_s if training else HANG_OUTSIDE_FACTOR * limit_s
@@ -205,11 +214,11 @@ def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *,
 @dataclass(frozen=True, kw_only=True)
 class SnapshotFacts:
     """
-    Facts that decide about the next snapshot; run time in seconds.
+    The facts from which the agent decides on the next snapshot. Times are seconds of run time.
 
     `since_commit_s` is the age of the run's newest commit; None if the run has none. `since_snapshot_s` is the age of
-    this trainer's newest snapshot; None before its first. `interval_s` is None if the trainer itself counts the steps
-    to its next snapshot.
+    this trainer's newest snapshot; None if it has taken none. `interval_s` is the time between two snapshots; None if
+    the trainer counts steps and decides when to take the next one.
     """
 
     since_commit_s: float | None
@@ -220,7 +229,10 @@ class SnapshotFacts:
 
 
 def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
-    """Return why to take a snapshot now, or None. A trainer's first snapshot is early, to prove that saving works."""
+    """
+    Return the reason for taking a snapshot now; None if none is due. A trainer's first snapshot is early, to prove that
+    saving works.
+    """
     if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
         return None
     if facts.rebalance:
@@ -236,10 +248,10 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 
 class HeldSnapshot(NamedTuple):
     """
-    A snapshot that must wait another `left_s`, because the newest commit is too recent.
+    A snapshot that must wait `left_s` seconds longer, because the newest commit is too recent.
 
     Since the snapshot, the training has done `steps` steps of `step_s` each, and has reported nothing for `silent_s`.
-    It takes a snapshot every `every_steps` steps; None if it does not count steps.
+    The training takes a snapshot every `every_steps` steps; None if it does not count steps.
     """
 
     left_s: float
@@ -251,16 +263,16 @@ class HeldSnapshot(NamedTuple):
 
 
 LATE_STEPS = 3
-"""A training that reports nothing for the time of this many steps counts as standing still."""
+"""If a training reports nothing for the duration of this many steps, it counts as stopped."""
 
 
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
-    Return True if this snapshot is dropped for a newer one: the newer snapshot is due, and will be taken before a
-    commit is allowed again (unless a validation takes longer).
+    Return True if this snapshot is dropped in favour of a newer one. That is so if a newer snapshot is due and will be
+    taken before the next commit is allowed (unless a validation takes longer).
 
-    A training that stands still may never do its next step, so its snapshot is kept. The caller calls this every
-    `turn_s`.
+    If the training has stopped, it may never do its next step, so the snapshot is kept. The caller calls this function
+    every `turn_s` seconds.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False
@@ -272,20 +284,23 @@ def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
 # -- the state of a command --------------------------------------------------------------------------------------------
 
 RESTLESS_INTERVALS = 3
-"""Number of intervals between checkpoints after which the agent reports a state that is never at rest."""
+"""Number of checkpoint intervals after which the agent reports that a state never comes to rest."""
 
 
 class StateChoice(Enum):
-    """The files that a command starts from."""
+    """The files from which a command starts."""
 
     AS_IT_STANDS = auto()
-    """The files that the previous command left on this instance."""
+    """The files that the previous command left on this instance, unchanged."""
     NEWEST = auto()
     ONE_BEFORE = auto()
 
 
 def failures_in_a_row(state: RunState) -> int:
-    """Return how often a command has failed on its own since the newest checkpoint, or since the run was opened."""
+    """
+    Return how many commands in a row have failed, not counting failures from outside. The count begins at the newest
+    checkpoint, or when the run was opened.
+    """
     trainers = [(attempt.number, each) for attempt in state.attempts.values() for each in attempt.trainers]
     order = {(attempt, each.incarnation): at for at, (attempt, each) in enumerate(trainers)}
     made = [order.get((commit.event.attempt, commit.event.incarnation), 0) for commit in state.commits]
@@ -296,10 +311,10 @@ def failures_in_a_row(state: RunState) -> int:
 
 def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> StateChoice:
     """
-    Return the files that the next command starts from, after a command has `exited` on this instance and `failures`
+    Return the files from which the next command starts, after a command has `exited` on this instance and `failures`
     commands in a row have failed.
 
-    A command that was killed may have left half-written files. In a gang, all members start from the same commit.
+    If a command was killed, it may have left half-written files. In a gang, all members start from the same commit.
     """
     if failures > 2:
         return StateChoice.ONE_BEFORE
@@ -309,10 +324,11 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
 
 def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return why no other command is started after `exited`; None to start one. For a command whose state is kept.
+    Return the reason why no other command is started after `exited`; None if another one is started. This applies to a
+    command whose state is kept.
 
-    Two failures without a checkpoint in between count as failures at the same step. But the next command starts from
-    other files, if there are any, and may get further than the failed one.
+    Two failures without a checkpoint in between count as failures at the same step. However, if the run has other files
+    to start from, the next command starts from them, and may get further than the command that failed.
     """
     failures, kept = failures_in_a_row(state), len(state.restore_candidates())
     if exited.cause is Cause.USER_ERROR and failures > min(kept, 2) + 1:
@@ -324,8 +340,9 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
 
 def leaving_s(state: RunState, commit_s: float | None) -> float | None:
     """
-    Return the seconds from SIGTERM until the command's state is durable: the longest time that a command took to end,
-    plus the duration of a save (of this attempt if measured, else of earlier ones). None if either was never measured.
+    Return the seconds from SIGTERM until the command's state is durable. This is the longest time that a command took
+    to end, plus the duration of a save. The duration is that of a save in this attempt, or else in an earlier one.
+    Return None if either was never measured.
     """
     commits = [commit.event for commit in state.commits if not commit.event.has_image]
     ends = [event.stall_s for event in commits if event.final and event.stall_s > 0]
@@ -334,5 +351,8 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 
 def is_restless(since_s: float, interval_s: float) -> bool:
-    """Return True if the agent should report a restless state: its checkpoint has been due for `since_s`."""
+    """
+    Return True if the agent should report that the state never comes to rest: its checkpoint has been due for `since_s`
+    seconds.
+    """
     return since_s >= RESTLESS_INTERVALS * interval_s

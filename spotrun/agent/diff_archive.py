@@ -1,4 +1,7 @@
-"""Packs the changes that a command made to folders into an archive, to repeat them in equal folders elsewhere."""
+"""
+Packs the changes that a command made to folders into an archive. Unpacking it repeats the changes in equal folders on
+another machine.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _FACTS_MAX_BYTES = 16 << 20
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of changed files, links and folders, relative to the folder `made_in`."""
+    """The names of changed files, links and folders, relative to the folder `made_in`."""
 
     made_in: str
     written: tuple[str, ...] = ()
@@ -33,12 +36,14 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(root: Path, folders: Sequence[str]) -> dict[str, Stamp]:
-    """Return the stamp of each file, link and folder below `folders` of `root`, keyed by its path under `root`."""
+    """
+    Return the stamps of all files, links and folders below the `folders` in `root`, keyed by path relative to `root`.
+    """
     found = {}
     for path, facts in (each for name in folders for each in tree(str(root), name)):
         if isinstance(facts, OSError):
             raise facts
-        if stat.S_ISDIR(facts.st_mode):  # its times and size change with its contents, which are listed too
+        if stat.S_ISDIR(facts.st_mode):  # a folder's times and size change with its contents, which are listed anyway
             found[path] = Stamp(0, 0, 0, 0, facts.st_mode)
         elif stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
             found[path] = Stamp.of(facts)
@@ -51,7 +56,9 @@ def between(root: Path, before: dict[str, Stamp], after: dict[str, Stamp]) -> Di
 
 
 def pack(diff: Diff, archive: Path) -> None:
-    """Write the changes into a tar file, uncompressed because an upload to the bucket is faster than a compressor."""
+    """
+    Write the changes into a tar file. It is not compressed, because an upload to the bucket is faster than compression.
+    """
     root = Path(diff.made_in)
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
         facts = msgspec.json.encode(msgspec.structs.replace(diff, written=()))
@@ -70,7 +77,7 @@ def _member(
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
     facts = path.lstat()
-    mtime_s = int(facts.st_mtime)  # a compiled Python file records its source's time in whole seconds
+    mtime_s = int(facts.st_mtime)  # a compiled Python file contains its source's time in whole seconds
     if path.is_symlink():
         link = _member(name, 0o777, mtime_s=mtime_s, kind=tarfile.SYMTYPE)
         link.linkname = os.readlink(path)
@@ -89,7 +96,7 @@ def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Diff:
 
     Raises:
         SetupUnusable: the archive was not made by `pack`.
-        SpotrunError: this machine cannot write the files. After either error, part of the changes may be applied.
+        SpotrunError: this machine cannot write the files. After either error, some of the changes may have been made.
     """
     try:
         with tarfile.open(archive, "r:") as tar:
@@ -102,9 +109,9 @@ def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Diff:
                 if member.name != FACTS:
                     _extract(tar, member, _inside(root, member.name, folders))
     except (tarfile.TarError, OutOfBounds) as error:
-        raise SetupUnusable(f"it cannot be read: {error}") from error
+        raise SetupUnusable(f"the archive cannot be read: {error}") from error
     except OSError as error:
-        raise SpotrunError(f"it cannot be unpacked: {error}") from error
+        raise SpotrunError(f"the archive cannot be unpacked: {error}") from error
     return diff
 
 
@@ -112,17 +119,17 @@ def _facts(tar: tarfile.TarFile) -> Diff:
     first = tar.next()
     source = tar.extractfile(first) if first is not None and first.name == FACTS and first.isfile() else None
     if source is None:
-        raise SetupUnusable(f"it does not begin with {FACTS}")
+        raise SetupUnusable(f"the archive does not begin with {FACTS}")
     return decode(source.read(_FACTS_MAX_BYTES), Diff)
 
 
 def _inside(root: Path, name: str, folders: Sequence[str]) -> Path:
     parts = PurePosixPath(name).parts
     if len(parts) < 2 or parts[0] not in folders or ".." in parts:
-        raise SetupUnusable(f"it holds {name!r}, which does not belong to the run")
+        raise SetupUnusable(f"the archive contains {name!r}, which is outside of the run's folders")
     target = root / name
     if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(root)):
-        raise SetupUnusable(f"it would write {name!r} through a link that leads elsewhere")
+        raise SetupUnusable(f"the archive would write {name!r} through a link that leads out of the run's folders")
     return target
 
 
@@ -134,7 +141,7 @@ def _remove(path: Path) -> None:
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Extract one member by hand, because Debian's Python 3.11.2 has no extraction filters yet."""
+    """Extract one member by hand, because Debian's Python 3.11.2 has no extraction filters."""
     if member.isdir():
         if target.is_symlink() or not target.is_dir():
             _remove(target)
@@ -148,7 +155,7 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> Non
         return
     source = tar.extractfile(member) if member.isfile() else None
     if source is None:
-        raise SetupUnusable(f"it holds {member.name!r}, which is neither file, folder nor link")
+        raise SetupUnusable(f"the archive contains {member.name!r}, which is not a file, folder or link")
     with target.open("wb") as file:
         shutil.copyfileobj(source, file, 1 << 20)
     target.chmod(member.mode & 0o777)

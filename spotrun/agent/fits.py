@@ -1,8 +1,9 @@
 """
-Computes how each fit() of a trainer starts, if its script calls fit() several times.
+Computes how each fit() of a trainer starts if the trainer's script calls fit() several times.
 
-A new trainer repeats the script from its start. Each fit() that an earlier trainer completed starts from its own final
-checkpoint and does no step. The interrupted fit() resumes from the newest checkpoint. The later ones start fresh.
+A new trainer repeats the script from the beginning. Each fit() that an earlier trainer completed starts from the final
+checkpoint of that fit(), and does no step. The interrupted fit() resumes from the newest checkpoint. Each later fit()
+starts from scratch.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from spotrun.trainer_link import SEED, FilesRule, Resume
 from spotrun.units import Steps
 
 PutFiles: TypeAlias = Callable[[Sequence[str], int], str]
-"""Puts files into the work folder, given the paths that are open there and the attempt. Returns the problem, or ""."""
+"""
+A function that puts files into the work folder. It receives the paths that are open in the folder, and the attempt. It
+returns the problem, or "".
+"""
 
 
 class Start(NamedTuple):
-    """The start of a fit(): the message to the trainer, its image, and the function that restores its files."""
+    """The start of a fit(): the message for the trainer, the image, and the function that restores the files."""
 
     resume: Resume
     image: Image | None = None
@@ -55,7 +59,7 @@ def told_to_trainer(context: AgentContext, image: Image | None) -> Resume:
 
 
 def afresh_after(context: AgentContext, last: Commit) -> Start:
-    """Return the start of the fit() after the fit() whose final commit is `last`."""
+    """Return the start of the fit() that follows the one whose final commit is `last`."""
     event = last.event
     told = told_to_trainer(context, None)
     return Start(replace(told, epoch=event.epoch, step=event.step, fit=event.fit + 1))
@@ -63,8 +67,8 @@ def afresh_after(context: AgentContext, last: Commit) -> Start:
 
 def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     """
-    Return the final images of all fits before the fit() of `commit`. They are on the instance's disk, because together
-    they may be larger than its memory. The caller closes them.
+    Return the final images of all fits before the fit() of `commit`. The images are on the instance's disk, because
+    together they may be larger than its memory. The caller has to close them.
 
     Raises:
         CheckpointDamaged: a final checkpoint is missing or not whole.
@@ -72,7 +76,7 @@ def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     """
     ends = context.recorder.state.ends_before(commit)
     if [end.event.fit for end in ends] != list(range(1, commit.event.fit)):
-        raise CheckpointDamaged(f"before step {commit.event.step}, there is no checkpoint of the end of each fit()")
+        raise CheckpointDamaged(f"the final checkpoint of a fit() before step {commit.event.step} is missing")
     images: list[Image] = []
     try:
         for end in ends:
@@ -93,8 +97,8 @@ def close(images: Sequence[Image]) -> None:
 
 def start_at_end(context: AgentContext, image: Image, files: CommitFiles) -> Start:
     """
-    Return the start of a fit() that an earlier trainer completed with `image`. Its files are fetched only when they are
-    put back, because most of them are in the work folder then.
+    Return the start of a fit() that an earlier trainer completed with `image`. The files of that fit() are fetched only
+    when they are put in place, because by then most of them are in the work folder.
     """
 
     def put(opened: Sequence[str], attempt: int) -> str:

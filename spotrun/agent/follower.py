@@ -1,9 +1,9 @@
 """
-Runs a gang member that is not the lead. Its trainers begin and end according to the ledger (protocol 38).
+Runs a gang's member that is not the lead. The member's trainers begin and end according to the ledger (protocol 38).
 
-The lead's agent restores, saves, and decides what follows an end. This agent starts the trainer of incarnation i when
-the ledger has the rendezvous of i. It ends that trainer when the ledger has the next incarnation or the end of the
-attempt, and reports how the trainer ended.
+The lead's agent restores, saves, and decides what follows when a trainer ends. This agent starts the trainer of
+incarnation i when the ledger has the rendezvous of i. It ends this trainer when the ledger has the next incarnation or
+the end of the attempt. It reports how the trainer ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spotrun.units import count_of
 TURN_S = 0.1
 """Maximum system seconds for which the loop waits for a letter."""
 ENDS_BY_ITSELF_WITHIN_S = 30.0
-"""Maximum system seconds for the script to end on its own after the run has completed."""
+"""Maximum system seconds for which the script may still run after the run's completion. After them, it is killed."""
 REASON_MAX = 500
 
 
@@ -96,16 +96,19 @@ class Follower:
 
     @property
     def _newest(self) -> int:
-        """The newest incarnation of the attempt's trainers; -1 before the first."""
+        """The newest incarnation of the attempt's trainers; -1 before the first one."""
         return len(self._context.recorder.state.attempts[self._number].trainers) - 1
 
     def _begin(self, incarnation: int) -> None:
-        """End any earlier trainer, then start the trainer of `incarnation` with the files of its commit."""
+        """
+        End any earlier trainer. Then start the trainer of `incarnation` with the files of the commit from which it
+        resumes.
+        """
         self._end()
         self._tell_of_files()
         self._trainer, self._begun = None, incarnation
         self._answers.rest()
-        self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # fetching its files may take long
+        self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # may take long
         newest = self._context.recorder.state.attempts[self._number].trainers[incarnation]
         assert newest.meet is not None
         self._context.status.change(phase="restore")
@@ -123,8 +126,8 @@ class Follower:
 
     def _put_files(self, number: int | None) -> str:
         """
-        Restore the work folder for commit `number`: a command's state as on the lead, all other files as uploaded.
-        Return how the stored commit is damaged; "" if it is intact.
+        Restore the work folder for commit `number`. A command's state becomes the same as on the lead; all other files
+        become as uploaded. If the stored commit is damaged, return how; otherwise return "".
 
         Raises:
             PowerOff: the files cannot be restored here. The attempt has ended with the reason.
@@ -146,7 +149,7 @@ class Follower:
         return ""
 
     def _tell_of_files(self) -> None:
-        """Warn in the log that this member's trainer has written files. A checkpoint holds only the lead's files."""
+        """Warn in the log that this member's trainer has written files. A checkpoint contains only the lead's files."""
         if self._trainer is None or self._told_of_files:
             return
         newest = self._context.recorder.state.latest_commit()
@@ -181,8 +184,8 @@ class Follower:
 
     def _ended(self, exited: Exited) -> None:
         """
-        Report the end of this trainer to the lead, which decides what follows: the error of this trainer may be the
-        reason for which all others ended.
+        Report the end of this trainer to the lead, which decides what follows. The error of this trainer may be the
+        reason why all others ended.
         """
         assert self._trainer is not None
         cause = decisions.exit_cause(exited.exit_code, hung=False)
@@ -211,7 +214,7 @@ class Follower:
         self._context.heartbeat.beat_now()
 
     def _await_the_end(self) -> None:
-        """Wait for this member's script to end, because the lead's script has completed."""
+        """Wait for this member's script to end. The lead's script has already completed."""
         if self._trainer is not None and not self._exited:
             self._trainer.wait(ENDS_BY_ITSELF_WITHIN_S)
 

@@ -1,9 +1,10 @@
 """
 Compares the state of a gang's command on all members before the lead's files become a checkpoint.
 
-A checkpoint has the lead's files, and every member starts from them. So the lead makes no checkpoint while another
-member has written a file that the lead lacks or has with other content: a part of the training would be missing. The
-lead's status object has the question, and the other members' status objects have their answers.
+A checkpoint has the lead's files, and every member starts from these files. If another member has written a file that
+the lead lacks, or that has other content on the lead, a part of the training would be missing from the checkpoint. So
+the lead makes no checkpoint while that is so. The lead asks in its status object, and the other members answer in
+theirs.
 """
 
 from __future__ import annotations
@@ -41,11 +42,17 @@ LOOKS_EVERY_S = 2.0
 LOOKS_EVERY_MIN_S = 0.2
 """Minimum system seconds between two reads."""
 RESTS = 3
-"""Number of rests after which the checkpoint is refused if another member still has a file that the lead lacks."""
+"""
+Length of a wait, as a multiple of a rest. If another member still has a file that the lead lacks after this time, the
+checkpoint is refused.
+"""
 RESTS_MAX = 120
-"""Number of rests after which it is refused if the lead's state or the other member's file never comes to rest."""
+"""
+Length of a wait, as a multiple of a rest. If the lead's state or the other member's file has not come to rest after
+this time, the checkpoint is refused.
+"""
 READS_WITHIN_S = 10.0
-"""Maximum system seconds to wait for a store fault to pass. The lead's question stays meanwhile."""
+"""Maximum system seconds to wait for a store fault to pass. Meanwhile, the lead's question remains."""
 NAMED_MAX = 5
 """Maximum paths in an answer."""
 PATH_MAX = 300
@@ -53,11 +60,11 @@ PATH_MAX = 300
 
 
 class StateUnlike(Exception):
-    """No checkpoint of the state can be made: another member has state files that the lead lacks."""
+    """No checkpoint of the state can be made, because another member has state files that the lead lacks."""
 
 
 class MemberSilent(Exception):
-    """A member does not answer whether it has state files that the lead lacks."""
+    """A member does not answer the question whether it has state files that the lead lacks."""
 
     def __init__(self, name: MemberName) -> None:
         super().__init__(str(name))
@@ -65,7 +72,7 @@ class MemberSilent(Exception):
 
 
 class Verdict(Enum):
-    """The lead's next action on a copy of its state."""
+    """The lead's next action with a copy of its state."""
 
     COMMIT = auto()
     WAIT = auto()
@@ -74,7 +81,7 @@ class Verdict(Enum):
 
 
 class MemberAnswer(NamedTuple):
-    """A member's answer; None if it has not come. `failed`: the member's trainer failed, or never began."""
+    """A member's answer; None if no answer has come. `failed`: the member's trainer failed, or never began."""
 
     answer: StateAnswer | None
     failed: bool = False
@@ -86,9 +93,9 @@ class MemberAnswer(NamedTuple):
 
 class Asking(NamedTuple):
     """
-    Progress of the lead's question about a copy of its state, `asked_s` after the question was put. The lead's state
-    has been at rest for `rested_s`. `renewed`: at a path that another member named, the lead's file has changed since
-    the copy. `ended`: the lead's command has ended, so a `final` copy follows, or this is the final copy.
+    Progress of the lead's question about a copy of its state, `asked_s` seconds after the lead put the question. The
+    lead's state has been at rest for `rested_s`. `renewed`: another member named a path at which the lead's file has
+    changed since the copy. `ended`: the lead's command has ended, so this is the final copy or a final copy follows.
     """
 
     asked_s: float
@@ -100,11 +107,11 @@ class Asking(NamedTuple):
 
 def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Verdict:
     """
-    Decide on a copy of the lead's state from the other members' answers.
+    Decide what happens to a copy of the lead's state, from the other members' answers.
 
-    Members do not write at the same moment or equally fast. So a file that only another member has counts only when
-    that file is at rest, and the lead's state has been at rest without it for a while. A member whose command was ended
-    in the middle of its work cannot answer about its files.
+    Members do not write at the same time or equally fast. So a file that only another member has counts only if that
+    file is at rest, and the lead's state has been at rest without the file for a while. If a member's command was ended
+    in the middle of its work, the member cannot answer about its files.
     """
     open_ones = [each for each in heard if not each.agrees]
     unlike = [each.answer for each in open_ones if each.answer is not None]
@@ -122,7 +129,7 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
 
 
 class OthersState:
-    """Compares the states, in the thread that saves. `runs` returns True while the lead's command runs."""
+    """Compares the members' states, in the thread that saves. `runs` returns True while the lead's command runs."""
 
     def __init__(self, context: AgentContext, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
         self._context = context
@@ -132,7 +139,7 @@ class OthersState:
 
     def compare(self, snapshot: Snapshot, files: CommittedFiles, frozen: Frozen, control: UploadControl) -> None:
         """
-        Return when each other member has answered that all its state files are in `files`, the list of this snapshot.
+        Return once each other member has answered that all its state files are in `files`, the list of this snapshot.
 
         Raises:
             StateUnlike: a member has another file, and the lead's state is at rest without it.
@@ -172,7 +179,7 @@ class OthersState:
 
     def _heard(self, asked: StateAsked, *, final: bool) -> Iterator[Mapping[MemberName, MemberAnswer]]:
         """
-        Yield the members' answers repeatedly.
+        Yield the members' answers, each time that they have been read.
 
         Raises:
             MemberSilent
@@ -204,7 +211,7 @@ class OthersState:
         path = answer.unlike[0]
         there = frozen.survey.at(path) is not None
         others = f" and {count_of(answer.count - 1, 'other file')}" if answer.count > 1 else ""
-        lead = "another one of that name" if there else "no such file"
+        lead = "a different file with that name" if there else "no such file"
         return (
             f"{name} has written {path}{others} into the state, and the lead of the gang has {lead}: a checkpoint of a "
             "state has only the lead's files; try: let rank 0 write all of them, because each member starts from them; "
@@ -213,7 +220,10 @@ class OthersState:
 
 
 def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
-    """Return the member's answer to `asked`. The end of an earlier trainer does not count as a failure of this one."""
+    """
+    Return the member's answer to `asked`. If the status reports the end of an earlier trainer, that is not a failure of
+    the present trainer.
+    """
     if status is None:
         return MemberAnswer(None)
     answer, trainer = status.state_answer, status.trainer
@@ -226,14 +236,17 @@ def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
 
 
 class StateAtStart(NamedTuple):
-    """This member's newest trainer, and the state files that the trainer started from."""
+    """This member's newest trainer, and the state files from which the trainer started."""
 
     incarnation: int
     survey: Survey
 
 
 class AnswersLead:
-    """Thread of another member: answers the lead about the files that this member's trainer has written."""
+    """
+    A thread on each member except the lead. It answers the lead's questions about the files that this member's trainer
+    has written.
+    """
 
     def __init__(self, context: AgentContext, attempt: int, lead: MemberName) -> None:
         self._context = context
@@ -256,11 +269,13 @@ class AnswersLead:
         self._context.status.facts["state_answer"] = None
 
     def begins(self, incarnation: int) -> None:
-        """Treat the present state files as the lead's, because trainer `incarnation` is about to start from them."""
+        """
+        Treat the present state files as equal to the lead's, because trainer `incarnation` is about to start from them.
+        """
         self._begun = StateAtStart(incarnation, self._survey())
 
     def rest(self) -> None:
-        """Give no answer until `begins`."""
+        """Give no answer until `begins` is called."""
         self._begun = None
 
     def _work(self) -> None:
@@ -289,13 +304,18 @@ class AnswersLead:
             self._context.heartbeat.beat_now()
 
     def _listing(self, asked: StateAsked) -> Listing:
-        """Read the list in question from the store. The ledger will name it only if all members agree."""
+        """
+        Read the list that the question names from the store. The ledger will name this list only if all members agree.
+        """
         if asked.key not in self._listings:
             self._listings = {asked.key: listing_at(self._context.store, asked.key, asked.blake3, READS_WITHIN_S)}
         return self._listings[asked.key]
 
     def _rest(self, unlike: Mapping[str, FileVersion | LinkTo]) -> bool:
-        """Return True if the files `unlike` have not changed for a rest, and no process has any open for writing."""
+        """
+        Return True if the files `unlike` have not changed for the length of a rest, and no process has one of them open
+        for writing.
+        """
         now_s = time.monotonic()
         if unlike != self._unlike:
             self._unlike, self._changed_s = unlike, now_s
@@ -304,7 +324,10 @@ class AnswersLead:
         return now_s - self._changed_s >= max(REST_S / scale, REST_MIN_S) and not writer_of(by_inode(work, files))
 
     def _unlike_listed(self, listing: Listing, before: Survey) -> Mapping[str, FileVersion | LinkTo]:
-        """Return the state files that the trainer has written and that are not in `listing` with the same content."""
+        """
+        Return the state files that the trainer has written and that are missing from `listing` or have other content in
+        it.
+        """
         now = self._survey()
         files = {file.path: file for file in listing.files}
         links = {link.path: LinkTo(link.target) for link in listing.links}
@@ -314,7 +337,10 @@ class AnswersLead:
         return {**unlike, **linked}
 
     def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
-        """Return True if the file at `path` is as listed. Read it only if the file or its entry has changed."""
+        """
+        Return True if the file at `path` has the content that is listed. Read the file only if it or its list entry has
+        changed.
+        """
         if listed is None or listed.size_bytes != stamp.size_bytes:
             return False
         known = self._compared.get(path)

@@ -1,8 +1,8 @@
 """
 Watches the other members of a gang for the lead, while the lead's trainer runs and after it has ended.
 
-If one rank leaves a collective call, the call waits forever on all other ranks, or fails there. So the end of one
-trainer ends the trainers of all members, and the first of these ends has the reason.
+If one rank leaves a collective call, the call waits forever on all other ranks, or fails there. So when one trainer
+ends, the trainers of all members end, and the trainer that ended first has the reason.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from spotrun.run.reasons import lost_a_peer
 
 STANDS_STILL_S = 15.0
 """
-Run seconds without a step after which a silent member counts as missing (protocol 44), or the time of five steps if
-that is longer.
+Run seconds without a step after which a silent member counts as missing (protocol 44). If five steps take longer, that
+time applies.
 """
 STANDS_STILL_STEPS = 5
 
 
 class Missing(NamedTuple):
-    """The members because of which an attempt cannot continue, and the reason."""
+    """The members without which an attempt cannot continue, and the reason."""
 
     names: tuple[MemberName, ...]
     why: str
@@ -66,15 +66,16 @@ class GangWatch:
         self._reach.close()
 
     def begins(self) -> None:
-        """Start to watch the next trainer."""
+        """Start to watch the other members during the next trainer."""
         self._began_s, self._exited_s, self._ended_for = self._clock.monotonic(), None, None
         self._others.begins()
         self._reach.begins()
 
     def missing(self, trainer: Trainer, step_s: float | None) -> Missing | None:
         """
-        Return the members because of which the attempt cannot continue; None if there are none. Either they have not
-        begun their trainers in time, or they are not reached while this trainer makes no progress.
+        Return the missing members, without which the attempt cannot continue; None if no member is missing. A member is
+        missing if it has not started its trainer in time, or if it cannot be reached while this trainer makes no
+        progress.
         """
         now_s = self._clock.monotonic()
         late = missing_at_start(self._others.seen, self._attempt, trainer.number, now_s - self._began_s, self._scale)
@@ -86,13 +87,16 @@ class GangWatch:
         if silent := silent_members(self._others.seen, now_s, self._scale):
             return Missing(silent, "not reached")
         if cut_off := self._cut_off():
-            return Missing(cut_off, "not reached on the network, although the store is: is a firewall between them?")
+            return Missing(
+                cut_off,
+                "cannot be reached on the network, although it can reach the store: is there a firewall in between?",
+            )
         return None
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        Return the first other trainer that failed, if this trainer should have ended because of that failure and has
-        not. The caller then ends this trainer. A trainer that ended well does not count.
+        Return the first other trainer that failed, if that failure should have ended this trainer and has not. The
+        caller then ends this trainer. A trainer that completed its work does not count.
         """
         ended = self._failed(trainer)
         if not ended:
@@ -103,7 +107,10 @@ class GangWatch:
         return self._ended_for
 
     def knows_why(self, trainer: Trainer, reason: str) -> bool:
-        """Return True if enough is known about the other members to judge this trainer's end and its `reason`."""
+        """
+        Return True if enough is known about the other members to judge whether `reason` is the cause of this trainer's
+        end.
+        """
         now_s = self._clock.monotonic()
         if self._exited_s is None:
             self._exited_s = now_s
@@ -115,7 +122,9 @@ class GangWatch:
         return known or bool(self._cut_off())
 
     def reason_of_other(self, exited: Exited, trainer: Trainer, reason: str) -> EndedTrainer | None:
-        """Return the other trainer whose error ended all trainers; None if it was this trainer's own error."""
+        """
+        Return the trainer of another member whose error ended all trainers; None if the error was in this trainer.
+        """
         failed = self._failed(trainer)
         if self._ended_for is not None:
             return has_the_reason(failed)

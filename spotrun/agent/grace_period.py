@@ -1,5 +1,6 @@
 """
-Computes when this attempt has to leave, and why: the cloud's notice, a runner's drain, a user's stop.
+Computes when and why this attempt has to leave: because of a notice, a runner's drain request, or a user's request to
+stop.
 
     notice ---- training goes on ---- leave_s ---- the last checkpoint is saved ---- give_up_s -- deadline
 
@@ -21,31 +22,38 @@ from spotrun.run.events import Cause
 from spotrun.run.state import RunState
 
 NOTICE_MARGIN_S = 0.3
-"""System seconds that a busy machine may lose to scheduling."""
+"""System seconds that may be lost because a busy machine schedules this process late."""
 LAST_WORD_S = 1.0
-"""Run seconds before the deadline in which the agent gives up a final snapshot and records that."""
+"""Run seconds before the deadline at which the agent gives up on a final snapshot and records that."""
 LAST_WORD_MIN_S = 0.3
-"""The minimum in system seconds: on a busy machine, the write itself may have to wait for the processor."""
+"""
+Minimum of LAST_WORD_S in system seconds. On a busy machine, even the write of the record may have to wait for the
+processor.
+"""
 DRAIN_WITHIN_S = 120.0
-"""Maximum run seconds of a drain without a deadline."""
+"""Maximum run seconds of a drain that has no deadline."""
 DRAIN_WITHIN_MIN_S = 60.0
-"""The minimum in system seconds: a step or a validation cannot be hurried."""
+"""Minimum of DRAIN_WITHIN_S in system seconds, because a step or a validation cannot be sped up."""
 TERMINATED_WITHIN_S = 30.0
 """
-Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm, for a command without spotrun checkpoints, which
-may save on its own after SIGTERM. SIGTERM is sent as late as this allows, because the command may still complete.
+Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm. They apply to a command without checkpoints by
+spotrun, which may save its work after SIGTERM. SIGTERM is sent as late as this time allows, because the command may
+still complete.
 """
 FILES_S = 10.0
-"""Run seconds between SIGKILL and the deadline, to store the command's files; at most a sixth of a short notice."""
+"""
+Run seconds between SIGKILL and the deadline, in which the agent stores the command's files. If the notice is short, at
+most a sixth of it.
+"""
 TERMINATED_WITHIN_MIN_S = 5.0
-"""The minimum of TERMINATED_WITHIN_S in system seconds, for a drain without a deadline."""
+"""TERMINATED_WITHIN_S as a minimum in system seconds, for a drain that has no deadline."""
 
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Share of a notice, at its end, that is reserved for an upload in flight, unless that upload is cancelled for a final
-snapshot. The upload has priority as soon as the notice comes. If it ends earlier, there may still be time for a final
-snapshot.
+Share of a notice, at its end, that is reserved for an upload in flight, unless the upload is cancelled in favour of a
+final snapshot. As soon as the notice comes, the upload has priority over training. If the upload ends early, there may
+still be time for a final snapshot.
 """
 
 
@@ -57,26 +65,32 @@ class Stage(Enum):
 
 
 class Times(Protocol):
-    """The moments at which a training or a command has to stop, in monotonic run seconds."""
+    """The times at which a training or a command has to stop, in monotonic run seconds."""
 
     def leave_s(self, drain: GracePeriod) -> float:
-        """Return when training has to stop to meet the deadline."""
+        """Return the time at which training has to stop so that the deadline is met."""
         ...
 
     def give_up_s(self, drain: GracePeriod) -> float:
-        """Return when a process that has not ended is killed: before the deadline, or some time after a drain began."""
+        """
+        Return the time at which a process that has not ended is killed. It is before the deadline; without a deadline,
+        it is some time after the drain began.
+        """
         ...
 
     def too_short(self, left_s: float) -> str:
-        """Return why a final snapshot does not fit into `left_s`; "" if it fits, or if none will be taken."""
+        """
+        Return the reason why a final snapshot does not fit into `left_s` seconds; "" if it fits, or if none will be
+        taken.
+        """
         ...
 
 
 @dataclass
 class GracePeriod:
     """
-    The planned end of an attempt, without any action. `deadline_s` is when the attempt's time ends, and `draining_s`
-    when the drain began, both in monotonic run time.
+    The planned end of an attempt. This class only computes. `deadline_s` is the time by which the attempt must have
+    ended. `draining_s` is the time at which the drain began. Both are monotonic run time.
     """
 
     clock: Clock
@@ -94,7 +108,7 @@ class GracePeriod:
         self.reason, self.cause = self.reason or "interruption notice", Cause.INTERRUPTED
 
     def read(self, state: RunState, attempt: int) -> None:
-        """Read from the ledger whether a user or a runner ends this attempt."""
+        """Read from the ledger whether a user or a runner wants this attempt to end."""
         mine = state.attempts.get(attempt)
         if self.at_once or mine is None:
             return
@@ -124,7 +138,7 @@ class GracePeriod:
             self.too_short = times.too_short(max(0.0, times.give_up_s(self) - self.draining_s))
 
     def until_next_s(self, times: Times) -> float:
-        """Return the system seconds until the stage may change because of the time."""
+        """Return the system seconds until the passing of time alone may change the stage."""
         if self.deadline_s is None and self.draining_s is None:
             return float("inf")
         due_s = times.give_up_s(self) if self.draining_s is not None else times.leave_s(self)
@@ -132,19 +146,19 @@ class GracePeriod:
 
     @property
     def window_s(self) -> float:
-        """Run seconds from the notice to its deadline."""
+        """Run seconds from the notice to the deadline that it announced."""
         assert self.deadline_s is not None
         return self.deadline_s - self.noticed_s
 
     def durable_by_s(self) -> float:
-        """Return the moment by which a last checkpoint has to be durable."""
+        """Return the time by which a last checkpoint has to be durable."""
         if self.deadline_s is not None:
             return self.deadline_s - max(LAST_WORD_S, LAST_WORD_MIN_S * self.clock.scale)
         assert self.draining_s is not None
         return self.draining_s + max(DRAIN_WITHIN_S, DRAIN_WITHIN_MIN_S * self.clock.scale)
 
     def killed_at_s(self) -> float:
-        """Return the moment at which a command is killed if it has not ended after SIGTERM."""
+        """Return the time at which a command is killed if it has not ended after SIGTERM."""
         if self.deadline_s is not None:
             return self.deadline_s - max(min(FILES_S, self.window_s / 6), LAST_WORD_MIN_S * self.clock.scale)
         assert self.draining_s is not None
@@ -154,8 +168,8 @@ class GracePeriod:
 @dataclass(frozen=True)
 class SnapshotTimes:
     """
-    The times of a training that takes a final snapshot, from the durations of its steps and saves. `uploading`: another
-    snapshot is being uploaded.
+    The times for a training that takes a final snapshot. They are computed from the durations of its steps and saves.
+    `uploading`: another snapshot is being uploaded.
     """
 
     pace: Pace
@@ -177,7 +191,7 @@ class SnapshotTimes:
     def too_short(self, left_s: float) -> str:
         if self._fits(left_s):
             return ""
-        return f"{left_s:.0f} s were left, and to save a final snapshot takes {self.pace.commit_s:.0f} s"
+        return f"{left_s:.0f} s were left, but saving a final snapshot takes {self.pace.commit_s:.0f} s"
 
     def _fits(self, left_s: float) -> bool:
         return final_snapshot_fits(left_s, self.pace.commit_s, uploading=self.uploading)
@@ -185,7 +199,7 @@ class SnapshotTimes:
 
 @dataclass(frozen=True)
 class SigtermTimes:
-    """The times of a command whose state is not saved. The agent sends SIGTERM as late as is safe."""
+    """The times for a command whose state is not saved. The agent sends SIGTERM as late as is safe."""
 
     def leave_s(self, drain: GracePeriod) -> float:
         return drain.killed_at_s() - min(TERMINATED_WITHIN_S, drain.window_s / 2)
@@ -200,9 +214,9 @@ class SigtermTimes:
 @dataclass(frozen=True)
 class StateTimes(SigtermTimes):
     """
-    The times of a command whose state has to be stored after it has ended. `takes_s` are the run seconds from SIGTERM
-    until the state is durable; None if unmeasured. `ended`: the command has ended, so all remaining time is for
-    storing.
+    The times for a command whose state has to be stored after the command has ended. `takes_s` are the run seconds from
+    SIGTERM until the state is durable; None if they were never measured. `ended`: the command has ended, so all
+    remaining time is for storing.
     """
 
     takes_s: float | None

@@ -1,4 +1,4 @@
-"""Letters: reports of the agent's threads to its main loop. The threads only report; the loop acts."""
+"""Letters: reports from the agent's other threads to its main loop. The threads only report; the main loop acts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ TURN_S = 0.1
 
 
 class PowerOff(Exception):
-    """The agent's work on this instance is over: end the trainer, ship the log, and exit with code 0."""
+    """
+    The agent's work on this instance is over. The agent has to end the trainer, ship the log, and exit with code 0.
+    """
 
 
 @dataclass(frozen=True)
 class TrainerMessage:
-    """A message from trainer `incarnation`, with its file descriptors. It was read at `at_s`, in monotonic run time."""
+    """
+    A message from trainer `incarnation`, with the file descriptors that came with it. It was read at `at_s`, in
+    monotonic run time.
+    """
 
     incarnation: int
     message: Message
@@ -33,7 +38,7 @@ class TrainerMessage:
 class Exited:
     """
     Trainer `incarnation` ended at `at`, and no process of its group is left. All its messages are already in the inbox.
-    `ended_well`: it ended with exit code 0, or because of SIGTERM, which it handled.
+    `ended_well`: it exited with code 0, or it handled SIGTERM and then ended.
     """
 
     incarnation: int
@@ -45,8 +50,8 @@ class Exited:
 @dataclass(frozen=True)
 class CameTooLate:
     """
-    Process `pid` of the command began a training after process `leader` had, and was refused. `alone`: the leader has
-    ended, so the two never trained at the same time.
+    Process `pid` of the command wanted to begin a training after process `leader` had begun one, and was refused.
+    `alone`: the leader has ended, so the two processes never trained at the same time.
     """
 
     incarnation: int
@@ -57,7 +62,7 @@ class CameTooLate:
 
 @dataclass(frozen=True)
 class Stranger:
-    """A process that does not belong to the trainer was refused, for the reason `why`."""
+    """A process that does not belong to the trainer tried to connect, and was refused for the reason `why`."""
 
     incarnation: int
     why: str
@@ -66,7 +71,7 @@ class Stranger:
 @dataclass(frozen=True)
 class NoticeHeard:
     """
-    The metadata service announced the end of this instance (`termination`), or that it may end (`rebalance`).
+    The metadata service announced that this instance will end (`termination`), or that it might end (`rebalance`).
     `deadline_s` is monotonic run time.
     """
 
@@ -77,7 +82,7 @@ class NoticeHeard:
 
 @dataclass(frozen=True)
 class NoticesLost:
-    """The metadata service gives no readable answer, so the agent cannot receive notices."""
+    """The metadata service gives no readable answer. So the agent cannot receive notices."""
 
     reason: str
 
@@ -85,7 +90,7 @@ class NoticesLost:
 @dataclass(frozen=True)
 class LedgerRead:
     """
-    Another process has written to the ledger; the recorder has the newest state.
+    Another process has written to the ledger. The recorder has the newest state.
 
     The letter contains no state, because a standby may take over while the letter waits in the inbox.
     """
@@ -93,7 +98,7 @@ class LedgerRead:
 
 @dataclass(frozen=True)
 class LedgerLost:
-    """This agent may not write to the ledger any more (it was fenced), or cannot (the ledger is damaged)."""
+    """This agent may no longer write to the ledger (it is fenced), or cannot write to it (the ledger is damaged)."""
 
     reason: str
 
@@ -101,8 +106,8 @@ class LedgerLost:
 @dataclass(frozen=True)
 class Saved:
     """
-    A snapshot became commit `commit`. Uploading, verifying and recording it took `took_s` run seconds. `digest` is the
-    digest of its image (`unchanged.digest`) if the image was not sent whole.
+    A snapshot became commit `commit`. It took `took_s` run seconds to upload, verify and record it. If its image was
+    not sent whole, `digest` is the image's digest (`unchanged.digest`).
     """
 
     sequence: int
@@ -120,7 +125,9 @@ class SaveFailed:
 
 @dataclass(frozen=True)
 class SaveTorn:
-    """Files of a snapshot were changed before they could be read. The next snapshot needs copies of `paths`."""
+    """
+    Files of a snapshot were changed before they could be read. The next snapshot needs copies of the files at `paths`.
+    """
 
     sequence: int
     paths: tuple[str, ...]
@@ -128,7 +135,10 @@ class SaveTorn:
 
 @dataclass(frozen=True)
 class SaveGivenUp:
-    """A command's state contains a part that may not be stored, like a secret. Until it changes, every try fails."""
+    """
+    A command's state contains a part that may not be stored, for example a secret. Until the state changes, every try
+    fails.
+    """
 
     sequence: int
     reason: str
@@ -136,7 +146,7 @@ class SaveGivenUp:
 
 @dataclass(frozen=True)
 class StateSpread:
-    """Another member of the gang has written state files that the lead does not have."""
+    """Another member of the gang has written state files that the lead lacks."""
 
     sequence: int
     reason: str
@@ -144,7 +154,7 @@ class StateSpread:
 
 @dataclass(frozen=True)
 class MemberUnheard:
-    """A member of the gang does not give the lead the answer that a checkpoint needs."""
+    """A member of the gang does not give the lead an answer that a checkpoint needs."""
 
     sequence: int
     name: MemberName
@@ -153,8 +163,8 @@ class MemberUnheard:
 @dataclass(frozen=True)
 class StateFrozen:
     """
-    The state of command `incarnation` was at rest, and `state` is a copy of it, made at `at`. `is_last`: the command
-    has ended. `state` is None if nothing has changed since the newest checkpoint, or if no copy could be made.
+    The state of command `incarnation` was at rest, and `state` is a copy of it, made at the time `at`. `is_last`: the
+    command has ended. `state` is None if nothing has changed since the newest checkpoint, or if no copy could be made.
     """
 
     incarnation: int
@@ -166,7 +176,7 @@ class StateFrozen:
 
 @dataclass(frozen=True)
 class SaveRefused:
-    """The store refuses writes. The snapshot of `size_bytes` is kept, and saved when the store has room again."""
+    """The store refused to save a snapshot of `size_bytes`. The snapshot is kept, and saved when the store has room."""
 
     sequence: int
     step: int
@@ -176,7 +186,7 @@ class SaveRefused:
 
 @dataclass(frozen=True)
 class EntryUnwritten:
-    """The store refuses writes. An entry of the ledger waits until the store has room again."""
+    """The store refuses writes. An entry for the ledger waits until the store has room."""
 
     detail: str
 
@@ -188,7 +198,7 @@ class SaveAbandoned:
 
 @dataclass(frozen=True)
 class CommonPartSent:
-    """The store now has the common part of the snapshot in flight: the part that both arenas share."""
+    """The store now has the common part of the snapshot in flight, which is the part that both arenas share."""
 
     sequence: int
 
@@ -218,7 +228,7 @@ Inbox = queue.SimpleQueue[Letter]
 
 
 def forget(inbox: Inbox, incarnation: int) -> None:
-    """Drop the messages of a killed trainer, and wait for its end. All other letters are kept."""
+    """Wait for the end of a killed trainer, and drop its messages. Keep all other letters."""
     kept: list[Letter] = []
     while True:
         letter = inbox.get()

@@ -1,10 +1,10 @@
 """
-Runs the agent of one instance, from its start to power off.
+Runs the agent of one instance, from the agent's start until the instance powers off.
 
     read the ledger -> end what an earlier agent left -> set up -> (stand by) -> run the attempt
 
-Exit code 0 means power off, for any reason. Any other code is a crash: the bootstrap starts the agent again, which then
-continues its own attempt.
+If the agent exits with code 0, the instance powers off, whatever the reason was. Any other exit code is a crash: the
+bootstrap restarts the agent, which then continues the attempt that it had begun.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from spotrun.folder import work_files
 from spotrun.run.reasons import in_one_line
 
 EARLY_VARIABLE = "SPOTRUN_EARLY_TRAINER"
-"""`0`: a standby does not start its trainer before it takes over."""
+"""With the value `0`, a standby does not start its trainer before the takeover."""
 CRASHED = 70
 
 
 def main() -> int:
-    """Run the agent, then exit, even if threads still wait for a store."""
+    """Run the agent, then exit, even if some threads still wait for a store."""
     threading.excepthook = _crash_of_thread
     try:
         context = AgentContext.open(Assignment.from_environment())
@@ -58,6 +58,8 @@ def _serve(context: AgentContext) -> None:
 
 def _run(context: AgentContext) -> None:
     """
+    Run the agent's stages from the clean-up to the attempt.
+
     Raises:
         PowerOff
     """
@@ -88,16 +90,16 @@ def _run(context: AgentContext) -> None:
 
 def _standing(context: AgentContext) -> AgentAction:
     if context.assignment.member is not None:
-        return AgentAction.STAND_BY  # a member's next action is decided for each attempt
+        return AgentAction.STAND_BY  # the next action of a gang's member is decided for each attempt
     verdict = standing(context.recorder.state, context.assignment.launch)
     if verdict is AgentAction.LEAVE:
-        raise PowerOff("the run needs nothing from this instance")
+        raise PowerOff("the run does not need this instance")
     return verdict
 
 
 def _set_up(context: AgentContext) -> str | None:
     """
-    Set the instance up. Return the reason if that failed, or None.
+    Set the instance up. If that fails, return the reason; otherwise return None.
 
     Raises:
         PowerOff: this instance cannot train, but another one may.
@@ -116,10 +118,11 @@ def _set_up(context: AgentContext) -> str | None:
 
 def _early_trainer(context: AgentContext) -> TrainerProcess | None:
     """
-    Start a trainer while this agent stands by. The trainer imports, then blocks in its set-up until the takeover.
+    Start a trainer while this agent is a standby. The trainer does its imports, and then blocks at the start of its
+    training until the takeover.
 
-    Start it only if an earlier commit proves that the script uses spotrun's callback. A script without the callback
-    would not wait, and would train before the takeover.
+    The trainer is started only if an earlier commit proves that the script uses spotrun's callback. A script without
+    the callback would not wait for the takeover, and would train before it.
     """
     if not context.recorder.state.has_trained or os.environ.get(EARLY_VARIABLE) == "0":
         return None

@@ -1,10 +1,10 @@
 """
-Runs the agent of a gang's member, from its set-up to power off.
+Runs the agent of a gang's member, from the end of its set-up until the instance powers off.
 
-        say ready -> (the lead starts an attempt) -> lead or follow -> the attempt ends -> say ready again -> …
+    say ready -> (the lead starts an attempt) -> lead or follow -> the attempt ends -> say ready again -> …
 
-    A member continues after an attempt: it keeps its set-up, the files that it fetched, and, as the lead, the newest
-    checkpoint in memory.
+After an attempt, a member continues. It keeps its set-up and the files that it fetched. The lead also keeps the newest
+checkpoint in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ TURN_S = 0.1
 
 
 class Membership:
-    """The membership of one instance. If its set-up failed, `failure` is the reason, to be written to the ledger."""
+    """
+    The membership of one instance. If the instance's set-up failed, `failure` is the reason, which is written to the
+    ledger.
+    """
 
     def __init__(self, context: AgentContext, failure: str | None) -> None:
         self._context = context
@@ -48,6 +51,8 @@ class Membership:
 
     def serve(self) -> NoReturn:
         """
+        Take part in one attempt after another.
+
         Raises:
             PowerOff: the run no longer needs this instance, or the cloud takes it.
         """
@@ -56,8 +61,8 @@ class Membership:
 
     def _open_door(self) -> Door | None:
         """
-        Open a door (see connectivity.py); None if this machine cannot. Use the port that an earlier agent of this
-        instance has reported, if any, because the other members already use it.
+        Open a door (see connectivity.py); return None if this machine cannot open one. If an earlier agent of this
+        instance has reported a port, use that port, because the other members already connect to it.
         """
         known = self._context.recorder.state.member(self._name).ready
         port = None if known is None else known.door
@@ -76,7 +81,7 @@ class Membership:
             state = self._context.recorder.state
             match gang_decisions.stands(state, self._name):
                 case MemberAction.LEAVE:
-                    raise PowerOff("the run needs nothing from this instance")
+                    raise PowerOff("the run does not need this instance")
                 case MemberAction.TRAIN:
                     assert state.current is not None
                     return state.current
@@ -114,7 +119,9 @@ class Membership:
         self._append(decide)
 
     def _append(self, decide: Decide) -> bool:
-        """Append an event. Return False if it was not written: another member was first, or the ledger has changed."""
+        """
+        Append an event. Return False if it was not written, because another member was first or the ledger has changed.
+        """
         future = self._context.recorder.append(decide)
         try:
             return future.result(APPEND_WITHIN_S) is not None
@@ -124,13 +131,13 @@ class Membership:
             raise PowerOff(error.message) from error
 
     def _hear(self) -> None:
-        """Read a letter. Letters of an earlier attempt are dropped, because the recorder has the state."""
+        """Read a letter. Letters from an earlier attempt are dropped, because the recorder has the newest state."""
         try:
             letter = self._context.inbox.get(timeout=TURN_S)
         except queue.Empty:
             return
         if isinstance(letter, NoticeHeard) and letter.kind == "termination":
-            raise PowerOff("the cloud takes this instance before it was needed")
+            raise PowerOff("the cloud takes this instance before the run needed it")
         if isinstance(letter, LedgerLost):
             self._context.note(f"the ledger has not accepted an entry: {letter.reason}")
 
@@ -138,7 +145,7 @@ class Membership:
 
     def _train(self, attempt: Attempt) -> None:
         """
-        Take part in an attempt until it ends. Return if this member stays for the next attempt.
+        Take part in an attempt until it ends. Return only if this member stays for the next attempt.
 
         Raises:
             PowerOff: this member leaves.
@@ -159,7 +166,10 @@ class Membership:
         self._context.note("the attempt is over; this instance is ready for the next one")
 
     def _fail_setup(self, attempt: Attempt) -> NoReturn:
-        """End the attempt in the ledger because this member's set-up failed. Any member may write that entry."""
+        """
+        Write to the ledger that the attempt has ended because this member's set-up failed. Any member may write that
+        entry.
+        """
         name = self._context.assignment
         journal = AttemptJournal(self._context.recorder, name.launch, name.instance_id, self._context.booted_at)
         journal.attempt = attempt.number
@@ -189,7 +199,7 @@ def _unless_ready(state: RunState, ready: MemberReady) -> AnyEvent | None:
 
 
 def _started_by(state: RunState, gang: Gang) -> AttemptStarted:
-    """Return the event that starts an attempt of `gang`, with the lead's instance."""
+    """Return the event that starts an attempt of `gang`. It describes the lead's instance."""
     lead = state.member(gang.names[0])
     assert lead.ready is not None
     return AttemptStarted(

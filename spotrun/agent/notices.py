@@ -1,6 +1,6 @@
 """
-Watches the cloud's sources for notices that this instance will be taken, and reports them to the main loop. If a source
-does not answer, the watcher is *blind*: it reports that once, and training continues.
+Watches the cloud's sources of notices, and reports to the main loop each notice that the cloud will take this instance.
+If a source does not answer, the watcher is *blind*. It reports this once, and training continues.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from spotrun.clock import Clock
 from spotrun.clouds.notices import Blind, NoticeSource
 
 POLL_S = 5.0
-"""Run seconds between two polls. A source that took longer than this to answer is polled again immediately."""
+"""Run seconds between two polls. If a source took longer than this to answer, it is polled immediately."""
 POLL_MIN_S, POLL_MAX_S = 0.05, 2.0
-"""Bounds of POLL_S in system seconds."""
+"""Minimum and maximum of POLL_S in system seconds."""
 BLIND_AFTER = 3
-"""Consecutive failures of one source after which it counts as blind."""
+"""Number of consecutive failures of a source after which the watcher counts as blind."""
 
 
 class NoticeWatcher:
-    """Watches each source in a thread. Each kind of notice is reported once."""
+    """Watches each source in a separate thread. Each kind of notice is reported only once."""
 
     def __init__(
         self, sources: Sequence[NoticeSource], clock: Clock, inbox: Inbox, note: Callable[[str], None]
@@ -44,7 +44,7 @@ class NoticeWatcher:
 
     @property
     def heard_end(self) -> bool:
-        """True once the cloud has announced that it takes this instance."""
+        """True once the cloud has announced that it will take this instance."""
         return "termination" in self._told
 
     def _watch(self, source: NoticeSource) -> None:
@@ -63,11 +63,11 @@ class NoticeWatcher:
 
     def _lost(self, reason: str) -> None:
         if self._is_new("blind"):
-            self._note(f"interruption notices cannot be seen: {reason}; checkpoints go on at their interval")
+            self._note(f"interruption notices cannot be received: {reason}; checkpoints continue at their interval")
             self._inbox.put(NoticesLost(reason))
 
     def _is_new(self, what: str) -> bool:
-        """Return True if `what` was not reported yet, and count it as reported."""
+        """Return True if `what` was not reported before, and record that it is reported now."""
         with self._telling:
             new = what not in self._told
             self._told.add(what)

@@ -1,4 +1,4 @@
-"""Measures how fast training and saving are, and computes when the next snapshot is due. All in run time."""
+"""Measures how fast training and saving are, and computes when the next snapshot is due. All times are run time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from spotrun.units import Steps
 
 STEPS_REMEMBERED = 50
 SMOOTHING = 0.4
-"""Weight of the newest measurement. Upload times change with the other machines on the host and network."""
+"""
+Weight of the newest measurement in the average. Older ones lose weight because upload times change with the other
+machines on the host and network.
+"""
 FIRST_STALL = timedelta(seconds=1)
-"""Assumed stall until one was measured."""
+"""Stall that is assumed until one has been measured."""
 
 Every = Literal["auto"] | timedelta | Steps
 
 
 class Pace:
     """
-    The pace of one attempt. `committed_s` is the monotonic time of the run's newest commit; None if there is none.
-    `hazard` is the run's hazard, as known when the attempt began, at `began_s`.
+    The pace of one attempt. `committed_s` is the monotonic time of the run's newest commit; None if the run has no
+    commit. `hazard` is the run's hazard at the time `began_s` when the attempt began.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Pace:
         self._rebalance = True
 
     def unwarned(self) -> None:
-        """Expect losses without a final commit from now on, which shortens the interval."""
+        """From now on, expect losses without a final commit. This shortens the interval."""
         self._hazard = replace(self._hazard, saved=0.0)
 
     def snapshot(self, step: int, stall_s: float, at_s: float) -> None:
@@ -77,12 +80,12 @@ class Pace:
             self._epoch_step = None
 
     def frozen(self, at_s: float) -> None:
-        """Record that a command's state was copied while the command continued."""
+        """Record that the agent copied a command's state while the command continued."""
         self._snapshot_s = at_s
         self._rebalance = False
 
     def dropped(self) -> None:
-        """Record that the newest copy did not become a commit, so another copy is due immediately."""
+        """Record that the newest copy did not become a commit. Another copy is due immediately."""
         self._snapshot_s = None
 
     def committed(self, took_s: float, at_s: float) -> None:
@@ -90,21 +93,27 @@ class Pace:
         self.commit_s = _smoothed(self.commit_s, took_s)
 
     def too_soon(self, now_s: float) -> bool:
-        """Return True if it is too early for a commit that is not final."""
+        """Return True if it is too early for any commit except a final one."""
         return self.held_s(now_s) > 0
 
     def held_s(self, now_s: float) -> float:
-        """Return the seconds that a snapshot that is not final must still wait."""
+        """Return for how many seconds a snapshot must still wait, unless it is final."""
         since_s = None if self._committed_s is None else now_s - self._committed_s
         return 0.0 if since_s is None else max(0.0, COMMIT_GAP.total_seconds() - since_s)
 
     @property
     def every_steps(self) -> int | None:
-        """Steps between two snapshots that the trainer takes without a request; None if it does not count steps."""
+        """
+        Number of steps after which the trainer takes the next snapshot without a request; None if the trainer does not
+        count steps.
+        """
         return self._every.count if isinstance(self._every, Steps) else None
 
     def interval_s(self, now_s: float) -> float | None:
-        """Return the seconds between two snapshots; None if the trainer itself counts steps to its next snapshot."""
+        """
+        Return the seconds between two snapshots; None if the trainer counts steps and decides when to take the next
+        one.
+        """
         if isinstance(self._every, Steps):
             return None
         if isinstance(self._every, timedelta):

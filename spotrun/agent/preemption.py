@@ -1,4 +1,6 @@
-"""Ends an attempt because of a notice or a request to stop: takes its last snapshot, writes its last entry."""
+"""
+Ends an attempt because of a notice or a request to stop: takes the last snapshot, and writes the attempt's last entry.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from spotrun.agent.trainer_start import TrainerStart
 from spotrun.run.state import RunState
 
 FILES_STOP_BEFORE_S = 3.0
-"""System seconds between the end of sending files and the last snapshot, so that files in flight still arrive."""
+"""
+System seconds before the last snapshot at which the agent stops sending files, so that files in flight still arrive.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +53,10 @@ class Preemption:
         self._journal.notice_seen(notice)
 
     def read(self, state: RunState) -> None:
-        """Act on a notice for another member of the gang, which ends this attempt too (protocol 47)."""
+        """
+        If the cloud takes another member of the gang, leave in time for its notice, because this attempt ends too
+        (protocol 47).
+        """
         notice = state.attempts[self._journal.attempt].notice
         if notice is None or notice.member is UNSET or self._drain.deadline_s is not None:
             return
@@ -73,7 +80,7 @@ class Preemption:
         if stage is Stage.TOO_LATE:
             if trainer.terminated:
                 self.terminated()
-            if trainer.final is not None:  # all is saved; only the script's code after fit() has not ended
+            if trainer.final is not None:  # everything is saved; only the script's code after fit() still runs
                 self.drained(trainer.final)
             self._ending.drained_short("the final snapshot was not durable in time")
 
@@ -83,7 +90,7 @@ class Preemption:
         self._ending.drained(final, commit.event.taken_at if commit is not None and mine else self._context.clock.now())
 
     def terminated(self) -> NoReturn:
-        """End the attempt of a command that has ended after SIGTERM, or has no time left."""
+        """End the attempt of a command that has ended after SIGTERM, or that has no time left."""
         trainer = self._trainers.current
         if trainer.final is not None:
             self.drained(trainer.final)
@@ -92,7 +99,10 @@ class Preemption:
         self._ending.drained(None, stopped_at)
 
     def _begin(self) -> None:
-        """Begin the drain: do no further step. If the trainer has already ended, only save its last snapshot."""
+        """
+        Begin the drain: the trainer must do no further step. If the trainer has already ended, only save its last
+        snapshot.
+        """
         trainer, trainee = self._trainers.current, self._start.trainee
         self._drain.begin(trainee.times)
         trainee.make_way()

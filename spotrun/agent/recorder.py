@@ -1,8 +1,9 @@
 """
 Reads and writes the ledger for an agent, in one thread.
 
-Appends wait in a queue and keep their order, so the main loop and uploads wait for a slow store only if they choose to.
-Temporary store faults are retried while training continues: a store that does not answer may answer later (promise I6).
+Appends wait in a queue and keep their order. So the main loop and uploads wait for a slow store only if they choose to.
+After a passing store fault, an append is retried while training continues: a store that does not answer may answer
+later (promise I6).
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ from spotrun.run.events import AnyEvent, Entry
 from spotrun.run.state import RunState
 
 TAIL_S = 2.0
-"""Run seconds between two reads of the next number."""
+"""Run seconds between two checks for a new entry."""
 TAIL_MIN_S = 0.1
-"""Minimum system seconds between two such reads."""
+"""Minimum system seconds between two such checks."""
 PAUSE_S = 1.0
-"""System seconds between two tries. One try ends after at most a minute."""
+"""System seconds between two tries. One try lasts at most a minute."""
 GIVE_UP_AFTER_S = 3600.0
-"""Maximum system seconds of tries. A run whose store is gone for this long is lost."""
+"""
+Maximum system seconds for which the recorder tries to reach the store. A run whose store is absent for longer is lost.
+"""
 ROOM_WITHIN_S = float(os.environ.get("SPOTRUN_ROOM_WITHIN_S", "900"))
 """
 Maximum system seconds for which an instance waits for a store that refuses writes. The waiting instance costs money,
-and its unsaved progress (by default ten minutes of training) is seldom worth more. Tests set less.
+and its unsaved progress (by default ten minutes of training) is seldom worth more. Tests set a smaller value.
 """
 
 Job = tuple[Decide, "Future[Entry | None]"]
@@ -41,16 +44,16 @@ Job = tuple[Decide, "Future[Entry | None]"]
 
 def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
     """
-    Return a decision that appends `event` unless `done` finds it in the ledger. An append whose answer was lost is
-    decided again, and must not be written twice.
+    Return a decision that appends `event` unless `done` finds the event in the ledger. If the answer to an append was
+    lost, the append is decided a second time, and the event must not be written twice.
     """
     return lambda state: None if done(state) else event
 
 
 class Recorder:
     """
-    Appends events in order, with `clean` applied to each of their texts, and reads new entries of the ledger. If no
-    further append can succeed, the inbox gets a LedgerLost.
+    Appends events in order, with `clean` applied to all their texts, and reads new entries of the ledger. If no append
+    can succeed any more, a LedgerLost is put into the inbox.
     """
 
     def __init__(self, ledger: Ledger, clock: Clock, inbox: Inbox, clean: Clean) -> None:
@@ -64,7 +67,7 @@ class Recorder:
 
     @property
     def state(self) -> RunState:
-        """The newest fold that was read; while the store answers, at most a few seconds of run time old."""
+        """The fold of the entries read so far. While the store answers, it is at most a few seconds of run time old."""
         return self._ledger.state
 
     def start(self) -> None:
@@ -72,12 +75,12 @@ class Recorder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the queued appends."""
+        """Stop after the appends in the queue are done."""
         self._jobs.put(None)
 
     def append(self, decide: Decide) -> Future[Entry | None]:
         """
-        Return a future of the written entry. Its result is None if `decide` returned None.
+        Queue an append. Return a future whose result is the written entry, or None if `decide` returned None.
 
         The future raises the errors of Ledger.append: StoreUnavailable only after an hour of tries, and WritesRefused
         after ROOM_WITHIN_S.
@@ -114,7 +117,7 @@ class Recorder:
                     continue
                 self._fail(future, error)
                 return
-            except SpotrunError as error:  # EntryRefused, LedgerDamaged, no right to write
+            except SpotrunError as error:  # EntryRefused, LedgerDamaged, or no right to write
                 self._fail(future, error)
                 return
 

@@ -1,6 +1,6 @@
 """
-Finds the checkpoints that a trainer starts from: the newest whole checkpoint, from the store or from memory, and the
-final checkpoints of the fits before it.
+Finds the checkpoints that a trainer starts from. These are the newest whole checkpoint, from the store or from memory,
+and the final checkpoints of each earlier fit().
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from spotrun.run.state import Commit
 
 
 class NothingToResumeFrom(Exception):
-    """No existing checkpoint can be read. In this case, training must not start from zero (promise I4)."""
+    """A checkpoint exists, but none can be read. Training must not start from zero in this case (promise I4)."""
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
-        """`is_damage`: the stored commit is damaged, so another commit may be whole."""
+        """`is_damage`: the stored commit is damaged. Another commit may be whole."""
         super().__init__(detail)
         self.cause = cause
         self.detail = detail
@@ -37,8 +37,8 @@ class NothingToResumeFrom(Exception):
 
 class Beginning(NamedTuple):
     """
-    The checkpoint that a trainer starts from. The files of `found` are already next to the work folder. `ends` are the
-    final images of the earlier fits, in order.
+    The checkpoint that a trainer starts from. The files of `found` are already in a folder next to the work folder.
+    `ends` are the final images of every earlier fit(), in order.
     """
 
     found: NewestReadable | None
@@ -58,7 +58,7 @@ class Beginning(NamedTuple):
 
 
 class Forwarding:
-    """Announces a checkpoint to its trainer while the checkpoint is being fetched."""
+    """Reports a checkpoint's arrival to its trainer while the checkpoint is being fetched."""
 
     def __init__(self, context: AgentContext, trainer: Trainer) -> None:
         self._context = context
@@ -75,9 +75,9 @@ def newest_checkpoint(
     context: AgentContext, ready: Image | None, trainer: Trainer, known: Mapping[str, StoredFile]
 ) -> Beginning:
     """
-    Return the newest whole checkpoint, with its files, or an empty Beginning if the run has none to resume from. A
-    `ready` image is not fetched; parts of any other image are passed on to the trainer as they arrive. The work folder
-    has the `known` files.
+    Return the newest whole checkpoint with its files. If the run has no checkpoint to resume from, return an empty
+    Beginning. If the image is `ready`, it is not fetched; otherwise its parts are passed on to the trainer as they
+    arrive. The work folder already has the `known` files.
 
     Raises:
         NothingToResumeFrom: with the reason.
@@ -96,7 +96,7 @@ def newest_checkpoint(
 
 @contextlib.contextmanager
 def reasons() -> Iterator[None]:
-    """Convert an error from reading a checkpoint into NothingToResumeFrom."""
+    """Convert an error that occurs while a checkpoint is read into NothingToResumeFrom."""
     try:
         yield
     except CheckpointDamaged as error:
@@ -111,8 +111,8 @@ def reasons() -> Iterator[None]:
 
 class StateFound(NamedTuple):
     """
-    The checkpoint whose state is now in the work folder, and the newer checkpoints that were skipped. `in_place`: these
-    files are exactly what the previous command left there.
+    The checkpoint whose state is now in the work folder, and the newer checkpoints that were skipped. `in_place`: the
+    folder still has exactly the files that the previous command left.
     """
 
     commit: Commit
@@ -133,8 +133,8 @@ class StateFound(NamedTuple):
 
 def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choice: StateChoice) -> StateFound:
     """
-    Restore a state into the work folder, from the newest whole checkpoint, or from an earlier whole one if `choice` is
-    ONE_BEFORE. The run has at least one checkpoint.
+    Restore a command's state into the work folder from the newest whole checkpoint. If `choice` is ONE_BEFORE, restore
+    it from the next older whole checkpoint. The run must have at least one checkpoint.
 
     Raises:
         NothingToResumeFrom: with the reason.
@@ -157,7 +157,7 @@ def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choi
                 if not candidates:
                     raise
                 skipped.append(commit.number)
-                context.note(f"the state as of {commit.event.taken_at} cannot be put back: {damage.message}")
+                context.note(f"the state of {commit.event.taken_at} cannot be restored: {damage.message}")
 
 
 def _newest_with_files(
@@ -167,19 +167,19 @@ def _newest_with_files(
     recipient: Recipient,
     known: Mapping[str, StoredFile],
 ) -> Beginning:
-    """Return the newest checkpoint whose image and files are both whole. Fetch both at the same time."""
+    """Return the newest checkpoint whose image and files are both whole. Fetch image and files at the same time."""
     skipped: list[int] = []
     with ThreadPoolExecutor(1, "files") as beside:
         while True:
             files = FilesOfCommit(context, candidates[0], known)
             coming = beside.submit(files.fetch)
-            first = candidates[0].event.fit == 1  # otherwise the trainer starts from the image of an earlier fit()
+            first = candidates[0].event.fit == 1  # a later fit() would first start from the image of an earlier one
             found = newest_readable(context.store, candidates, ready, recipient if first else None)
             ready, commit = None, found.image.commit
             try:
                 if found.skipped:
                     files = FilesOfCommit(context, commit, known)
-                    # Queued after the first fetch, which may still write to the same folder.
+                    # Queued behind the first fetch, which may still be writing to the same folder.
                     coming = beside.submit(files.fetch)
                 coming.result()
                 ends = fits.ends_before(context, commit)
@@ -190,21 +190,23 @@ def _newest_with_files(
                 candidates = [each for each in candidates if each.number < commit.number]
                 if not candidates:
                     raise
-                context.note(f"the checkpoint of step {commit.event.step} cannot be resumed from: {damage.message}")
+                context.note(f"cannot resume from the checkpoint of step {commit.event.step}: {damage.message}")
             except BaseException:
                 found.image.close()
                 raise
 
 
 def still_here(context: AgentContext, newest: Newest) -> Image | None:
-    """Return the image of the commit `newest` if every byte of its arena is unchanged; None otherwise."""
+    """
+    Return the image of the commit `newest` from its arena, if every byte of the arena is unchanged; otherwise None.
+    """
     commit = context.recorder.state.commit(newest.commit)
     assert commit is not None
     return recognised(context.store, Image(commit, newest.fd, newest.start), newest.digest)
 
 
 def starts(context: AgentContext, beginning: Beginning, files: CommitFiles) -> list[Start]:
-    """Return the starts of the trainer's fits, in order."""
+    """Return how each fit() of the trainer starts, in order."""
     if beginning.found is None:
         return [Start(told_to_trainer(context, None))]
     image = beginning.found.image

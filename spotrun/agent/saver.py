@@ -1,8 +1,8 @@
 """
 Turns full arenas into commits. One upload is in flight; the newest waiting snapshot is next (protocol 20 to 22).
 
-The main loop holds the waiting snapshot. A worker thread makes one snapshot durable at a time and reports the result to
-the inbox.
+One snapshot waits in the main loop. A worker thread makes one snapshot durable at a time, and reports the result to the
+inbox.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from spotrun.store.port import Store
 METRICS_MAX = 50
 DETAIL_MAX = 1000
 TRY_AGAIN_S = 2.0
-"""System seconds between two tries to save a snapshot that a full store has refused."""
+"""System seconds until the next try to save a snapshot that a full store has refused."""
 LARGE_BYTES = 32 << 20
 """
-Minimum bytes of an upload that yields to training. A smaller upload computes for a few hundredths of a second, which
-does not slow training down noticeably.
+Minimum size, in bytes, of an upload that yields to training. A smaller upload uses the processor for only a few
+hundredths of a second, which does not slow training down noticeably.
 """
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """A finished upload. `image_digest` is set if the image was not sent whole."""
+    """A finished upload. If the image was not sent whole, `image_digest` is set."""
 
     uploaded: Uploaded
     versions: dict[str, str]
@@ -70,15 +70,16 @@ _NO_IMAGE = _Sent(
     versions={},
     image_digest=None,
 )
-"""The upload of a command's snapshot, which has files but no image."""
+"""The upload of a command's snapshot, which has no image, only files."""
 
 
 class Saver:
     """
     Makes snapshots durable. In the main loop, it calls `spent` when the common part of a snapshot's arena may be
-    overwritten, and `released` when the whole arena may be.
+    overwritten, and `released` when the whole arena may be overwritten.
 
-    With `hold`, a waiting snapshot waits longer, because commits are 30 s apart. A final snapshot is never held.
+    While `hold` is True, a waiting snapshot stays waiting, so that two commits are at least 30 s apart. A final
+    snapshot is never held.
     """
 
     def __init__(
@@ -95,7 +96,10 @@ class Saver:
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
         self._torn = False
-        """True if the trainer may overwrite a part of the snapshot in flight. A failed upload then loses it."""
+        """
+        True if the trainer may overwrite a part of the snapshot in flight. If the upload then fails, the snapshot is
+        lost.
+        """
         self._control = UploadControl()
         self._hurried = False
         self._not_before_s = 0.0
@@ -113,8 +117,8 @@ class Saver:
     @property
     def at_work(self) -> bool:
         """
-        True while a thread sends a snapshot, or deletes the older checkpoints that the new one makes superfluous. The
-        thread puts its letter into the inbox before it ends.
+        True while a thread sends a snapshot, or deletes the older checkpoints that the new one makes superfluous.
+        Before the thread ends, it puts its letter into the inbox.
         """
         return self._work is not None and self._work.is_alive()
 
@@ -128,7 +132,9 @@ class Saver:
         self._waiting = snapshot
 
     def drop_waiting(self) -> None:
-        """Drop the waiting snapshot for a newer one. A final snapshot stays, because no newer one follows."""
+        """
+        Drop the waiting snapshot in favour of a newer one. A final snapshot is kept, because no newer one follows it.
+        """
         if self._waiting is not None and not self._waiting.taken.final:
             self._released(self._waiting)
             self._waiting = None
@@ -137,8 +143,8 @@ class Saver:
         """
         Begin the next upload if a snapshot waits and none is in flight.
 
-        During an upload, training has priority on the processor until the next snapshot waits or `overdue`. Without
-        that limit, no snapshot might ever become durable on processors that are always full.
+        During an upload, training has priority on the processor, but only until the next snapshot waits or `overdue` is
+        True. Without that limit, a processor that is always fully used might never let a snapshot become durable.
         """
         self._begin_next(hold=hold)
         if overdue or self._waiting is not None:
@@ -163,14 +169,14 @@ class Saver:
 
     def finish(self, within_s: float) -> None:
         """
-        Wait up to `within_s` for the deletion of the checkpoints that the newest commit makes superfluous. After the
-        run's end, no other process deletes them.
+        Wait up to `within_s` seconds until the checkpoints that the newest commit makes superfluous are deleted. After
+        the run's end, no other process would delete them.
         """
         if self._work is not None:
             self._work.join(within_s)
 
     def close(self) -> None:
-        """Stop saving. Afterwards no upload is in flight, and the memory of all snapshots is released."""
+        """Stop saving. After this, no upload is in flight, and the memory of all snapshots is released."""
         self._control.cancel()
         if self._work is not None:
             self._work.join()
@@ -187,10 +193,10 @@ class Saver:
 
     def common_part_sent(self, sequence: int) -> None:
         """
-        Record that the store has the common part of snapshot `sequence`. Do nothing for a final snapshot, because no
-        other follows.
+        Record that the store has the common part of snapshot `sequence`. For a final snapshot, do nothing, because no
+        other snapshot follows it.
 
-        The next trainer's sequence starts at 0 again, but only after all snapshots of this trainer are settled.
+        The sequence of the next trainer also starts at 0, but only after all snapshots of this trainer are settled.
         """
         if self._in_flight is not None and self._in_flight.sequence == sequence and not self._in_flight.taken.final:
             self._spend(self._in_flight)
@@ -201,20 +207,23 @@ class Saver:
             self._spent(snapshot)
 
     def hurry(self) -> None:
-        """Let uploads use the network and the processor fully from now on, because of a deadline."""
+        """From now on, let uploads fully use the network and the processor, because there is a deadline."""
         self._hurried = True
         self._control.hurry()
         self._cpu_priority.stand_behind(False)
 
     def refused(self) -> None:
-        """Keep the snapshot that the store refused, and try again later, unless a newer one waits or it is torn."""
+        """
+        Keep the snapshot that the store refused, and try to save it later. Drop it if a newer snapshot waits or if it
+        is torn.
+        """
         self._not_before_s = time.monotonic() + TRY_AGAIN_S
         self.settled(retry=True)
 
     def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
         """
-        Settle the snapshot in flight, and return it. Try it again only if `retry`, or if it `failed` and is final; and
-        only if no newer one waits and it is not torn.
+        Settle the snapshot in flight, and return it. Try to save it once more if `retry` is True, or if it `failed` and
+        is final. In both cases, do not if a newer snapshot waits or if this one is torn.
         """
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:
@@ -227,7 +236,7 @@ class Saver:
 
 
 class Worker:
-    """Saves snapshots in threads, one at a time."""
+    """Saves snapshots in threads, one snapshot at a time."""
 
     def __init__(
         self,
@@ -241,7 +250,10 @@ class Worker:
         world: int | None = None,
         others: OthersState | None = None,
     ) -> None:
-        """`world` is the number of ranks of a gang, and `others` are its other members; None on one instance."""
+        """
+        `world` is the number of a gang's ranks, and `others` are the gang's other members. Both are None in a run on
+        one instance.
+        """
         self._world = world
         self._others = others
         self._store = store
@@ -280,7 +292,7 @@ class Worker:
             self._inbox.put(SaveAbandoned(snapshot.sequence))
             return
         except WritesRefused as error:
-            discard(self._store, prefix)  # which makes some room
+            discard(self._store, prefix)  # deleting it makes some room
             self._inbox.put(SaveRefused(snapshot.sequence, snapshot.taken.step, snapshot.unsent_bytes, error.one_line))
             return
         except MemberSilent as silent:
@@ -295,7 +307,9 @@ class Worker:
         self._retire(snapshot.attempt, resume_source)
 
     def _compare_others(self, snapshot: Snapshot, files: StoredFiles | None, control: UploadControl) -> None:
-        """Compare the state of a gang's command with the other members'. Raise as `OthersState.compare`."""
+        """
+        Compare the state of a gang's command with the other members' states. Raise the errors of `OthersState.compare`.
+        """
         if self._others is not None and snapshot.state is not None and files is not None:
             self._others.compare(snapshot, files.name, snapshot.state, control)
 
@@ -328,7 +342,9 @@ class Worker:
         return _Sent(uploaded, versions, image_digest)
 
     def _lenders(self, attempt: int) -> set[str]:
-        """Return the prefixes of commits from which a new commit may borrow. Their objects stay meanwhile."""
+        """
+        Return the prefixes of the commits from which a new commit may borrow. Their objects are kept until it is made.
+        """
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
 
@@ -363,7 +379,7 @@ class Worker:
         try:
             self._recorder.append(unless(lambda state: state.commit_at(prefix), event)).result()
         except SpotrunError:
-            return  # the inbox has a LedgerLost: this agent is fenced. Its objects are garbage, not damage.
+            return  # this agent is fenced, as a LedgerLost in the inbox says; the new objects are garbage, not damage
         commit = self._recorder.state.commit_at(prefix)
         assert commit is not None
         if snapshot.arena is not None:
@@ -386,14 +402,14 @@ class Worker:
 
     def _retire(self, attempt: int, resume_source: int | None) -> None:
         if self._recorder.state.current_attempt != attempt:
-            return  # the next attempt retires
+            return  # the next attempt will retire it
         try:
             for number in retention.to_retire(self._recorder.state, self._rule, resume_source):
                 self._retire_one(attempt, number)
             self._sweep_once()
             self._files.sweep()
         except SpotrunError:
-            return  # fenced: the current agent retires; or the store is unavailable: the next save retires
+            return  # fenced: the current agent retires; store unavailable: the next save retires
 
     def _retire_one(self, attempt: int, number: int) -> None:
         event = CheckpointRetired(attempt=attempt, commit=number)
@@ -403,7 +419,7 @@ class Worker:
         discard(self._store, commit.event.prefix)
 
     def _sweep_once(self) -> None:
-        """Delete the objects that ended attempts left, once per agent."""
+        """Delete the objects that ended attempts have left. Each agent does this once."""
         if self._swept:
             return
         keys = [stored.key for stored in self._store.list(retention.FOLDER)]
@@ -413,7 +429,10 @@ class Worker:
 
 
 def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> CheckpointCommitted:
-    """Return the event with a gang's fields: rank 0 has stored the state, which all ranks share (protocol 41, 42)."""
+    """
+    Return the event with the fields of a gang added. Rank 0 has stored the state, which is the same on all ranks
+    (protocol 41, 42).
+    """
     shard = Shard(
         rank=0,
         attempt=event.attempt,
@@ -429,5 +448,8 @@ def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> Checkpoint
 
 
 def finite(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the metrics that are finite, because JSON has no NaN or Inf; only the first METRICS_MAX metrics count."""
+    """
+    Return those metrics that are finite, because JSON has no NaN or Inf. Only the first METRICS_MAX metrics are
+    considered.
+    """
     return {name: value for name, value in list(metrics.items())[:METRICS_MAX] if math.isfinite(value)}

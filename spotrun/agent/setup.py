@@ -1,12 +1,12 @@
 """
-Prepares an instance for training: unpacks the work folder, and makes the environment with the user's set-up command.
-PyTorch is installed into that environment if the machine image has none.
+Prepares an instance for training: unpacks the work folder, and makes the environment with the job's `setup` command. If
+the machine image has no PyTorch, PyTorch is installed into that environment.
 
     (container) -> clean folders -> unpack what an earlier instance made -> ready
                   -> or run `setup` -> pack what it made, and store that while the training begins
 
-A set-up is paid for once, because spotrun/folder/setup_cache.py keeps its result. If the cached set-up is unusable for
-any reason, the command runs again in clean folders, and the log says so.
+The user pays for a set-up only once, because spotrun/folder/setup_cache.py keeps the result. If the cached result
+cannot be used for any reason, the command runs again, in clean folders, and the log says so.
 """
 
 from __future__ import annotations
@@ -35,28 +35,30 @@ from spotrun.run.reasons import reason_in
 from spotrun.store.retrying import through_faults
 
 SETUP_MAX_S = 3600.0
-"""Maximum system seconds of a set-up command."""
+"""Maximum system seconds that a set-up command may take."""
 FETCH_WITHIN_S = 300.0
 """Maximum system seconds to wait for a store fault to pass."""
 PACKED_MAX_BYTES = 16 << 30
 OUTPUT_BYTES = 64 << 10
-"""Bytes of a failed set-up's output that are searched for the reason."""
+"""Number of bytes, at the end of a failed set-up's output, that are searched for the reason."""
 FOLDERS = (environment.FOLDER, "work")
-"""Folders that a set-up may change: only these are packed."""
+"""Folders that a set-up may change. Only these folders are packed."""
 
 
 class SetupFailed(SpotrunError):
-    """The user's set-up command failed."""
+    """The job's `setup` command failed."""
 
 
 class NotInstalled(SpotrunError):
-    """A package that a training needs could not be installed here; another instance may succeed."""
+    """
+    A package that a training needs could not be installed on this instance. Another instance may be able to install it.
+    """
 
 
 def prepare(context: AgentContext) -> SetUp:
     """
-    Unpack the work folder, fetch the run's start file, and set up: once per instance, or once per container if the
-    set-up has changed the container.
+    Unpack the work folder, fetch the run's start file, and set up. This is done once per instance; if the set-up has
+    changed the container, it is done once per container.
 
     Raises:
         SetupFailed: the command ended with an error, or not within an hour.
@@ -77,7 +79,7 @@ def prepare(context: AgentContext) -> SetUp:
     )
     how, size_bytes = _environment(context) if _has_environment(context) else ("none", 0)
     found = SetUp(seconds=context.clock.monotonic() - began_s, how=how, packed_bytes=size_bytes)
-    if before is None or not before.since():  # a new container would lack what set-up changed in this one
+    if before is None or not before.since():  # a new container would lack the changes that set-up made in this one
         temporary = done.with_suffix(".tmp")
         temporary.write_bytes(msgspec.json.encode(found))
         temporary.replace(done)
@@ -85,7 +87,7 @@ def prepare(context: AgentContext) -> SetUp:
 
 
 def _fetch(context: AgentContext) -> None:
-    """Fetch the files into clean folders, because an earlier agent may have died while it fetched."""
+    """Fetch the files into clean folders, because an earlier agent may have died during its fetch."""
     shutil.rmtree(context.assignment.work, ignore_errors=True)
     workdir.fetch(context.store, context.created.workdir_sha256, context.assignment.work)
     if context.created.start_sha256 is not None:
@@ -103,12 +105,15 @@ def _has_environment(context: AgentContext) -> bool:
 
 
 def _lacks_torch(context: AgentContext) -> bool:
-    """Return True if PyTorch has to be installed; never in a container, which has its image's PyTorch or none."""
+    """
+    Return True if PyTorch has to be installed. It never is in a container: the container has its image's PyTorch, or
+    none.
+    """
     return context.container is None and environment.lacks_torch()
 
 
 def _environment(context: AgentContext) -> tuple[str, int]:
-    """Make the environment. Return how it was made, and the size of its packed files; 0 if none are packed."""
+    """Make the environment. Return how it was made, and the size of its packed files, or 0 if none are packed."""
     if not context.spec.pack_setup:
         _run(context)
         return "run", 0
@@ -124,7 +129,7 @@ def _environment(context: AgentContext) -> tuple[str, int]:
 
 
 def _unpacked(context: AgentContext, key: str) -> int | None:
-    """Unpack the cached set-up. Return its packed size; None if `setup` has to run."""
+    """Unpack the cached set-up. Return its packed size. Return None if `setup` has to run."""
     began_s = time.monotonic()
     try:
         packed = setup_cache.find(context.store, key)
@@ -162,10 +167,11 @@ def _unpack(context: AgentContext, key: str, packed: setup_cache.PackedSetup) ->
 
 def _run_and_pack(context: AgentContext, key: str, *, watched: bool) -> int:
     """
-    Run the command, and pack what it made. Return the size of the packed set-up, which a thread then uploads; 0 if it
-    is not packed.
+    Run the command, and pack what it made. Return the size of the packed set-up, which a thread then uploads. Return 0
+    if the set-up is not packed.
 
-    `watched`: check for changes elsewhere on this machine, because the next instance would lack them.
+    `watched`: check whether the command changed anything else on this machine, because the next instance would lack
+    such changes.
     """
     side_effects = _surroundings(context, watched=watched)
     before = diff_archive.survey(context.assignment.folder, FOLDERS)
@@ -197,18 +203,18 @@ def _why_not_packed(
     context: AgentContext, changed: diff_archive.Diff, side_effects: SideEffects | ContainerEffects | None
 ) -> str:
     if not changed:
-        return "it has changed nothing in its environment and its work folder"
+        return "it has changed nothing in the environment and the work folder"
     if left := process_groups.carrying(context.assignment.instance_id):
-        return f"it has left processes behind ({', '.join(map(str, left))})"
+        return f"it has left processes running ({', '.join(map(str, left))})"
     if elsewhere := side_effects.since() if side_effects is not None else []:
         more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
-        return f"it has changed what cannot be packed: {', '.join(elsewhere[:3])}{more}"
+        return f"it has changed files that cannot be packed: {', '.join(elsewhere[:3])}{more}"
     size_bytes = sum(path.lstat().st_size for path in map(context.assignment.folder.joinpath, changed.written))
     return f"{_megabytes(size_bytes)} are too much to pack" if size_bytes > PACKED_MAX_BYTES else ""
 
 
 def _store(context: AgentContext, key: str, archive: Path) -> None:
-    """Upload the packed set-up while the training begins. If that fails, the next instance runs the set-up again."""
+    """Upload the packed set-up while the training begins. If that fails, the next instance runs the `setup` command."""
     try:
         stored = setup_cache.upload(context.store, key, context.assignment.launch, archive)
     except StoreError as error:
@@ -223,7 +229,7 @@ def _megabytes(size_bytes: int) -> str:
 
 
 def _run(context: AgentContext) -> None:
-    """Run the set-up, PyTorch first, because the user's command may depend on it."""
+    """Run the set-up. PyTorch is installed first, because the user's command may depend on it."""
     if _lacks_torch(context) and (failure := _failure_of(context, environment.torch_command())):
         raise NotInstalled(f"the installation of PyTorch {failure}")
     if context.spec.setup is not None and (failure := _failure_of(context, context.spec.setup)):
@@ -231,7 +237,7 @@ def _run(context: AgentContext) -> None:
 
 
 def _failure_of(context: AgentContext, command: str) -> str:
-    """Run a command, and return how it failed; "" if it ended with exit code 0."""
+    """Run a command. If it fails, return how; if it ends with exit code 0, return ""."""
     before = context.console.size_bytes()
     output = context.console.open()
     try:

@@ -1,4 +1,4 @@
-"""Waits, ready to take over from an attempt that is about to end (protocol 13)."""
+"""Waits as a standby until it may take over from an attempt that is about to end (protocol 13)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ TURN_S = 0.1
 
 
 class Prefetch:
-    """Fetches the newest checkpoint before the takeover needs it. If that fails, the takeover fetches it."""
+    """
+    Fetches the newest checkpoint before the takeover needs it. If the fetch fails, the takeover fetches the checkpoint.
+    """
 
     def __init__(self, context: AgentContext) -> None:
         self._store = context.store
@@ -26,7 +28,7 @@ class Prefetch:
         self._fetching: tuple[Commit, Future[Image]] | None = None
 
     def follow(self, state: RunState) -> None:
-        """Fetch the newest commit, unless a fetch is in progress."""
+        """Fetch the newest commit, unless a fetch is already in progress."""
         newest = state.latest_commit()
         if (
             newest is None
@@ -39,7 +41,9 @@ class Prefetch:
             self._fetching = newest, self._pool.submit(fetch, self._store, newest, retry_for_s=10.0)
 
     def take(self, state: RunState) -> Image | None:
-        """Stop prefetching. Return the newest commit's image, if it was or is being fetched; None otherwise."""
+        """
+        Stop prefetching. Return the image of the newest commit if it was fetched or is being fetched; otherwise None.
+        """
         newest, fetching = state.latest_commit(), self._fetching
         self._pool.shutdown(wait=False)
         if newest is None or fetching is None or fetching[0].number != newest.number:
@@ -61,10 +65,10 @@ def _close(future: Future[Image]) -> None:
 
 def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
     """
-    Wait until this agent may take over. Return the newest checkpoint; None if it was not prefetched.
+    Wait until this agent may take over. Return the image of the newest checkpoint; None if it was not fetched before.
 
-    The standby is ready immediately, or, if `warming`, when its trainer has imported. A handover without a deadline
-    waits until the standby is ready.
+    The standby is ready immediately; if `warming`, it is ready once its trainer has finished its imports. A handover
+    without a deadline waits until the standby is ready.
 
     Raises:
         PowerOff: the standby is no longer needed, or the cloud has announced the end of its instance.
@@ -84,7 +88,7 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
         if verdict is AgentAction.START:
             break
         if verdict is not AgentAction.STAND_BY:
-            raise PowerOff("the standby is not needed")
+            raise PowerOff("the standby is no longer needed")
         prefetch.follow(state)
         came = _wait(context)
         if any(isinstance(letter, TrainerMessage | Exited) for letter in came):
@@ -96,15 +100,15 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
 
 
 def _wait(context: AgentContext) -> list[Letter]:
-    """Wait up to TURN_S for one letter. Return it if the next attempt needs it."""
+    """Wait up to TURN_S for one letter. Return the letter if the next attempt needs it."""
     try:
         letter = context.inbox.get(timeout=TURN_S)
     except queue.Empty:
         return []
     if isinstance(letter, LedgerRead):
-        return []  # the next round reads the recorder's state
+        return []  # the next round reads the newest state from the recorder
     if isinstance(letter, LedgerLost):
         raise PowerOff(letter.reason)
     if isinstance(letter, NoticeHeard) and letter.kind == "termination":
-        raise PowerOff("the cloud takes this instance before it was needed")
+        raise PowerOff("the cloud takes this instance before the run needed it")
     return [letter]

@@ -1,6 +1,6 @@
 """
-Publishes the agent's state: at each change in `status.json` on the instance's disk, and every few seconds in the
-agent's status object in the store.
+Publishes the agent's state. Each change is written to `status.json` on the instance's disk. Every few seconds, the
+state is written to the agent's status object in the store.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Status:
         self._lock = threading.Lock()
         self.node = NodeStatus()
         self.facts: dict[str, Any] = {}
-        """More fields of the status object: epochs, metrics, step_s, stall_s, commit_s."""
+        """Further fields of the status object: epochs, metrics, step_s, stall_s, commit_s."""
         self.data_wait = DataWait()
 
     def change(self, **changes: Any) -> None:
         with self._lock:
             self.node = replace(self.node, **changes)
             temporary = self._path.with_suffix(".tmp")
-            with unless_no_room():  # users of the instance read it; the agent needs only its memory
+            with unless_no_room():  # only users of the instance read the file; the agent keeps the state in memory
                 temporary.write_bytes(msgspec.json.encode(self.node))
                 os.replace(temporary, self._path)
 
@@ -68,7 +68,7 @@ class Status:
 
 
 class Heartbeat:
-    """Thread that overwrites the agent's status object, even if nothing has changed."""
+    """A thread that overwrites the agent's status object at intervals, even if nothing has changed."""
 
     def __init__(
         self, store: Store, clock: Clock, name: MemberName, status: Status, console: Console, gpus: Gpus
@@ -98,7 +98,7 @@ class Heartbeat:
         self._beat()
 
     def beat_now(self) -> None:
-        """Write the status object now, instead of with the next beat."""
+        """Write the status object now, before the next heartbeat is due."""
         self._now.set()
 
     def _work(self) -> None:

@@ -21,7 +21,7 @@ from spotrun.agent.trainer_start import TrainerStart
 from spotrun.run.events import Cause
 
 RETIRED_WITHIN_S = 10.0
-"""Maximum system seconds for a completed run to delete the checkpoints that it need not keep."""
+"""Maximum system seconds that a completed run may take to delete the checkpoints that it need not keep."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +42,14 @@ class TrainerExit:
         return self._trainers.current
 
     def settle(self) -> None:
-        """Decide what follows the end of a trainer, after its last snapshot was saved."""
+        """Decide what follows the end of a trainer. The trainer's last snapshot is already saved."""
         trainer, trainee = self._trainer, self._start.trainee
         if trainer.exited is None or not self._saver.idle or trainee.awaits_the_last(self._context.clock.monotonic()):
             return
         if trainer.refused is not None:
             self._ending.failed(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
         if trainer.terminated:
-            # With any exit code: a command that saves on SIGTERM may exit with 0, and still is not done.
+            # Whatever the exit code is: a command that saves on SIGTERM may exit with 0 although it is not done.
             self._preemption.terminated()
         if trainee.is_done(trainer.exited):
             step = trainer.last_step if trainer.finished is None else trainer.finished.step
@@ -65,14 +65,14 @@ class TrainerExit:
 
     def follow_others(self) -> None:
         """
-        Handle the state of the gang's other members. If a member is missing, end the attempt. If a trainer on another
-        member failed, end this member's trainer.
+        React to the state of the gang's other members. If a member is missing, end the attempt. If the trainer of
+        another member failed, end this member's trainer.
         """
         if self._gang is None or self._trainer.exited is not None or self._drain.draining_s is not None:
             return
         self._end_without_missing()
         if (ended := self._gang.ended_elsewhere(self._trainer)) is not None:
-            self._context.note(f"the trainer of {ended.name} has ended, and this one stands still without it")
+            self._context.note(f"the trainer of {ended.name} has ended, and this trainer cannot continue without it")
             self._trainer.kill()
 
     def _end_without_missing(self) -> None:
@@ -111,7 +111,7 @@ class TrainerExit:
         )
 
     def _own_end(self, exited: Exited) -> tuple[int, Cause, decisions.ExitWords]:
-        """Return the exit code, the cause, and the description of the end of this member's trainer."""
+        """Return the exit code and the cause of the end of this member's trainer, and a description of the end."""
         trainer = self._trainer
         code = decisions.FAILED if trainer.trained_again else exited.exit_code
         cause = decisions.exit_cause(code, hung=trainer.hung)

@@ -30,8 +30,8 @@ from spotrun.checkpoint.restore import Image
 @dataclass(eq=False)
 class TrainerStart:
     """
-    Starts trainers. `training` belongs to the newest trainer, and is made by `_as_training`. If no checkpoint can be
-    read, the attempt ends.
+    Starts trainers. `training` belongs to the newest trainer; `_as_training` makes it. If checkpoints exist but none
+    can be read, the attempt ends.
     """
 
     _context: AgentContext
@@ -48,7 +48,7 @@ class TrainerStart:
 
     @property
     def trainee(self) -> Trainee:
-        """The newest trainer as a command until it says hello, then as a training."""
+        """The program of the newest trainer: a command until it says hello, then a training."""
         return self.training if self._trainers.current.is_training else self.training.command
 
     def newest(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
@@ -74,7 +74,7 @@ class TrainerStart:
         trainer.begin_at(Start(told_to_trainer(self._context, None)))
 
     def with_image(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
-        """Start a trainer, and fetch its checkpoint during its imports, unless `ready` returns the image."""
+        """Start a trainer. Fetch its checkpoint while the trainer imports, unless `ready` returns the image."""
         tidy(self._context, self._journal.attempt)
         self._watch.rest()
         meet = self._trainers.arrange()

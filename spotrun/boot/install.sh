@@ -1,16 +1,16 @@
-# Sourced by the start.sh of each cloud, which has set `log`, the file of what it prints, `locks`, the files of
-# spotrun/boot that its instances need, and `another`, the settings that name another image. It has functions too:
-# `failed`, which is called where nothing can go on, `upload_log`, and `delete_log` where an instance may replace objects.
-# What is there afterwards is `own`, a Python with this very spotrun in it that sees all that the image has, and what to
-# do with it: `locked` installs a lock, and `has_all` says whether nothing is missing of what spotrun needs with some
-# extras.
+# The start.sh of each cloud sources this file. Before that, start.sh sets three variables: `log` (the file with its
+# output), `locks` (the lock files in spotrun/boot that its instances need) and `another` (the settings by which a user
+# names another image). It also defines these functions: `failed`, which is called if the start cannot continue;
+# `upload_log`; and `delete_log`, if an instance may replace objects in the store.
+# This file defines `own`, a Python interpreter that can import spotrun and all packages of the image. It also defines
+# `locked`, which installs a lock file, and `has_all`, which checks that all packages for some extras are installed.
 
-# The log is in the run's folder while it grows, where an instance may replace it: what ends the instance from outside
-# leaves no time for that.
+# If an instance may replace objects, the log is uploaded to the run's folder while it grows. If the instance is ended
+# from outside, there is no time to upload it.
 exec {ends}<> <(:)
 tell() {
     local told="" now
-    until read -rt 10 -u "${ends}"; do # a start that is soon over uploads nothing
+    until read -rt 10 -u "${ends}"; do # a short start uploads nothing
         now="$(cksum <"${log}")"
         if [[ "${now}" != "${told}" ]] && upload_log; then
             told="${now}"
@@ -25,7 +25,7 @@ if declare -F delete_log >/dev/null; then
     teller=$!
 fi
 
-# Before the last upload, and before the agent begins: an older log must not be written over a newer one.
+# Called before the last upload, and before the agent begins, so that no older log overwrites a newer one.
 end_telling() {
     [[ -n "${teller}" ]] || return 0
     echo >&"${ends}"
@@ -34,7 +34,8 @@ end_telling() {
 
 echo "spotrun: launch ${SPOTRUN_LAUNCH} installs what its agent needs"
 
-# The image's own Python where it has PyTorch, which is large and fits its driver; else any that is new enough.
+# Use a Python of the image that has PyTorch, because PyTorch is large and the image's fits the driver. If no Python has
+# it, use any Python that is new enough.
 new_enough='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 has_torch='import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'
 python=""
@@ -56,7 +57,7 @@ own="${SPOTRUN_INSTANCE_DIR}/venv/bin/python"
 site="$("${own}" -c 'import site; print(site.getsitepackages()[0])')"
 "${python}" -c 'import site; print(*site.getsitepackages(), sep="\n")' > "${site}/image.pth"
 
-# Where packets go nowhere pip would try for a quarter of an hour, each of its connections by itself.
+# If the network drops packets, pip would try each of its connections, which takes a quarter of an hour.
 pip_s=300
 pip() {
     local code=0
@@ -69,7 +70,7 @@ pip() {
 }
 locked=(pip --require-hashes --no-deps --only-binary :all:)
 
-# From nowhere: pip looks whether all is there.
+# With --no-index, pip downloads nothing, and fails if a package is missing.
 has_all() {
     pip --no-index "spotrun[$1]"
 }

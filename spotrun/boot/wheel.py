@@ -1,4 +1,4 @@
-"""Builds a wheel of this spotrun from any installation (https://packaging.python.org/specifications)."""
+"""Builds a wheel of the running spotrun, however it was installed (https://packaging.python.org/specifications)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import spotrun
 PACKAGE = Path(spotrun.__file__).parent
 NOT_PACKED = (".pyc", ".pyo")
 _OLDEST = (1980, 1, 1, 0, 0, 0)
-"""The modification time of each file in the archive, so that the same code gives the same wheel."""
+"""The modification time that each file has in the wheel. It is constant, so the same code gives the same wheel."""
 _WHEEL = "Wheel-Version: 1.0\nGenerator: spotrun\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
@@ -25,7 +25,7 @@ class Wheel(NamedTuple):
 
 
 def own_wheel() -> Wheel:
-    """Build a wheel of the running code, whatever its version number."""
+    """Build a wheel of the running code, under the version number of the installed spotrun."""
     installed = distribution("spotrun")
     info = f"spotrun-{installed.version}.dist-info"
     contents = {f"spotrun/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in _files()}

@@ -1,1 +1,1 @@
-"""Reads and writes the objects in a run's folder on the store, and next to it."""
+"""Reads and writes the objects in a run's folder on the store, and the objects next to that folder."""

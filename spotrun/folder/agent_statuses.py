@@ -18,7 +18,7 @@ Figure = TypeVar("Figure", int, float)
 
 
 class AgentStatuses:
-    """Status objects of a run's agents. Each is read at most once between two calls of `forget`."""
+    """The status objects of a run's agents. Each is read at most once between two calls of `forget`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class AgentStatuses:
         return self._read[name]
 
     def current(self, state: RunState) -> AgentStatus | None:
-        """Return the status of the agent whose attempt is current; in a gang, the status of its lead."""
+        """Return the status of the agent whose attempt is current. In a gang, return the status of the lead's agent."""
         return None if state.current is None else self.of(state.current.names[0])
 
     def all_current(self, state: RunState) -> list[AgentStatus | None]:
@@ -43,13 +43,16 @@ class AgentStatuses:
         return [] if state.current is None else [self.of(name) for name in state.current.names]
 
     def ready(self, state: RunState) -> frozenset[int]:
-        """Return the launches whose agent is ready and waits as a standby."""
+        """Return the launches whose agent waits as a standby and is ready to take over."""
         pending = state.pending_launch
         status = None if pending is None else self.of(MemberName(pending.number, 0))
         return frozenset({status.launch}) if status is not None and status.phase == "standby" else frozenset()
 
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
-        """Return the newest step that is lost with instance `lost`; None if its agent has not begun an attempt."""
+        """
+        Return the newest step that was lost with the instance `lost`; None if the instance's agent has not begun an
+        attempt.
+        """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
         found = [status for status in map(self.of, names) if status is not None and status.attempt is not None]
@@ -58,7 +61,7 @@ class AgentStatuses:
 
     def heard(self, names: Iterable[MemberName]) -> dict[MemberName, datetime]:
         """
-        Return when the agent of each member last wrote its status. A member without a status is absent.
+        Return the time at which each member's agent last wrote its status. A member without a status is absent.
 
         Raises:
             StoreUnavailable: the times are unknown.
@@ -74,14 +77,17 @@ class AgentStatuses:
 
     def steps_total(self, state: RunState) -> float | None:
         """
-        Return the total steps of the training, as reported by the newest agent that reported them. They remain known if
-        a status object is missing later.
+        Return the total number of the training's steps, from the newest agent that reported it. The number remains
+        known if a status object is missing later.
         """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total
 
     def epochs_total(self, state: RunState) -> int | None:
-        """Return the total epochs from the newest agent that reported them, if there is a budget to forecast."""
+        """
+        Return the total number of epochs, from the newest agent that reported it. Return None if the run has no budget,
+        because only a forecast of the budget needs the number.
+        """
         if state.created.budget_usd is not None:
             self._epochs_total = self._newest(state, lambda status: status.epochs or None, self._epochs_total)
         return self._epochs_total
@@ -89,7 +95,10 @@ class AgentStatuses:
     def _newest(
         self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
     ) -> Figure | None:
-        """Return the figure of the newest agent that reports it. If it is `known`, read only the newest status."""
+        """
+        Return `figure` of the newest agent that reports it. If the figure is already `known`, read only the newest
+        status.
+        """
         for attempt in reversed(list(state.attempts.values())):
             status = self.of(attempt.names[0])
             if status is not None and (found := figure(status)) is not None:

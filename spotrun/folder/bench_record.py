@@ -1,10 +1,10 @@
 """
-Measurements of `spotrun bench`, kept next to the runs of the store for later runs of the same job.
+Measurements of `spotrun bench`. They are kept next to the runs in the store, for later runs of the same job.
 
     bench/NAME/DIGEST/KIND                  DIGEST: the digest of the program and all its arguments
 
-A later measurement of the same job and kind replaces the earlier one. The record only decides which type is requested
-first. Without a record, a run uses published figures until it has measured its own speed.
+A later measurement of the same job and kind replaces the earlier one. The measurements only decide which instance type
+a run requests first. Without them, a run uses published figures until it has measured the speed of its training.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 FOLDER = "bench"
-"""Folder of the measurements. No run's folder has this name, because those names end in a uid."""
+"""Folder of the measurements. No run's folder can have this name, because the name of a run's folder ends in a uid."""
 OTHERS_MAX = 30
-"""Maximum records, the newest first, that are searched for a measurement with other arguments."""
+"""Maximum number of records, the newest first, that are searched for a measurement of the job with other arguments."""
 
 
 class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A measurement of a job on a `kind` of instances, by the run `run`. None means unknown.
+    A measurement of a job on instances of a `kind`, made by the run `run`. A field that is None is unknown.
 
     `step_s` is the time of a step, `work_s` the time of the whole training without validations and starts, and
-    `samples` the number of samples in a step. `doubt` is the share by which `step_s` may be wrong, as far as the
-    measurement itself shows. `start_s` is the time from the request for the instance to the first step, and
-    `usual_boot_s` the expected boot in it.
+    `samples` the number of samples in a step. `doubt` is the share by which `step_s` may be wrong, judged from the
+    scatter of the measurement. `start_s` is the time from the request for the instance to the first step;
+    `usual_boot_s` is the boot time that was expected as a part of it.
 
-    `otherwise` describes the values that the bench used instead of the job's own; `args` or `command` are the script's
-    arguments or the command with these values. `job` is the digest of the job without the arguments that a bench
-    varies; "" in an older record.
+    `otherwise` describes the values that the bench used in place of the job's values; `args` are the script's arguments
+    (or `command` is the command) with the bench's values. `job` is the digest of the job without the arguments that a
+    bench varies; "" in an older record.
     """
 
     kind: str
@@ -68,7 +68,7 @@ def keep(store: Store, spec: RunSpec, found: BenchResult) -> None:
 
 def benched(store: Store, spec: RunSpec) -> dict[str, BenchResult]:
     """
-    Return the measurements of a job, by kind. Unreadable records are skipped.
+    Return the measurements of a job, keyed by kind of instance. Unreadable records are skipped.
 
     Raises:
         StoreError: the store cannot be read.
@@ -80,8 +80,8 @@ def benched(store: Store, spec: RunSpec) -> dict[str, BenchResult]:
 
 def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResult | None:
     """
-    Return the newest measurement on `kind` for the job with this name and digest, whatever values the bench used; None
-    if no record matches.
+    Return the newest measurement on `kind` of the job with this name and digest. Which values the bench used does not
+    matter. Return None if no record matches.
 
     Raises:
         StoreError: the store cannot be read.
@@ -110,8 +110,8 @@ def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, BenchResult]) -> dict[str, float]:
     """
-    Return, for each measured kind, the seconds for as many samples as a step of the first measured kind has. With more
-    devices, a step may have more samples.
+    Return, for each measured kind, the seconds that it takes for a fixed number of samples: those in one step of the
+    first measured kind. This makes kinds comparable, because a step on more devices may have more samples.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
     base = found[0].samples if found else None
@@ -128,12 +128,17 @@ def _read(store: Store, key: str) -> BenchResult | None:
 
 
 def _folder(spec: RunSpec) -> str:
-    """Return the folder of a job's measurements. It depends on the arguments, which may change what a job trains."""
+    """
+    Return the folder of a job's measurements. The folder depends on the job's arguments, because they may change what
+    the job trains.
+    """
     return f"{FOLDER}/{spec.name}/{digest_of(spec)}/"
 
 
 def digest_of(spec: RunSpec) -> str:
-    """Return the digest of the program that the job trains, with its arguments and number of instances."""
+    """
+    Return the digest of the program that the job trains, with the program's arguments and the number of instances.
+    """
     trained = msgspec.json.encode([spec.to_dict()["train"], spec.num_nodes], order="deterministic")
     return hashlib.sha256(trained).hexdigest()[:16]
 

@@ -1,6 +1,6 @@
 """
 Names of files that `spotrun fetch` leaves in the store, because tools execute or obey files with such names. The
-training code chooses the names, so they cannot be trusted.
+training code chooses the names, so the names cannot be trusted.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from spotrun.folder import work_files
 
 
 class Unfetched(StrEnum):
-    """The reason for which a file is left in the store."""
+    """The reason why a file is left in the store."""
 
-    GIT = "git or another version control may run what is in a folder of that name"
-    NEVER = "no agent stores a folder of that name, as Python, Node.js or another tool runs what is in it"
+    GIT = "git or another version control may run files in a folder of that name"
+    NEVER = "no agent stores a folder of that name, because Python, Node.js or another tool runs files in it"
     HIDDEN = "a shell, an editor or another tool may obey a file of that name"
-    OPTION = "programs may take a name that begins with a hyphen for an option"
+    OPTION = "programs may mistake a name that begins with a hyphen for an option"
     CONTROL = "a terminal may obey characters of its name"
-    SHORT = "Windows may take its name for that of another file"
-    REPOSITORY = "git may take a folder with such a file for a repository, and run what its config says"
-    PYTHON = "Python may run it, or what it names, when it starts or reads a package"
+    SHORT = "Windows may take the name for that of a different file"
+    REPOSITORY = "git may treat a folder with such a file as a repository, and run commands from its config"
+    PYTHON = "Python may run the file, or what the file names, at its start or when it reads a package"
     TESTS = "pytest or unittest may run or obey it"
     BUILD = "make or another build tool may run or obey it"
     LINTER = "a linter, a formatter or a type checker may run or obey it"
     JAVASCRIPT = "Node.js, npm or another tool of JavaScript may run or obey it"
     ASSISTANT = "a coding assistant may obey it"
-    SETTINGS = "Jupyter, Matplotlib, LaTeX, a server or another program may obey it when it starts"
+    SETTINGS = "Jupyter, Matplotlib, LaTeX, a server or another program may obey it at its start"
 
     @property
     def is_refused(self) -> bool:
-        """True for a name under which no agent stores a script's files."""
+        """True for a reason for which agents refuse to store a script's file."""
         return self in (Unfetched.GIT, Unfetched.NEVER)
 
     @property
     def tools(self) -> str:
-        """The tools that execute or obey the files in a user's folder of this name."""
+        """The tools that execute or obey files in a user's folder that has this name."""
         known = {
             Unfetched.GIT: "git or another version control",
             Unfetched.HIDDEN: "a shell, an editor or another tool",
@@ -48,15 +48,18 @@ class Unfetched(StrEnum):
 
 
 def _matcher(*patterns: str) -> re.Pattern[str]:
-    """Return a matcher for names. In a pattern without a dot, `*` matches no dot: `*file` does not match `a.file`."""
+    """
+    Return a function that matches names. In a pattern without a dot, `*` matches no dot: `*file` does not match
+    `a.file`.
+    """
     return re.compile("|".join(re.escape(each).replace(r"\*", ".*" if "." in each else "[^.]*") for each in patterns))
 
 
 _VERSION_CONTROL = _matcher(".git", ".hg", ".svn", ".bzr", ".jj", "cvs", "_darcs", "_svn", "_mtn", "*.git")
 _FOLDERS = _matcher(
-    *("sitecustomize", "sitecustomize.*", "usercustomize", "usercustomize.*"),  # in any form that Python imports
-    *("site-packages", "dist-packages"),  # in these folders Python runs each `*.pth`; elsewhere such files hold weights
-    *("*.dist-info", "*.egg-info", "*.egg", "*.egg-link"),  # pytest and others load the plugins that these name
+    *("sitecustomize", "sitecustomize.*", "usercustomize", "usercustomize.*"),  # Python imports these in many forms
+    *("site-packages", "dist-packages"),  # Python runs each `*.pth` in these folders; elsewhere such files hold weights
+    *("*.dist-info", "*.egg-info", "*.egg", "*.egg-link"),  # pytest and other tools load the plugins that these name
 )
 """Names that Python runs or obeys, both as a file and as a folder."""
 _ASSISTANTS = (
@@ -68,7 +71,7 @@ _OBEYED = {
     Unfetched.PYTHON: ("pyvenv.cfg", "*._pth", "__init__.*", "__main__.*"),  # unittest imports each package it finds
     Unfetched.TESTS: (
         *("conftest.*", "test*.py", "*_test.py", "pytest.ini", "pytest.toml", "tox.ini"),
-        *("pyproject.toml", "setup.cfg"),  # for linters and builds too
+        *("pyproject.toml", "setup.cfg"),  # these also configure linters and builds
     ),
     Unfetched.BUILD: (
         *(
@@ -107,29 +110,37 @@ _OBEYED = {
         *("*rc", "irb.rc", "texmf.cnf", "startup.m", "root*.c", "autorun.inf", "desktop.ini"),
     ),
 }
-"""Patterns for names of files that tools run or obey when they start in the folder or search through it."""
+"""
+Patterns for the names of files that a tool runs or obeys when the tool starts in their folder or searches the folder.
+"""
 _MATCHERS = {reason: _matcher(*patterns) for reason, patterns in _OBEYED.items()}
 _ORDINARY = frozenset({"datafile", "file", "hostfile", "infile", "logfile", "machinefile", "outfile", "profile"})
-"""Names that programs give to their output, although they look like names of build files (Makefile, Justfile)."""
+"""Names that look like names of build files (Makefile, Justfile), but that programs often give to their output."""
 _DATA = frozenset({".metadata", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
-"""Hidden files of checkpoints (torch.distributed.checkpoint) and arrays (Zarr), which cannot be read without them."""
+"""
+Hidden files that belong to checkpoints (torch.distributed.checkpoint) or arrays (Zarr). Without them, the data cannot
+be read.
+"""
 _SHORT_NAME = re.compile(r"([^.]{1,7})~[0-9]+(?:\.([^.]{0,3}))?")
-"""Short names under which Windows' file systems also find a file with a longer name: `GIT~1` is `.git`."""
+"""Pattern of the short names by which Windows' file systems also find files with longer names: `GIT~1` is `.git`."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-"""Characters that terminals obey. A name that begins with a hyphen becomes an option when a shell expands `*` to it."""
+"""
+Characters that terminals obey, and a hyphen at the beginning: when a shell expands `*` to such a name, the name becomes
+an option.
+"""
 _BLANK_LETTERS = "\u115f\u1160"
-"""Hangul fillers: letters that file systems ignore, like marks and format characters."""
+"""Hangul fillers: letters that file systems ignore in the same way as marks and format characters."""
 _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Me", "Mn"})
-"""Categories of invisible Unicode characters: controls, formats, unassigned characters, and marks on other letters."""
+"""Unicode categories of invisible characters: controls, formats, unassigned characters, and marks on other letters."""
 _NAMES_MAX = 1 << 14
 
 
 def unfetched(path: str) -> Unfetched | None:
     """
-    Return the reason why a file is not fetched, judged by each name in its path; None if it is fetched.
+    Return the reason why the file at `path` is not fetched; None if it is fetched. Each name in the path is judged.
 
-    Names count as equal if any file system treats them as equal: if they differ only in case, in dots and blanks at the
-    end, or in invisible characters.
+    Two names count as equal if any file system treats them as equal. Such names differ only in case, in dots and blanks
+    at the end, or in invisible characters.
     """
     *folders, last = re.split(r"[/\\]", path)
     reasons = [reason for reason in (*map(_unfetched_folder, folders), _unfetched_file(last)) if reason is not None]
@@ -137,7 +148,9 @@ def unfetched(path: str) -> Unfetched | None:
 
 
 def unfetched_below(name: str) -> Unfetched | None:
-    """Return why no file is written below a user's folder with this name; None if files are written there."""
+    """
+    Return the reason why no file is written below a user's folder with this name; None if files are written there.
+    """
     plain = _folded(name)
     if _VERSION_CONTROL.fullmatch(plain):
         return Unfetched.GIT
@@ -176,7 +189,10 @@ def _short(name: str) -> re.Match[str] | None:
 
 
 def _is_short_of_obeyed(name: str) -> bool:
-    """Return True for a name like `PYPROJ~1.TOM`, because the file `pyproject.toml` may have that short name."""
+    """
+    Return True for a short name such as `PYPROJ~1.TOM`, if a refused name such as `pyproject.toml` may have that short
+    name.
+    """
     if (short := _short(name)) is None:
         return False
     begin, ending = short[1], short[2] or ""
@@ -190,13 +206,15 @@ def _is_short_of_obeyed(name: str) -> bool:
 
 @lru_cache(_NAMES_MAX)
 def _folded(name: str) -> str:
-    """Return the name as the most tolerant file system compares it. For NTFS, a name ends at a colon."""
+    """
+    Return the name in the form in which the most tolerant file system compares it. On NTFS, a name ends at a colon.
+    """
     return re.sub(r"[\s.]+$", "", _visible(name).partition(":")[0])
 
 
 @lru_cache(_NAMES_MAX)
 def _visible(name: str) -> str:
-    """Return the letters of a name that all file systems compare, in one case and one Unicode form."""
+    """Return the letters of a name that all file systems compare, in a single case and a single Unicode form."""
     letters = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name).casefold())
     seen = (each for each in letters if unicodedata.category(each) not in _UNSEEN and each not in _BLANK_LETTERS)
     return "".join(seen).lstrip()

@@ -1,10 +1,11 @@
 """
-Stores the line that `spotrun status` prints for an ended run as one small object, so that no command has to fold the
-run's ledger.
+Stores the line that `spotrun status` prints for an ended run. It is one small object, so that `spotrun status` need not
+fold the run's ledger.
 
-A runner writes the object when nothing of the run is running. It is a status object: the ledger is the truth, and an
-object that does not match the ledger is ignored. It contains the digest of the last entry, and a digest of the ledger's
-listing: the names, sizes and times of all entries. So a replaced or cut entry is noticed without reading it.
+A runner writes the object when the run has ended and its instances too. It is a status object: the ledger is the truth,
+and an object that does not match the ledger is ignored. It contains the digest of the last entry, and a digest of the
+ledger's listing (the names, sizes and times of all entries). So a reader notices a replaced or truncated entry without
+reading the entry.
 """
 
 from __future__ import annotations
@@ -32,22 +33,28 @@ from spotrun.store.port import Store, StoredObject
 
 KEY = f"{FOLDER}summary.json"
 SUMMARY_BYTES_MAX = 1 << 20
-"""Maximum bytes that are read. A longer object is cut, so it does not match its checksum."""
+"""
+Maximum bytes of the object that are read. If the object is longer, the rest is cut off, so it does not match its
+checksum.
+"""
 VERSION = 5
-"""Version of the figures below, increased when one is computed differently. Older objects are ignored."""
+"""
+Version of the figures in RunStatus. It increases when any of them is computed differently. Objects of earlier versions
+are ignored.
+"""
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     The one-line status of a run.
 
-    `prices_usd_per_hour` are the prices at evenly spaced moments, None where no instance was rented. `detail` describes
-    the end. `files` is the number of the script's stored files. `gaps` are the parts of the state that no checkpoint
-    holds. `forged` counts the `voids` that lack the owner's signature.
+    `prices_usd_per_hour` are the prices at evenly spaced times; a price is None if no instance was rented at that time.
+    `detail` describes the end. `files` is the number of the script's stored files. `gaps` are the parts of the
+    training's state that no checkpoint contains. `forged` counts the `voids` that lack the owner's signature.
 
-    For a command, `usd_per_kept_hour` is the cost of an hour of its time that was not lost. `keeps_nothing`: so far it
-    has kept nothing, and would start again from the beginning after an interruption. `unprotected`: the training in the
-    command has not found its agent.
+    For a command, `usd_per_kept_hour` is the cost of an hour of its time that was not lost. `keeps_nothing`: so far the
+    command has kept nothing, so after an interruption it would start from the beginning. `unprotected`: the training in
+    the command has not found its agent.
     """
 
     state: str
@@ -104,14 +111,14 @@ def final_status(state: RunState) -> RunStatus | None:
 
 
 def is_final(state: RunState) -> bool:
-    """Return True if the run has ended, and the end of each instance is recorded."""
+    """Return True if the run has ended and the ledger has the end of each instance."""
     return state.terminal is not None and not any(
         launch.recorded and not launch.gone for launch in state.launches.values()
     )
 
 
 def write_final_status(store: Store, ledger: Ledger) -> None:
-    """Write the final status if it is final. A failure does no harm, because `spotrun status` then reads the ledger."""
+    """Write the status if it is final. A failure does no harm: `spotrun status` then reads the ledger."""
     status, sha256 = final_status(ledger.state), ledger.newest_sha256
     if status is None or sha256 is None:
         return
@@ -126,8 +133,8 @@ def write_final_status(store: Store, ledger: Ledger) -> None:
 
 def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
     """
-    Return the final status; None if no stored status matches the ledger. It matches if the ledger's listing and the
-    last entry's content have not changed since it was written. An unreadable status counts as missing.
+    Return the final status; None if no stored status matches the ledger. A status matches if the ledger's listing and
+    its last entry are the same as when the status was written. An unreadable status counts as missing.
 
     Raises:
         StoreUnavailable: the store does not answer now.
@@ -148,7 +155,7 @@ def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
 
 
 def _is_whole(listed: Sequence[StoredObject]) -> bool:
-    """Return True if `listed` are the entries from number 0, without a gap."""
+    """Return True if `listed` contains every entry from number 0 to the last one."""
     return bool(listed) and [found.key for found in listed] == [key_of(number) for number in range(len(listed))]
 
 

@@ -1,4 +1,4 @@
-"""Checks whether agents still write their status objects, for a program that reads the objects repeatedly."""
+"""Checks whether agents still write their status objects, for a program that reads these objects repeatedly."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from spotrun.clock import Clock
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus
 
 MISSED = 2
-"""Number of intervals without a new status, after which an agent has missed at least one."""
+"""Number of intervals without a new status after which an agent has missed at least one heartbeat."""
 
 
 class GangHeartbeatMonitor:
-    """The pulses of all agents of an attempt, by their index."""
+    """Checks the heartbeats of all agents of an attempt. Each agent has an index."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pulses: dict[int, HeartbeatMonitor] = {}
 
     def beat(self, statuses: Iterable[AgentStatus | None]) -> bool:
-        """Return True if each agent still writes. Check every status on every call, to record when it was last new."""
+        """
+        Return True if each agent still writes its status. Check every status on every call, to record when each was
+        last new.
+        """
         found = [
             self._pulses.setdefault(at, HeartbeatMonitor(self._clock)).beats(one) for at, one in enumerate(statuses)
         ]
@@ -27,7 +30,7 @@ class GangHeartbeatMonitor:
 
 
 class HeartbeatMonitor:
-    """The pulse of one agent, measured on the reader's own clock."""
+    """Checks whether one agent still writes its status. Times are measured on the reader's clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -36,7 +39,7 @@ class HeartbeatMonitor:
         self._read_s = 0.0
 
     def beats(self, status: AgentStatus | None) -> bool:
-        """Return True if `status`, which was just read, is newer than the status of two intervals ago."""
+        """Return True if `status`, which was just read, is newer than the one that was read two intervals ago."""
         if status is None:
             return False
         now_s, newest = self._clock.monotonic(), (status.launch, status.sequence)

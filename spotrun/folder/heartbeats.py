@@ -1,6 +1,6 @@
 """
-Measures how long each agent of a run has been silent, on the store's clock. A runner reads that clock from the time of
-its own heartbeat.
+Measures how long each agent of a run has been silent, on the store's clock. To read that clock, a runner reads the time
+at which the store received the runner's own heartbeat.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from spotrun.store.port import Store
 
 
 class Heartbeats:
-    """The silences of the agents, as one runner has read them. They change only when it reads the heartbeats again."""
+    """
+    The silence of each agent, as one runner has measured it. The values change only when the runner reads the
+    heartbeats.
+    """
 
     def __init__(
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
-        """`erased` is called, before anything is written, if a heartbeat that this process wrote is missing."""
+        """If a heartbeat that this process wrote is missing, `erased` is called before anything is written."""
         self._erased = erased
         self._store = store
         self._clock = clock
@@ -36,16 +39,17 @@ class Heartbeats:
         self._wrote_at = self._got_through_at = clock.now()
         self._since: datetime | None = None
         self.refused = ""
-        """The reason why the store did not accept this runner's heartbeat, with a hint; "" if it did."""
+        """The reason why the store refused this runner's heartbeat, with a hint; "" if the store accepted it."""
 
     def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        Return, by member, for how long the heartbeat of its agent has not changed while this runner's own heartbeats
-        arrived. A member without a heartbeat is absent. `message` and `blind` go into the runner's own heartbeat.
+        Return for each member how long its agent's heartbeat has not changed. Only time in which this runner's
+        heartbeats reached the store counts. A member without a heartbeat is absent. `message` and `blind` go into this
+        runner's heartbeat.
 
-        The agents' heartbeats are read before the runner's own heartbeat is written, so that no agent seems silent
-        after a night in which this machine slept. While another runner attends to the run, that runner's heartbeat
-        replaces ours.
+        The agents' heartbeats are read before this runner's heartbeat is written. Otherwise, after this machine has
+        slept for a night, every agent would seem silent. While another runner attends to the run, that runner's
+        heartbeat takes the place of this runner's.
 
         Raises:
             StoreUnavailable: nothing was read; the next call tries again.
@@ -61,7 +65,9 @@ class Heartbeats:
 
     @property
     def open_for(self) -> timedelta:
-        """The time for which our own heartbeats have arrived without a gap; 0 if they do not arrive now."""
+        """
+        The time for which this runner's heartbeats have reached the store without a gap; 0 if they do not reach it now.
+        """
         if self._newest is None or abs(self._clock.now() - self._got_through_at) > self._pace.gap * self._clock.scale:
             return timedelta()
         return timedelta.max if self._since is None else (self._newest - self._since) * self._clock.scale
@@ -78,7 +84,7 @@ class Heartbeats:
         return {name: (now - at) * self._clock.scale for name, at in since.items()}
 
     def _note(self, newest: datetime) -> None:
-        """Record the time of our newest heartbeat on the store's clock."""
+        """Record the time of this runner's newest heartbeat on the store's clock."""
         if newest == self._newest:
             return
         if self._newest is not None and newest - self._newest > self._pace.gap:

@@ -1,5 +1,5 @@
 """
-Keeps the key of a run, with which its owner signs (protocol 31).
+Keeps the key with which a run's owner signs (protocol 31).
 
 The public half is in entry 0. The private half is an object next to the runs of the store, because a runner can reach
 that store from any machine, but the role of an instance can reach only the folder of its run. Ed25519 is defined in
@@ -8,10 +8,11 @@ RFC 8032.
     keys/UID-PUBLIC     the private half; its name contains the public half in hex
     keys/UID            the same, of a run that an earlier spotrun created
 
-Because the name contains the public half, each process that creates a run stores a key that it made itself, and never
-signs with a key that another process has stored.
+Because the name contains the public half, each process that creates a run stores and uses only the key that it made. It
+never signs with a key that another process has stored.
 
-A `Signer` has a key that is in no store. A night's function has such a key, and recognizes its own records with it.
+The key of a `Signer` is in no store. A night's function has such a key, and recognizes the records that it wrote by
+their signatures.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from spotrun.errors import ObjectMissing, SpotrunError
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
-if TYPE_CHECKING:  # the import takes longer than most commands
+if TYPE_CHECKING:  # this import takes longer than most commands
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 FOLDER = "keys"
@@ -34,17 +35,17 @@ KEY_SIZE = 64
 
 
 class KeyMissing(SpotrunError):
-    """The run can be read here, but this process cannot act for its owner."""
+    """This process can read the run, but it lacks the key with which the run's owner signs."""
 
 
 def key_of(run_uid: str, public_key: str = "") -> str:
-    """Return the name of a run's key. Without `public_key`, return the name in earlier versions."""
+    """Return the name of a run's key in the store. Without `public_key`, return the name that earlier versions used."""
     return f"{FOLDER}/{run_uid}" + (f"-{public_key}" if public_key else "")
 
 
 def make(runs: Store, run_uid: str) -> str:
     """
-    Make a key for a new run, and keep it in the store of runs.
+    Make a key for a new run, and store it in the store of runs.
 
     Returns:
         The public half.
@@ -57,12 +58,12 @@ def make(runs: Store, run_uid: str) -> str:
     private = Ed25519PrivateKey.generate()
     public_key = private.public_key().public_bytes_raw().hex()
     made = private.private_bytes_raw().hex().encode()
-    persist(lambda: runs.put_if_absent(key_of(run_uid, public_key), made))  # if it exists, a repeated call stored it
+    persist(lambda: runs.put_if_absent(key_of(run_uid, public_key), made))  # a retry finds the same key
     return public_key
 
 
 def remove(runs: Store, run_uid: str) -> None:
-    """Delete the key of a run, and the keys of processes that failed to create it."""
+    """Delete the key of a run, and the keys of other processes that tried to create the run and failed."""
     old = key_of(run_uid)
     for stored in persist(lambda: runs.list(old)):
         if stored.key == old or stored.key.startswith(f"{old}-"):
@@ -70,7 +71,10 @@ def remove(runs: Store, run_uid: str) -> None:
 
 
 class Signer:
-    """Signs the records of one creator of runs, and recognizes them later. `key` is an Ed25519 private key in hex."""
+    """
+    Signs the records of one program that creates runs, and later recognizes these records. `key` is an Ed25519 private
+    key in hex.
+    """
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -94,7 +98,10 @@ class Signer:
 
 
 class OwnersKey:
-    """Signs for the owner of a run. The key is read at the first signature, because most commands only read the run."""
+    """
+    Signs for the owner of a run. The key is not read before the first signature, because most commands only read the
+    run.
+    """
 
     def __init__(self, runs: Callable[[], Store], run_uid: str, public_key: str) -> None:
         self._runs = runs
@@ -116,7 +123,7 @@ class OwnersKey:
 
     def read_again(self) -> None:
         """
-        Read the key again, to check that it still exists.
+        Read the key from the store, even if it was read before, to check that it still exists.
 
         Raises:
             KeyMissing: the key no longer exists, or belongs to another run.
@@ -135,14 +142,14 @@ class OwnersKey:
         where = f"{store.uri}/{key_of(self._uid, self._public_key)}"
         if missing:
             raise KeyMissing(
-                f"{where} is missing, so no process can act for the owner of this run",
+                f"{where} is missing, so no process can write as the owner of this run",
                 hint="restore the key from a backup; a copy of a run has none, and can only be read",
             )
         raise KeyMissing(f"{where} is not the key of this run", hint="restore the key from a backup")
 
 
 def _private(data: bytes) -> Ed25519PrivateKey | None:
-    """Return the private key in an object; None if the object is not a key."""
+    """Return the private key that an object contains; None if the content is not a key."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     try:

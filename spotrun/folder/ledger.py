@@ -1,9 +1,9 @@
 """
 The ledger of a run: numbered entries that are created once and never changed.
 
-An append is a compare-and-swap on the whole history: entry n is proposed only after a fold of all entries before it,
-with put-if-absent. Every answer of the store except success means *unknown*. Then entry n is read back, and its content
-decides.
+An append is a compare-and-swap on the whole history: a writer folds all entries before entry n, and then writes entry n
+with put-if-absent. If the store answers anything but success, it is *unknown* whether the entry was written. The writer
+then reads entry n back, and decides by its content.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ from spotrun.store.retrying import persist, through_faults
 
 FOLDER = "ledger/"
 RETRY_FOR_S = 60.0
-"""System time for which a passing fault of the store is retried, before its error is raised."""
+"""System time for which a call to the store is retried after a passing fault. After that, its error is raised."""
 READERS = 8
 FIRST_ENTRIES = 2
-"""Number of entries at the start that no agent writes: the creation of the run, and its first launch."""
+"""Number of entries, counted from 0, that no agent writes: the creation of the run, and its first launch."""
 READS_MAX = 5
-"""Maximum reads of an entry whose bytes differ each time."""
+"""Maximum reads of an entry if each read returns different bytes."""
 READ_ON_MAX = 100
-"""Maximum new entries that are read one by one. More of them are listed and read in parallel."""
+"""Maximum new entries that are read one by one. If there are more, they are listed, and then read in parallel."""
 RACE_FOR_S = 30.0
-"""System seconds for which an append is retried while other processes always write the next entry first."""
+"""System seconds for which an append is retried if other processes always write the next entry first."""
 ENTRIES_MAX = 1_000_000
-"""Maximum entries of a ledger: a year of commits at the shortest interval."""
+"""Maximum entries of a ledger. It is enough for commits at the shortest interval for a year."""
 
-FORGED = "the owner of the run has not signed it"
+FORGED = "the run's owner has not signed the entry"
 
 
 def forged(state: RunState) -> int:
-    """Return the number of unsigned entries that only the owner of the run may write."""
+    """Return the number of entries that lack a signature although only the run's owner may write them."""
     return sum(void.reason == FORGED for void in state.voids)
 
 
@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 class EntryRefused(SpotrunError):
-    """The event would be void, because the run has changed since the event was decided."""
+    """The event would be void, because the run has changed since the writer decided on the event."""
 
 
 def key_of(number: int) -> str:
@@ -88,11 +88,11 @@ def key_of(number: int) -> str:
 
 def read_entry(store: Store, number: int) -> bytes | None:
     """
-    Return the object of entry `number`; None if it does not exist.
+    Return the bytes of entry `number`'s object; None if the object does not exist.
 
-    If the bytes do not match their checksum, they are read again until two reads agree: a faulty connection corrupts
-    each read differently. At most ENTRY_SIZE_MAX bytes are read, because any process may have stored a huge object
-    there.
+    If the bytes do not match the checksum in them, the object is read until two reads agree: a faulty connection
+    corrupts each read differently. At most ENTRY_SIZE_MAX bytes are read, because any process may have stored a huge
+    object under this name.
     """
     data = None
     for _ in range(READS_MAX):
@@ -107,13 +107,16 @@ def read_entry(store: Store, number: int) -> bytes | None:
 
 
 def first_entry(store: Store) -> Entry:
-    """Return entry 0 of a run, with the clock, cloud and rules for all other entries. Raise as `first_object`."""
+    """
+    Return entry 0 of a run. It defines the clock, the cloud and the rules for all other entries. Raise the errors of
+    `first_object`.
+    """
     return first_object(store)[0]
 
 
 def first_object(store: Store) -> tuple[Entry, bytes]:
     """
-    Return entry 0 of a run, and the bytes of its object.
+    Return entry 0 of a run, and the bytes of the object that contains it.
 
     Raises:
         RunNotFound: entry 0 is missing, or does not create a run.
@@ -124,15 +127,16 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
     """
     data = persist(lambda: read_entry(store, 0))
     if data is None:
-        # A folder with later entries held a run once, so its ledger is damaged, and the name is not mistyped.
+        # A folder with later entries once held a run. So its ledger is damaged, and the user has not mistyped the run's
+        # name.
         raise _without_first(store, persist(lambda: store.list(FOLDER)))
     return _creating(store, data), data
 
 
 def _creating(store: Store, data: bytes) -> Entry:
-    """Return entry 0 from its bytes. Raise as `first_object`."""
+    """Decode entry 0 from its bytes. Raise the errors of `first_object`."""
     if not is_whole(data):
-        raise LedgerDamaged(f"{store.uri} is damaged: entry 0 does not match its own checksum", hint=RESTORE)
+        raise LedgerDamaged(f"{store.uri} is damaged: entry 0 does not match the checksum in it", hint=RESTORE)
     entry = decode_entry(data)
     if entry is not None and entry.number != 0:
         raise _displaced(entry, 0)
@@ -157,16 +161,16 @@ def _creating(store: Store, data: bytes) -> Entry:
 def _without_first(store: Store, later: list[StoredObject]) -> SpotrunError:
     if later:
         return LedgerDamaged(f"{store.uri} is damaged: entry 0 is missing although later entries exist", hint=RESTORE)
-    return RunNotFound(f"{store.uri} holds no run", hint="see `spotrun status` for the runs there are")
+    return RunNotFound(f"{store.uri} holds no run", hint="`spotrun status` lists the runs in the store")
 
 
 class Ledger:
     """
-    One writer's view of a run's ledger: the entries read so far, and their fold.
+    One writer's view of a run's ledger: the entries that it has read so far, and their fold.
 
-    Several threads may share it. `writer` is for people ("agent:17", "runner:host:4711"); no rule depends on it.
-    `first` is entry 0, if already read. A cold start reads `readers` entries at a time. `sign` signs the entries that
-    only the owner of the run may write; an agent passes None.
+    Several threads may share it. `writer` is a name for people to read ("agent:17", "runner:host:4711"); no rule
+    depends on it. `first` is entry 0, if the caller has already read it. The first refresh reads up to `readers`
+    entries at the same time. `sign` signs the entries that only the run's owner may write; an agent passes None.
     """
 
     def __init__(
@@ -200,25 +204,28 @@ class Ledger:
 
     @property
     def state(self) -> RunState:
-        """The fold of the entries read so far, at least of entry 0. `refresh` reads the new ones."""
+        """The fold of the entries read so far, which include at least entry 0. `refresh` reads the new ones."""
         assert self._state is not None, "nothing was read yet"
         return self._state
 
     @property
     def newest_sha256(self) -> str | None:
-        """The digest of the newest entry's object; None if only entry 0 is known, and the caller passed it in."""
+        """
+        The digest of the newest entry's object. None if the only known entry is entry 0 and the caller passed it as
+        `first`.
+        """
         return hashlib.sha256(self._newest).hexdigest() if self._newest else None
 
     @property
     def entries(self) -> list[Entry]:
-        """The well-formed entries read so far. Void entries are included, forged ones are not."""
+        """The well-formed entries read so far, including void entries, but without forged ones."""
         return list(self._entries)
 
     def refresh(self) -> RunState:
         """
         Read and fold all new entries. If the ledger is damaged, `state` is the fold of the entries before the damage.
-        Entries that arrive while many are read may stay for the next call, because a node may write faster than this
-        process reads.
+        If there are many new entries, those that arrive meanwhile may be left for the next call, because a node may
+        write faster than this process reads.
 
         Raises:
             RunNotFound: entry 0 is missing, or does not create a run.
@@ -239,7 +246,7 @@ class Ledger:
             return self.state
 
     def first(self, event: RunCreated) -> Entry:
-        """Return entry 0 as `create` writes it; the same one on each call."""
+        """Return entry 0 as `create` writes it. Each call returns the same entry."""
         with self._lock:
             if self._first is None:
                 self._first = self._entry(event)
@@ -252,7 +259,8 @@ class Ledger:
 
     def create(self, event: RunCreated) -> Entry:
         """
-        Write entry 0. If the store's answer was lost, a repeated call finds the entry that the first call wrote.
+        Write entry 0. If the store's answer was lost, call `create` a second time: it finds the entry that the first
+        call wrote.
 
         Raises:
             EntryRefused: another run was created here; `state` is the state of that run.
@@ -263,14 +271,15 @@ class Ledger:
             if self._state is None:
                 self._propose(entry)
             if self._entries[0].nonce != entry.nonce:
-                raise EntryRefused(f"there is a run in {self._store.uri} already")
+                raise EntryRefused(f"{self._store.uri} already contains a run")
             return entry
 
     def append(self, decide: Decide) -> Entry | None:
         """
-        Write the event that `decide` returns for the newest state; nothing if it returns None.
+        Write the event that `decide` returns for the newest state. If `decide` returns None, write nothing.
 
-        `decide` is called again each time another writer's entry came first. It must not append anything itself.
+        Each time another writer's entry comes first, `decide` is called with the new state. `decide` must not append
+        anything.
 
         Raises:
             EntryRefused: the event would be void on the newest state.
@@ -294,13 +303,13 @@ class Ledger:
                 if self._propose(entry):
                     return entry
                 if time.monotonic() > until_s:
-                    raise _flooded(f"{kind(event)} was not written: others always write first")
+                    raise _flooded(f"{kind(event)} was not written: other programs always wrote the next entry first")
 
     def is_gone(self) -> bool:
         """
-        Return True if the run's folder was moved or deleted: its first entries are missing, but the store has the run's
-        key. Later entries may exist, from agents that have not noticed. If the whole store is absent for a while, such
-        as a disk that is not mounted, the key is missing too.
+        Return True if the run's folder was moved or deleted: its first entries are missing, but the store still has the
+        run's key. Later entries may exist, because an agent that has not noticed may still write. If the whole store is
+        absent for a while, for example a disk that is not mounted, the key is missing too, so the result is False.
 
         Raises:
             StoreUnavailable: as in `refresh`.
@@ -320,11 +329,11 @@ class Ledger:
 
     def _require_whole(self, listed: Iterable[StoredObject]) -> None:
         """
-        Check before money is spent that each entry that was read still exists with the same size, and that the owner's
-        key exists.
+        Before money is spent, check that each entry that was read still exists and has the same size, and that the
+        owner's key exists.
 
-        With a missing entry, the ledger could not make a runner stop: `spotrun down` would end an instance, and the
-        runner would rent another.
+        If an entry is missing, no command can stop the runner through the ledger: `spotrun down` would end an instance,
+        and the runner would rent another one.
 
         Raises:
             LedgerDamaged: an entry is gone, or was replaced.
@@ -336,7 +345,7 @@ class Ledger:
             if (found := there.get(key_of(number))) is None:
                 raise _damaged(f"entry {number} was read, and is missing now")
             if size not in (None, found):
-                raise _damaged(f"entry {number} has another size than when it was read")
+                raise _damaged(f"the size of entry {number} has changed since it was read")
         if self.state.created.public_key and isinstance(self._sign, OwnersKey):
             self._sign.read_again()
 
@@ -356,11 +365,13 @@ class Ledger:
         )
 
     def _propose(self, entry: Entry) -> bool:
-        """Write `entry`, and return True; False if its number already has another entry, which is then folded."""
+        """Write `entry`, and return True. If another entry already has its number, fold that entry and return False."""
         _require_possible(entry.number)
         data = encode_entry(entry, self._signer_of(entry))
         if len(data) > ENTRY_SIZE_MAX:
-            raise SpotrunError(f"{kind(entry.event)} is {len(data):,} bytes; an entry may have {ENTRY_SIZE_MAX:,}")
+            raise SpotrunError(
+                f"{kind(entry.event)} is {len(data):,} bytes; an entry may have at most {ENTRY_SIZE_MAX:,}"
+            )
         if decode_entry(data) is None:
             raise SpotrunError(f"{kind(entry.event)} was not written: it has a figure that is out of bounds")
         rents = isinstance(entry.event, LaunchIntended)
@@ -374,7 +385,10 @@ class Ledger:
         return settled is not None and settled.nonce == entry.nonce
 
     def _signer_of(self, entry: Entry) -> Sign | None:
-        """Return the function that signs an entry, or None. Entry 0 is signed if this writer can sign."""
+        """
+        Return the function that signs `entry`; None if the entry is not signed. Entry 0 is signed if this writer can
+        sign.
+        """
         if isinstance(entry.event, RunCreated):
             return self._sign
         if not is_of_owner(entry.event) or not self.state.created.public_key:
@@ -384,7 +398,10 @@ class Ledger:
         return self._sign
 
     def _settle(self, number: int, data: bytes) -> bytes:
-        """Return the object of entry `number` after trying to put `data` there, even if the store's answer was lost."""
+        """
+        Try to store `data` as entry `number`. Then return the object that the store has under that number, even if the
+        store's answer was lost.
+        """
         refused: WritesRefused | None = None
         try:
             if self._store.put_if_absent(key_of(number), data):
@@ -392,7 +409,7 @@ class Ledger:
         except WritesRefused as error:
             refused = error
         except StoreUnavailable:
-            pass  # unknown, like any answer but success: reading back decides
+            pass  # any answer but success means unknown: the object is read back
         stored = read_entry(self._store, number)
         if stored is None:
             raise refused or StoreUnavailable(f"ledger entry {number} could not be written")
@@ -420,7 +437,7 @@ class Ledger:
             self._begin(_creating(self._store, data))
             return
         if not is_whole(data):
-            raise _damaged(f"entry {number} does not match its own checksum")
+            raise _damaged(f"entry {number} does not match the checksum in it")
         entry = decode_entry(data)
         if entry is None:
             self._state = fold.apply_malformed(self._state, number)
@@ -434,12 +451,12 @@ class Ledger:
         self._state = fold.apply(self._state, entry)
 
     def _is_forged(self, entry: Entry, data: bytes) -> bool:
-        """Return True if only the owner may write this entry, and did not sign it (protocol 31)."""
+        """Return True if only the run's owner may write this entry, and the owner has not signed it (protocol 31)."""
         public_key = self.state.created.public_key
         return bool(public_key) and is_of_owner(entry.event) and not is_signed(public_key, *parted(data))
 
     def _read_all(self) -> None:
-        """Read the ledger from a cold start: one listing, then the entries in parallel."""
+        """Read a ledger of which only entry 0 is known: list it once, then read its entries in parallel."""
         first = self._next
         keys = [stored.key for stored in self._list(after=key_of(first - 1) if first else "")]
         if not keys and not first:
@@ -448,7 +465,8 @@ class Ledger:
             _require_possible(first + len(keys) - 1)
         end = next((number for number, key in enumerate(keys, first) if key != key_of(number)), first + len(keys))
         self._read_range(first, end)
-        # A listing made while others write may show n + 1 without n. Entry n is missing only if it cannot be read.
+        # If others write during the listing, it may contain n + 1 without n. Entry n counts as missing only if it
+        # cannot be read either.
         if end < first + len(keys) and self._read(end) is None:
             raise _missing(end, keys[end - first])
 
@@ -472,14 +490,14 @@ class Ledger:
         return self._patiently(read_entry, self._store, number)
 
     def _patiently(self, act: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Retry passing faults of the store. If `retry_for_s` is 0, this is a plain call."""
+        """Retry after passing faults of the store. If `retry_for_s` is 0, call `act` only once."""
         if not self._retry_for_s:
             return act(*args, **more)
         return through_faults(self._retry_for_s)(act, *args, **more)
 
 
 def _require_possible(number: int) -> None:
-    """Raise LedgerFlooded if a run cannot have an entry of this number."""
+    """Raise LedgerFlooded if `number` is higher than any entry of a run can have."""
     if number >= ENTRIES_MAX:
         raise _flooded(f"a ledger can have no more than {ENTRIES_MAX:,} entries")
 
@@ -489,11 +507,11 @@ def _flooded(what: str) -> LedgerFlooded:
 
 
 def _missing(number: int, later: str) -> LedgerDamaged:
-    return _damaged(f"entry {number} is missing although {later} is there")
+    return _damaged(f"entry {number} is missing although {later} exists")
 
 
 def _displaced(entry: Entry, number: int) -> LedgerDamaged:
-    return _damaged(f"entry {entry.number} is where entry {number} should be")
+    return _damaged(f"the object of entry {number} contains entry {entry.number}")
 
 
 def _damaged(what: str) -> LedgerDamaged:

@@ -1,5 +1,5 @@
 """
-Computes how busy the machines of a run were, from the newest status of each agent. A lost machine counts until its last
+Computes how busy a run's machines were, from each agent's newest status. A machine that was lost counts until its last
 status.
 """
 
@@ -17,18 +17,24 @@ from spotrun.run.state import RunState
 from spotrun.store.port import Store
 
 READERS = 8
-"""Maximum status objects that are read at the same time, because each read mostly waits for the store."""
+"""
+Maximum status objects that are read at the same time. Several are read together, because each read mostly waits for the
+store.
+"""
 
 
 class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of all machines of one type while they trained, in run time."""
+    """Use of all machines of one type while they trained, measured in run time."""
 
     instance_type: str
     used: MachineUse
 
 
 def machine_use(store: Store, state: RunState) -> list[TypeUse]:
-    """Return the use by instance type, in the order of the first attempts, without types that lack reports."""
+    """
+    Return the use for each instance type, in the order in which the types first trained. Types whose agents reported
+    nothing are absent.
+    """
     names = list(dict.fromkeys(name for attempt in state.attempts.values() for name in attempt.names))
     found: dict[str, MachineUse] = {}
     for name, used in zip(names, _used(store, names), strict=True):

@@ -1,14 +1,14 @@
 """
-Shares the observations that runs make of a market, as objects next to the runs' folders in the store.
+Shares runs' observations of a market with other runs, as objects next to the runs' folders in the store.
 
     market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
 
-Each observation is one small object that is created once and never written again; its name has all its facts. In a
-gang, 17.1 is the second member of launch 17. Two runners of one run create the same object, so nothing is overwritten,
-and one listing reads a whole region.
+Each observation is one small object, which is created once and never changed. The object's name contains all its facts,
+so one listing reads a whole region. In a gang, 17.1 is the second member of launch 17. If a run has two runners, both
+create the same object, so nothing is overwritten.
 
-The record is not a source of truth: if a part is lost or damaged, a run only requests offerings in a worse order. Runs
-on a faster clock use a separate record, because their markets change faster.
+The record is only advice: if a part of it is lost or damaged, a run requests offerings in a worse order. Runs on a
+faster clock use a separate record, because their markets change faster.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from spotrun.run.state import RunState
 from spotrun.store.port import Store, StoredObject, is_key
 
 FOLDER = "market"
-"""Folder of the record. No run's folder has this name, because those names end in a uid."""
+"""Folder of the record. No run's folder can have this name, because the name of a run's folder ends in a uid."""
 KEPT = timedelta(days=2)
-"""Maximum age of an observation, in run time. An older one has less than 1/40 of its weight, and is deleted."""
+"""
+Maximum age of an observation, in run time. An older one would have less than 1/40 of its original weight, so it is
+deleted.
+"""
 READ_EVERY = timedelta(minutes=1)
 READ_SYSTEM_MIN = timedelta(seconds=5)
-"""Minimum system time between two readings, at any speed of run time, because each listing costs money."""
+"""Minimum system time between two readings, whatever the speed of run time, because each listing costs money."""
 DELETED_AT_ONCE = 100
 _AT = "%Y%m%dT%H%M%S.%fZ"
-_NAME = re.compile(  # a partition of a cluster is a zone, and may have "_" in its name; a type never has
+_NAME = re.compile(  # the zone may be a partition of a cluster, with "_" in its name; a type has no "_"
     r"(?P<at>\d{8}T\d{6}\.\d{6}Z)_(?P<kind>lost|kept|refused)_(?P<zone>.+)_(?P<type>[^_]+)"
     r"_(?P<capacity>spot|on-demand)_(?P<up_s>\d{1,9})_(?P<run>[0-9a-z]+)_(?P<launch>\d{1,9})"
     r"(\.(?P<member>[1-9]\d?))?",
@@ -43,8 +46,8 @@ _NAME = re.compile(  # a partition of a cluster is a zone, and may have "_" in i
 
 class MarketRecord:
     """
-    The market record in the store, for one run. `trouble` is the reason why it cannot be used now. `exchange` never
-    raises an error of the store, because a run must not fail for lack of this advice.
+    The market record in the store, for one run. `trouble` is the reason why the record cannot be used now. `exchange`
+    never raises an error of the store, because a run must not fail for lack of this advice.
     """
 
     def __init__(self, store: Store, read_every: timedelta = READ_EVERY) -> None:
@@ -58,7 +61,7 @@ class MarketRecord:
     def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Observation, ...]:
         """
         Write the observations that this run has made since the last call. Return the other runs' observations, which
-        are read at intervals.
+        are read only at intervals.
         """
         news = [seen for seen in observations_of(state) if (seen.launch, seen.member, seen.kind) not in self._told]
         pause = max(self._read_every, READ_SYSTEM_MIN * state.created.time_scale)
@@ -70,7 +73,7 @@ class MarketRecord:
             self._tell(news, state.created, now)
             self._known = self.read(state.created, offerings, now)
         except StoreError as error:
-            self.trouble = f"what other runs saw of the market cannot be used: {error.message}"
+            self.trouble = f"other runs' observations of the market cannot be used: {error.message}"
         return self._known
 
     def read(self, created: RunCreated, offerings: Iterable[Offering], now: datetime) -> tuple[Observation, ...]:
@@ -84,9 +87,7 @@ class MarketRecord:
         listed = [stored for prefix in prefixes for stored in self._store.list(prefix)]
         found = [(stored, _read(stored, created)) for stored in listed]
         unreadable = sum(seen is None for _, seen in found)
-        self.trouble = (
-            f"passed over objects in {FOLDER}/ that are no observations: {unreadable}" if unreadable else None
-        )
+        self.trouble = f"skipped objects in {FOLDER}/ that are not observations: {unreadable}" if unreadable else None
         recent = [seen for _, seen in found if seen is not None and now - seen.at < KEPT]
         return tuple(seen for seen in recent if seen.run != created.uid)
 
@@ -99,7 +100,10 @@ class MarketRecord:
             self._forget(prefix, created, now)
 
     def _forget(self, prefix: str, created: RunCreated, now: datetime) -> None:
-        """Delete observations that are too old to count, from all runs. Deleting one twice does no harm."""
+        """
+        Delete the observations of all runs that are too old to count. If another run deletes the same ones, this does
+        no harm.
+        """
         oldest = f"{prefix}{_system_time(now - KEPT, created):{_AT}}"
         old = [stored.key for stored in self._store.list(prefix) if stored.key < oldest and _NAME.search(stored.key)]
         for key in old[:DELETED_AT_ONCE]:
@@ -121,7 +125,10 @@ def _key(seen: Observation, created: RunCreated) -> str:
 
 
 def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
-    """Return the observation in an object's name, in the reader's run time; None if the name is not an observation."""
+    """
+    Decode an observation from an object's name, and convert its time to the reader's run time. Return None if the name
+    is not an observation's.
+    """
     _, cloud, region, name = stored.key.split("/", 3)
     match = _NAME.fullmatch(name)
     if match is None or not is_key(stored.key):
@@ -142,13 +149,15 @@ def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
             capacity_type=CapacityType(match["capacity"].replace("-", "_")),
         ),
         kind=Fate(match["kind"]),
-        at=_run_time(min(told_at, stored.modified_at), created),  # it was observed before it was written
+        at=_run_time(min(told_at, stored.modified_at), created),  # an observation cannot be younger than its object
         up_s=float(match["up_s"]),
     )
 
 
 def _system_time(at: datetime, created: RunCreated) -> datetime:
-    """Return the system time of a moment in run time, because runs on clocks of any speed share it."""
+    """
+    Return the system time at which a run's clock shows `at`. Runs whose clocks have different speeds share system time.
+    """
     return created.clock_epoch + (at - created.clock_epoch) / created.time_scale
 
 

@@ -73,14 +73,17 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotPinned(SpotrunError):
-    """The function has no valid pin: an earlier spotrun installed it, or another program changed its environment."""
+    """
+    The function has no valid pin: an earlier spotrun installed the function, or another program changed the function's
+    environment.
+    """
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """
     The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex (see
-    Signer), which stays the same when the night is installed again. `night` is the night with a job that has only its
-    webhooks, so that the function can send news even if the stored record was replaced.
+    Signer), which stays the same when the night is installed a second time. `night` is the night with a job that
+    contains only its webhooks. With it, the function can send notifications even if the stored record was replaced.
     """
 
     sha256: str
@@ -98,7 +101,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pin_for(night: Night, before: Pin | None) -> Pin:
-    """Make the pin for a night, with the key of its previous pin `before`, if any."""
+    """Make the pin for a night. If the night has a previous pin, `before`, the new pin keeps its key."""
     return Pin(
         sha256=hashlib.sha256(night.encoded).hexdigest(),
         key=secrets.token_hex(32) if before is None else before.key,
@@ -108,7 +111,7 @@ def pin_for(night: Night, before: Pin | None) -> Pin:
 
 def pinned(environment: Mapping[str, str]) -> Pin | None:
     """
-    Read the pin in the environment of a function; None if an earlier spotrun installed the function.
+    Read the pin from the environment of a function. Return None if an earlier spotrun installed the function.
 
     Raises:
         NotPinned: the pin cannot be read.
@@ -134,8 +137,8 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
 
 def _telling(night: Night) -> dict[str, Any]:
     """
-    Return a job with only a night's webhooks and the places of their addresses, because Lambda has 4 KB for an
-    environment. On Google Cloud, the project is the project of the function's login.
+    Return a job that contains only a night's webhooks and the places of their addresses: Lambda allows only 4 KB of
+    environment. On Google Cloud, the project is the one of the function's login.
     """
     job = night.spec
     notify = job.get("notify") or []

@@ -1,14 +1,15 @@
 """
-Records the nights of a job, which begin without a machine of the user: the job, its times, and the run of each night.
+Records the nights of a job: the job, the times at which it begins, and the run of each night. A night begins even if
+the user's machine is off.
 
     nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
     nights/NAME/notified/…               news that was sent about a night that did not begin, as in a run's folder
 
-A process begins a night by writing the next number with put-if-absent, after it has read all earlier numbers. So if two
-processes begin a night at the same time, one succeeds, and the other finds that run in the record. A night that is due
-while the last night's run still continues gets no second run.
+To begin a night, a process reads all numbers, and then writes the next number with put-if-absent. So if two processes
+begin a night at the same time, one succeeds, and the other finds the first one's run in the record. If a night is due
+while the last night's run still continues, no second run begins.
 
 The folder is next to the runs of the store, so no instance may read or write it. An attacker who can write there cannot
 change what runs: a reader with a pin (night.py) accepts only the installed night.json and work folder, and skips each
@@ -36,10 +37,10 @@ from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
 FOLDER = "nights"
-"""Folder of the nights. No run's folder has this name, because those names end in a uid."""
+"""Folder of the nights. No run's folder can have this name, because the name of a run's folder ends in a uid."""
 BYTES_MAX = 1 << 20
 BY_HAND = "by-hand-"
-"""Prefix of the name of a night that a person started; the time follows."""
+"""Prefix of the name of a night that a person started. The start time follows the prefix."""
 DUE_AGAIN = 8
 """Maximum records, the newest first, that are searched for a night whose call comes twice or late."""
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
@@ -53,8 +54,8 @@ class NightStrange(StoreError):
 
 class BegunNight(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A night that began. `run` is the uid of its run. `carried`: an earlier night began that run, which continues. The
-    night's function has signed this with the key of its pin.
+    A night that began. `run` is the uid of the night's run. `carried`: an earlier night began that run, and this night
+    continues it. The night's function has signed this record with the key of its pin.
     """
 
     due: str
@@ -70,7 +71,10 @@ class NumberedNight(msgspec.Struct, frozen=True):
 
     @property
     def signed_text(self) -> bytes:
-        """The signed bytes. No later version may change them, because a run may outlast an installation."""
+        """
+        The bytes that are signed. No later version may change them, because a run may last longer than an installation
+        of spotrun.
+        """
         begun = self.begun
         facts = (str(self.number), begun.due, begun.run, begun.at.isoformat(), str(begun.carried))
         return "\n".join(("begun", *facts)).encode()
@@ -89,9 +93,9 @@ class NightRecord:
         self._sha256 = None if pin is None else pin.sha256
         self._signer = None if pin is None else pin.signer
         self.passed_over: tuple[int, ...] = ()
-        """The numbers of invalid objects after the newest record, as `newest` found them."""
+        """The numbers of invalid objects after the newest valid record, as `newest` found them."""
         self.next_number = 0
-        """The first free number after the newest record, when `newest` read the folder."""
+        """The first free number after the newest record, at the last call of `newest`."""
 
     @property
     def is_installed(self) -> bool:
@@ -122,7 +126,7 @@ class NightRecord:
             raise
         except SpotrunError as error:
             what = f"{self.store.uri}/{workdir.key_of(night.workdir_sha256)} is not what was installed"
-            raise NightStrange(f"{what}, so nothing is begun", hint=SEE_WHO) from error
+            raise NightStrange(f"{what}, so no run begins", hint=SEE_WHO) from error
 
     def read(self) -> Night:
         """
@@ -142,14 +146,17 @@ class NightRecord:
             ) from None
         if self._sha256 not in (None, found := hashlib.sha256(data).hexdigest()):
             what = f"{self.store.uri}/{_NIGHT} is not what was installed (its sha256 is {found[:12]}…)"
-            raise NightStrange(f"{what}, so nothing is begun", hint=SEE_WHO)
+            raise NightStrange(f"{what}, so no run begins", hint=SEE_WHO)
         try:
             return decode(data, Night)
         except OutOfBounds as error:
             raise StoreError(f"{self.store.uri} does not hold a valid night: {error}", hint=AGAIN) from error
 
     def newest(self) -> list[NumberedNight]:
-        """Return the newest records, at most DUE_AGAIN, the newest last: enough to find a night called twice."""
+        """
+        Return the newest records, oldest first, at most DUE_AGAIN of them. These are enough to find a night for which
+        the cloud calls twice.
+        """
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]
         found = list[NumberedNight]()
@@ -170,7 +177,9 @@ class NightRecord:
         return found[-1] if found and found[-1].number > than.number else None
 
     def add(self, numbered: NumberedNight) -> bool:
-        """Write a record. Return False if another process, or an earlier try of this process, has used its number."""
+        """
+        Write a record. Return False if its number is already used, by another process or by an earlier try of this one.
+        """
         signature = "" if self._signer is None else self._signer.sign(numbered.signed_text)
         data = msgspec.json.encode(replace(numbered.begun, signature=signature))
         return persist(lambda: self.store.put_if_absent(_key(numbered.number), data))
@@ -183,7 +192,7 @@ class NightRecord:
         return True
 
     def numbered(self, number: int) -> NumberedNight | None:
-        """Return the record of this number; None if it is missing or not valid."""
+        """Return the record with this number; None if it is missing or invalid."""
         try:
             found = NumberedNight(
                 number, decode(persist(lambda: self.store.get(_key(number), 0, BYTES_MAX)), BegunNight)
@@ -194,7 +203,10 @@ class NightRecord:
         return found if is_ours else None
 
     def remove(self) -> None:
-        """Delete the nights of this name, the installed night first, so that a partial deletion is no night."""
+        """
+        Delete the nights of this name. The installed night is deleted first, so that a partial deletion leaves no night
+        that could begin.
+        """
         persist(lambda: self.store.delete(_NIGHT))
         for each in persist(lambda: self.store.list("")):
             persist(partial(self.store.delete, each.key))

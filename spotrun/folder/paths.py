@@ -1,4 +1,6 @@
-"""Checks paths of files in a folder: whether they are inside the folder, and whether they may belong to results."""
+"""
+Checks the paths of files in a folder: whether a path stays inside the folder, and whether the file may be a result.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,14 @@ NEVER = frozenset(
         ".spotrun.schema.json",
     }
 )
-"""Names that no rule includes: caches, environments, version control, and `spotrun init`'s schema for editors."""
+"""
+Names that no rule includes: caches, environments, version control, and the schema for editors that `spotrun init`
+writes.
+"""
 
 
 def is_path_inside(path: str) -> bool:
-    """Return True if the path always names a file below the folder that it is joined to."""
+    """Return True if the path, joined to any folder, always names a file below that folder."""
     parts = path.split("/")
     plain = "\0" not in path and not {"", ".", ".."} & set(parts)
     sizes = [len(part.encode(errors="surrogatepass")) for part in parts]
@@ -21,7 +26,7 @@ def is_path_inside(path: str) -> bool:
 
 
 def leads_inside(path: str, target: str) -> bool:
-    """Return True if a link at `path` to `target` stays inside the folder, at any place of the folder."""
+    """Return True if a link at `path` to `target` stays inside the folder, wherever the folder is."""
     depth = path.count("/")
     parts = target.split("/")
     size_bytes = len(target.encode(errors="surrogatepass"))
@@ -35,7 +40,7 @@ def leads_inside(path: str, target: str) -> bool:
 
 
 def is_nameable(path: str) -> bool:
-    """Return True if the path can be written in a list of files."""
+    """Return True if the path can be written into a list of files."""
     return is_path_inside(path) and is_text(path)
 
 

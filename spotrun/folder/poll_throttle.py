@@ -1,6 +1,6 @@
 """
-Limits how often a runner polls data that change slowly. Each poll makes a list and a write request, the most expensive
-requests of a store.
+Limits how often a runner polls data that change slowly. Each poll makes a list request and a write request, the most
+expensive requests of a store.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ AT_LEAST_S = 1.0
 
 class PollThrottle:
     """
-    Schedules polls. The first is due immediately. A failed poll stays due, because the caller then does not call
-    `taken`. Both clocks are checked, because the monotonic clock may stand still while a machine sleeps.
+    Schedules polls. The first poll is due immediately. A poll that failed stays due: the caller then does not call
+    `taken`. Two clocks are compared, because the monotonic clock may stop while a machine sleeps.
     """
 
     def __init__(self, clock: Clock, every_s: float = EVERY_S) -> None:
@@ -35,6 +35,6 @@ class PollThrottle:
         return self._clock.monotonic() - taken_s >= self._lasts_s or apart >= timedelta(seconds=self._lasts_s)
 
     def taken(self, lasts: int = 1) -> None:
-        """Record that the poll was done. The next one is due after `lasts` times the usual pause."""
+        """Record that the poll was done. The next poll is due after `lasts` times the usual interval."""
         self._lasts_s = lasts * self._every_s
         self._taken = (self._clock.monotonic(), self._clock.now())

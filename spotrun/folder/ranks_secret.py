@@ -1,9 +1,9 @@
 """
-The secret that all ranks of a gang share, by which they recognise each other.
+The secret by which the ranks of a gang recognise each other. All of them share it.
 
-It is an object in the run's folder. A process that can read this folder has the run's code and data anyway. A process
-that cannot read the folder cannot pose as a rank, even on the members' network. The run's private key is not used for
-this, because instances must not have it.
+The secret is an object in the run's folder. A process that can read this folder also has the run's code and data. A
+process that cannot read the folder cannot pose as a rank, even on the members' network. The run's private key does not
+serve as the secret, because instances must not have that key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def new() -> str:
 
 def of_gang(run: Store) -> str:
     """
-    Return the secret of the run; the first member makes it.
+    Return the run's secret. The first member that calls this makes the secret.
 
     Raises:
         StoreError: the secret can be neither made nor read, or the object is not a secret.
@@ -35,5 +35,7 @@ def of_gang(run: Store) -> str:
     persist(lambda: run.put_if_absent(NAME, made))
     found = persist(lambda: run.get(NAME, 0, len(made) + 1))
     if not _HEX.fullmatch(found):
-        raise StoreError(f"{NAME} of the run's folder is not a valid secret", hint="delete it: members make a new one")
+        raise StoreError(
+            f"{NAME} of the run's folder is not a valid secret", hint="delete it: the members then make a new one"
+        )
     return found.decode()

@@ -9,11 +9,14 @@ from spotrun.store.port import Store, StoredObject
 from spotrun.store.retrying import persist
 
 WORKERS = 8
-"""Maximum objects that are deleted at the same time, because each deletion mostly waits for the store."""
+"""
+Maximum objects that are deleted at the same time. Several are deleted together, because each deletion mostly waits for
+the store.
+"""
 
 
 def objects_of(store: Store, folder: str) -> Sequence[StoredObject]:
-    """Return all objects in a run's folder. `store` is the store that contains the folder."""
+    """Return all objects in the run folder `folder` of `store`."""
     return persist(lambda: store.list(f"{folder}/"))
 
 
@@ -21,8 +24,9 @@ def remove(store: Store, folder: str) -> None:
     """
     Delete all objects of a run's folder.
 
-    The ledger is deleted last, and its first entry before the others. So if the deletion stops early, the run can be
-    removed again. When a part of the ledger is gone, no command takes the remainder for a run.
+    The ledger is deleted last, and of the ledger, the first entry goes first. So if the deletion stops before the
+    ledger, the run still exists and can be removed by a second try. If it stops later, no command takes the rest of the
+    ledger for a run.
 
     Raises:
         StoreError: an object could not be deleted.

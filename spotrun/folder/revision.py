@@ -10,33 +10,34 @@ from pathlib import Path
 from spotrun.run.events import Revision
 
 TIMEOUT_S = 5.0
-"""Maximum system seconds for each git command: a launch waits for it, and only the report shows the result."""
+"""Maximum system seconds for each git command. A launch waits for it, although only the report shows its result."""
 _HARMLESS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 _TRUSTED = ("system", "global")
-"""The scopes of git's settings that belong to the user, not to the repository."""
+"""The scopes of git's settings that belong to the user. The repository's settings do not."""
 
 
 def revision_of(folder: Path) -> Revision | None:
     """
-    Return the commit that `folder` has checked out; None outside of git, before the first commit, or if git does not
-    work. The repository's settings cannot be trusted, so git does not run programs that they name.
+    Return the commit that `folder` has checked out. Return None outside of git, before the first commit, or if git does
+    not work. The repository's settings cannot be trusted, so git is called in a way that runs no program that they
+    name.
     """
     commit = (_asked(folder, "rev-parse", "HEAD") or "").strip()
     return Revision(commit=commit, changed=_changed(folder)) if re.fullmatch("[0-9a-f]{40,64}", commit) else None
 
 
 def _changed(folder: Path) -> bool | None:
-    """Return True if the folder's files differ from the commit; None if git cannot check that safely."""
+    """Return True if the folder's files differ from the commit; None if git cannot check this safely."""
     filters = _asked(folder, "config", "-z", "--show-scope", "--name-only", "--get-regexp", r"^filter\.", no_match=True)
     if filters is None or any(scope not in _TRUSTED for scope in filters.split("\0")[:-1:2]):
-        return None  # to compare a file, git would run the repository's own filter
+        return None  # to compare a file, git would run a filter that the repository names
     found = _asked(folder, "status", "--porcelain", "--ignore-submodules=all", "--", ".")
     return None if found is None else found != ""
 
 
 def _asked(folder: Path, *question: str, no_match: bool = False) -> str | None:
-    """Return the output of git; None if git fails. With `no_match`, exit status 1 counts as an answer."""
+    """Return the output of git; None if git fails. With `no_match`, exit status 1 does not count as a failure."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
     command = ["git", "--no-pager", *_HARMLESS, "-C", str(folder), *question]
     try:

@@ -1,11 +1,12 @@
 """
-Counts the calls of a night's function for a run (number, duration, and requests to the store), from which the cost of
-this runner follows. Each environment of the function keeps its own counts, and overwrites its own object at intervals.
+Counts the calls of a night's function for a run: their number, their duration, and their requests to the store. The
+cost of the function as a runner is computed from these counts. Each environment of the function keeps separate counts,
+and overwrites a separate object at intervals.
 
     calls/ENVIRONMENT.json
 
-When the cloud removes an environment, its counts since the last write are lost. A call comes every minute, so the
-number of uncounted calls follows from the minutes without a counted call.
+When the cloud removes an environment, the environment's counts since its last write are lost. A call comes every
+minute, so the number of lost calls is the number of minutes without a counted call.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ FOLDER = "calls/"
 WRITTEN_EVERY = timedelta(minutes=30)
 CALLED_EVERY = timedelta(minutes=1)
 ENVIRONMENTS_MAX = 200
-"""Maximum environments that are read: more than there are in a week if AWS moves the function every hour."""
+"""Maximum environments that are read. A week has fewer, even if AWS moves the function every hour."""
 
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Counts between two moments. `seconds` is the duration of the calls on the function's own clock, and `starting_s` its
-    part until everything was imported. Of the `calls`, `ticks` came from the schedule, once a minute, and `events` from
-    EC2. `reads` and `writes` are requests to the store. `uncounted` calls have no other data.
+    Counts between two times. `seconds` is the duration of the calls on the function's clock. `starting_s` is the part
+    of `seconds` before everything was imported. Of the `calls`, `ticks` came from the schedule, once a minute, and
+    `events` came from EC2. `reads` and `writes` are requests to the store. `uncounted` is the number of calls about
+    which nothing else is known.
     """
 
     began_at: Moment
@@ -82,7 +84,10 @@ def write_calls(store: Store, environment: str, calls: Calls) -> None:
 
 
 def read_calls(store: Store) -> Calls | None:
-    """Return the sum of all counts for a run; None if no function was called for it, or the counts cannot be read."""
+    """
+    Return the sum of all counts for a run. Return None if no function was called for the run, or if the counts cannot
+    be read.
+    """
     try:
         listed = store.list(FOLDER)[:ENVIRONMENTS_MAX]
         found = [calls for each in listed if (calls := _read(store, each.key)) is not None]

@@ -1,12 +1,14 @@
 """
-Keeps the environment that a run's `setup` made in the run's folder, so that the next instance need not make it again.
+Stores the environment that a run's `setup` command made, as an archive in the run's folder, so that the next instance
+only unpacks it.
 
     environments/KEY.json              describes the parts of one archive; written once, after all parts
     environments/KEY/LAUNCH/000000     a part: 32 MiB of the archive
 
 KEY identifies the inputs of the set-up (spotrun.agent.machine.environment). The description is written last, with
-put-if-absent. So a packed set-up is complete or missing; if two instances packed the same set-up, the first counts. A
-packed set-up is kept as long as the run's folder, unless `spotrun checkpoints prune` removes it from an ended run.
+put-if-absent. So a packed set-up is either complete or missing. If two instances pack the same set-up, the first one
+counts. A packed set-up is kept as long as the run's folder, unless `spotrun checkpoints prune` removes it after the
+run's end.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ WITHIN_S = 300.0
 
 
 class SetupUnusable(SpotrunError):
-    """The stored archive differs from what was packed. The set-up has to run again."""
+    """The stored archive differs from the archive that was packed. The set-up command has to run."""
 
 
 class PackedPart(msgspec.Struct, frozen=True):
@@ -43,7 +45,7 @@ class PackedPart(msgspec.Struct, frozen=True):
 
 
 class PackedSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """An archive in the store, made by the instance of `launch`."""
+    """A packed set-up in the store. The instance of `launch` packed it."""
 
     launch: Count
     parts: Annotated[tuple[PackedPart, ...], msgspec.Meta(min_length=1)]
@@ -55,7 +57,7 @@ class PackedSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 def find(store: Store, key: str) -> PackedSetup | None:
     """
-    Return the packed set-up of `key`; None if there is none.
+    Return the packed set-up of `key`; None if no such set-up is stored.
 
     Raises:
         SetupUnusable: its description is damaged.
@@ -71,7 +73,7 @@ def find(store: Store, key: str) -> PackedSetup | None:
 
 def fetch(store: Store, key: str, packed: PackedSetup, archive: Path) -> None:
     """
-    Download the packed set-up to the file `archive`. Each part is compared with its checksum first.
+    Download the packed set-up to the file `archive`. Each part is compared with its checksum before it is written.
 
     Raises:
         SetupUnusable: a part is missing or not what was stored.
@@ -102,7 +104,8 @@ def _write_at(file: int, data: bytes, offset: int) -> None:
 
 def upload(store: Store, key: str, launch: int, archive: Path) -> PackedSetup | None:
     """
-    Store an archive as the packed set-up of `key`. Return None if another instance was first; its set-up is kept.
+    Store an archive as the packed set-up of `key`. If another instance was first, keep the other instance's set-up and
+    return None.
 
     Raises:
         StoreError
@@ -133,7 +136,7 @@ def discard(store: Store, key: str) -> None:
 
 def copy_all(source: Store, target: Store) -> int:
     """
-    Copy each complete packed set-up from another run's folder. Return the number of copies.
+    Copy each complete packed set-up from another run's folder. Return how many were copied.
 
     Raises:
         StoreError

@@ -1,4 +1,4 @@
-"""Stores the Lightning checkpoint that a run begins from, as one object with the checkpoint's digest in its name."""
+"""Stores the Lightning checkpoint that a run begins from, as one object whose name contains the checkpoint's digest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from spotrun.store.port import Store  # trainers import this module, so it needs only the standard library
 
 VARIABLE = "SPOTRUN_START"
-"""Variable with the path of the file, for a trainer. Our callback uses the file on a fresh start only."""
+"""
+Variable that tells a trainer the path of the start file. spotrun's callback uses the file only if the training starts
+from scratch.
+"""
 NAME = "start.ckpt"
 PIECE_BYTES = 16 << 20
 
@@ -23,7 +26,7 @@ def key_of(sha256: str) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """Return the sha256 that `upload` returns for a file."""
+    """Return the sha256 that `upload` would return for a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -39,7 +42,7 @@ def upload(store: Store, path: Path) -> str:
 
 def fetch(store: Store, sha256: str, folder: Path) -> None:
     """
-    Write the stored file to `folder` as `start.ckpt`, whole or not at all.
+    Write the stored file to `folder` as `start.ckpt`: completely, or not at all.
 
     Raises:
         SpotrunError: the object does not have the digest in its name.
@@ -56,6 +59,6 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the variables with the path of the start file in `folder`; {} if there is no such file."""
+    """Return the variables that contain the path of the start file in `folder`; {} if there is no such file."""
     path = folder / NAME
     return {VARIABLE: str(path)} if path.exists() else {}

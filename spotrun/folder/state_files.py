@@ -1,8 +1,8 @@
 """
-Surveys the state of a command: the files at its paths in the work folder at one moment.
+Surveys the state of a command: which files are at the state's paths in the work folder now.
 
-A folder is surveyed with all its content, under any names. A link stays a link if its target is state too. Things that
-cannot be stored, such as pipes, are listed with the reason.
+A folder is surveyed with all its content, whatever the names are. A link is stored as a link if its target is state
+too. Anything that cannot be stored, such as a pipe, is listed with the reason.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from spotrun.folder.stored_files import STATE_FILES_MAX
 from spotrun.folder.work_files import NOWHERE, OUTSIDE, Facts, FileVersion, LinkTo, Survey, sort_out, tree
 
 TOO_MANY = f"there are more than {STATE_FILES_MAX:,} files"
-NO_STATE = "it is a link to what is not state"
+NO_STATE = "it is a link to something that is not state"
 
 
 def has_too_many(survey: Survey) -> bool:
-    """Return True if the survey has more files than a list may name."""
+    """Return True if the survey has more files than a list of files may name."""
     return len(survey.files) > STATE_FILES_MAX or len(survey.folders) + len(survey.links) > STATE_FILES_MAX
 
 
 class StateAt(NamedTuple):
-    """The paths of a command's state. `is_none` returns True for a path below them that is not state."""
+    """
+    The paths of a command's state. `is_none` returns True for a path below them that does not belong to the state.
+    """
 
     paths: tuple[str, ...]
     is_none: Callable[[str], bool] = lambda _: False
@@ -39,7 +41,10 @@ class StateAt(NamedTuple):
 
 
 def survey(work: Path, state: StateAt) -> Survey:
-    """Return the survey of the state's paths; empty if none exists. It stops soon after it has found too many files."""
+    """
+    Survey the state's paths. The survey is empty if none of the paths exists. It stops soon after it has found too many
+    files.
+    """
     root = os.path.realpath(work)
 
     def link_at(path: str, found: Survey) -> LinkTo | None:
@@ -67,7 +72,7 @@ def _found(root: str, state: StateAt) -> Iterator[tuple[str, Facts]]:
             if files > STATE_FILES_MAX:
                 break
             if each == path and stat.S_ISLNK(mode) and (end := _end_of(root, path)) and end not in state.paths:
-                pending.append(end)  # the job names a link: its target is the state
+                pending.append(end)  # the job names a link as state: its target is state too
 
 
 def _tree(root: str, path: str) -> Iterator[tuple[str, Facts]]:
@@ -85,7 +90,7 @@ def _tree(root: str, path: str) -> Iterator[tuple[str, Facts]]:
 
 
 def _end_of(root: str, path: str) -> str | None:
-    """Return the path in the work folder that a link finally leads to; None if it is outside of the folder."""
+    """Return the path in the work folder to which a link finally leads; None if the link leads out of the folder."""
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root or target == root:
         return None
@@ -93,7 +98,10 @@ def _end_of(root: str, path: str) -> str | None:
 
 
 def by_inode(work: Path, files: Mapping[str, FileVersion]) -> dict[tuple[int, int], str]:
-    """Return the files' paths by device and inode: a folder of the state may be on another file system."""
+    """
+    Return the paths of the files, keyed by device and inode. The device is needed because a folder of the state may be
+    on another file system.
+    """
     devices: dict[str, int] = {}
     found = {}
     for path, seen in files.items():

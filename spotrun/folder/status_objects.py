@@ -1,4 +1,6 @@
-"""Stores facts that change often: each writer overwrites a small object, which is a hint, never the truth."""
+"""
+Stores facts that change often. Each writer overwrites one small object. Such an object is a hint, never the truth.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ from spotrun.store.port import Store
 
 class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    State of the trainer of a gang's member that is not the lead: running, or ended with `exit_code` at `at`, with its
-    last message in `reason`. `damaged`: it never began, because the store lacks an object of its commit.
+    The state of the trainer on a gang's member that is not the lead. The trainer is running, or it ended at `at` with
+    `exit_code` and with the last message `reason`. `damaged`: the trainer never began, because the store lacks an
+    object of the commit that it should start from.
     """
 
     attempt: Count
@@ -31,8 +34,8 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A question of a gang's lead to the other members: which state files that your trainer of this `incarnation` wrote
-    are not in the list at `key`? Each question has its own `word`.
+    A question that a gang's lead puts to the other members: which state files has your trainer of this `incarnation`
+    written that are not in the list at `key`? Each question has a different `word`.
     """
 
     attempt: Count
@@ -44,8 +47,8 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The answer to the question with this `word`: the number of such files, and the first paths. `rests`: no process
-    writes to the files now.
+    The answer to the question with this `word`: the number of such files, and the first of their paths. `rests`: no
+    process is writing to the files now.
     """
 
     word: str
@@ -56,8 +59,8 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a GPU. `share` is the share of time in which any of its units computed; None if the driver does not report
-    it, as for a slice (MIG). The bytes are 0 if it has no memory of its own.
+    Use of a GPU. `share` is the share of time in which any of the GPU's units computed. It is None if the driver does
+    not report it, as for a slice (MIG). The numbers of bytes are 0 if the GPU has no separate memory.
     """
 
     share: Share | None = None
@@ -67,7 +70,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine: `cpu_share` is the busy share of its `cpus`. `gpus` are the GPUs that a training may use and whose
+    Use of a machine. `cpu_share` is the busy share of its `cpus`. `gpus` are the GPUs that a training may use, if their
     driver reports their use.
     """
 
@@ -79,7 +82,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_share(self) -> float | None:
-        """The mean share of the GPUs that report it; None if no GPU does."""
+        """The mean share of those GPUs that report a share; None if no GPU does."""
         told = [gpu.share for gpu in self.gpus if gpu.share is not None]
         return sum(told) / len(told) if told else None
 
@@ -90,7 +93,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
-    """Busy seconds: `busy_s` of `of_s` observed seconds. The seconds of several machines are added."""
+    """Busy seconds: `busy_s` of `of_s` seconds that were observed. For several machines, the seconds are added up."""
 
     busy_s: Seconds = 0.0
     of_s: Seconds = 0.0
@@ -109,8 +112,8 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
     """
     Use of a machine while it trained. A second in which a quarter of the memory was used counts as a quarter of a
-    second of `memory`; likewise for processors and GPUs. `waited` is the time in which the training waited for its
-    data, without validations.
+    second in `memory`; processors and GPUs are counted in the same way. `waited` is the time in which the training
+    waited for data. Validations do not count.
     """
 
     cpu: Busy = Busy()
@@ -128,8 +131,8 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The work of an agent's trainings in `seconds` of training, without validations: `steps`, and `samples` where known.
-    `waited_s` is the time spent waiting for data.
+    The work that an agent's trainings did in `seconds` of training: `steps`, and `samples` if known. `waited_s` is the
+    time that they spent waiting for data. Validations do not count.
     """
 
     seconds: Seconds = 0.0
@@ -141,7 +144,7 @@ class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
         return TrainingStatus(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
     def times(self, scale: float) -> TrainingStatus:
-        """Return the same work, measured by a clock that is `scale` times as fast."""
+        """Return the same work as measured by a clock that runs `scale` times as fast."""
         return replace(self, seconds=self.seconds * scale, waited_s=self.waited_s * scale)
 
 
@@ -150,10 +153,10 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     Progress of an agent. Times and durations are run time. `sequence` increases with each write.
 
     `epoch` counts from 0, and `batch` of its `batches` are done. `trouble` is the reason why the agent cannot train, if
-    any. `member` is its index in a gang's launch. `unreached` are the members of its gang that it cannot reach on the
-    network. `state_asked` is the lead's question to the other members, and `state_answer` is another member's answer.
-    `data_wait` is the share of the last minute of training that was spent waiting for data. `used` and `trained` cover
-    all training since this agent began.
+    there is one. `member` is the instance's index in a gang's launch. `unreached` are the members of the gang that this
+    agent cannot reach on the network. `state_asked` is the lead's question to the other members, and `state_answer` is
+    another member's answer. `data_wait` is the share of the last minute of training that was spent waiting for data.
+    `used` and `trained` cover all training since this agent began.
     """
 
     launch: Count
@@ -185,8 +188,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps_total(self) -> float | None:
         """
-        The steps of the whole training, estimated from the steps so far; None if the training does not report its
-        length.
+        The number of steps of the whole training, estimated from the steps so far; None if the training does not report
+        its length.
 
             steps / (epoch + batch / batches) * epochs      for any number of batches in a step
         """
@@ -197,7 +200,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blindness(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why the cloud has not listed the run's instances to a runner, since the moment `since`."""
+    """The reason why the cloud has not listed the run's instances for a runner since the time `since`."""
 
     since: Moment
     why: str
@@ -205,9 +208,9 @@ class Blindness(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The status of the runner that attends to the run. `message` is the reason why the run cannot continue, if any.
-    `blind` is None while the runner can list the run's instances. `every_s` is the time between this heartbeat and the
-    next.
+    The status of the runner that attends to the run. `message` is the reason why the run cannot continue, if there is
+    one. `blind` is None while the runner can list the run's instances. `every_s` is the time from this heartbeat to the
+    next one.
     """
 
     at: Moment
@@ -221,9 +224,9 @@ class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 FOLDER = "hints/"
 BEAT_EVERY_S = 2.0
-"""Run time between two writes of an agent (protocol 7)."""
+"""Run time between two writes of an agent's status object (protocol 7)."""
 BEAT_EVERY_MIN_S = 0.2
-"""Minimum system time between two such writes."""
+"""Minimum system time between two writes of an agent's status object."""
 RUNNER_KEY = f"{FOLDER}runner.json"
 _AGENT_KEY = re.compile(re.escape(FOLDER) + r"agent-(\d+)(?:\.([1-9]\d*))?\.json")
 
@@ -241,7 +244,7 @@ def name_in(key: str) -> MemberName | None:
 
 
 def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> WritesRefused | None:
-    """Write a status object. If the store refuses it, return a refusal on which the user has to act."""
+    """Write a status object. If the store refuses it for a reason that the user has to cure, return the error."""
     try:
         store.put_status(key, msgspec.json.encode(status))
     except WritesRefused as refused:

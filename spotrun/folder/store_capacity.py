@@ -1,4 +1,4 @@
-"""Checks whether a store without room for a run has room again."""
+"""Checks whether a store that had no room for a run has room now."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from spotrun.store.port import Inspectable, Store
 
 TRIAL = "trial"
 TRIAL_MAX_BYTES = 16 << 20
-"""Maximum bytes of a trial, the size of a checkpoint's part, because a full disk may still accept small objects."""
+"""
+Maximum bytes of a test object. It has the size of a checkpoint's part, because a full disk may still accept small
+objects.
+"""
 SMALLEST_BYTES = 1 << 20
 """Assumed size of a checkpoint, in bytes, before the first one."""
 
 
 class StoreCapacity:
-    """The room in the store for a runner, which tries at intervals. Between two tries, the answer does not change."""
+    """Tests for a runner, at intervals, whether the store has room. Between two tests, the result does not change."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -27,8 +30,8 @@ class StoreCapacity:
 
     def refused(self, state: RunState) -> str:
         """
-        Return the reason why an attempt could not save now, with a hint; "" if it could. The store is tried only if the
-        last attempt ended because of missing room.
+        Return the reason why an attempt could not save now, with a hint; "" if it could save. The store is tested only
+        if the last attempt ended because the store had no room.
         """
         last = next(reversed(state.attempts.values()), None)
         if last is None or last.end is None or last.end.cause is not Cause.STORE_FULL:
@@ -45,7 +48,7 @@ class StoreCapacity:
         except WritesRefused as error:
             return error.one_line
         except StoreError:
-            return ""  # the store did not answer: the next writer gets the error
+            return ""  # the store did not answer: the next write reports the error
         return _shortage(self._store, size_bytes)
 
 
@@ -54,8 +57,8 @@ def shortage(store: Store, state: RunState) -> str:
     Return the reason why a running run cannot save its next checkpoint, with a hint; "" if it can, or if that is
     unknown.
 
-    For commands that only read, so nothing is written. Recognizes a full disk, but not a quota. The space of a bucket
-    is unlimited, so it is not checked.
+    This is for commands that only read, so it writes nothing. It recognizes a full disk, but not an exhausted quota. A
+    bucket's space is unlimited, so a bucket is not checked.
     """
     if state.terminal is not None or isinstance(parse(store.uri), BucketAddress):
         return ""

@@ -4,9 +4,9 @@ The files that a script wrote, stored by content next to the checkpoints, and th
     outputs/ATTEMPT/list-BLAKE3.json    the files of one moment: the path of each, and its pieces in order
     outputs/ATTEMPT/BLAKE3              a piece, of at most 16 MiB, under the digest of its bytes
 
-Stored files count only when the ledger's `OutputsStored` names their list and its digest. A list may name pieces that
-an earlier attempt has sent. Each attempt writes below its own number, so a replaced agent that still sends or deletes
-pieces cannot change the pieces of another attempt.
+Stored files count only once an `OutputsStored` in the ledger names their list and the list's digest. A list may name
+pieces that an earlier attempt has sent. Each attempt writes below its number, so an agent that was replaced but still
+sends or deletes pieces cannot change the pieces of another attempt.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ FORMAT = 1
 PIECE_MAX_BYTES = 16 << 20
 FILES_MAX = 10_000
 STATE_FILES_MAX = 100_000
-"""Maximum files of a command's state. With more, nothing is stored, because no file of a state may be left out."""
+"""
+Maximum files of a command's state. If the state has more, nothing is stored, because no file of a state may be left
+out.
+"""
 LINKS_IN_A_PATH_MAX = 40
-"""Maximum links in a path, as in Linux: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
+"""Maximum links in a path, as on Linux: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -38,11 +41,11 @@ Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
 
 
 Content = tuple[str, int]
-"""The digest of some bytes, and their number."""
+"""The digest and the number of some bytes."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Some bytes of a file, which attempt `of` has sent."""
+    """Some bytes of a file, which the attempt `of` sent."""
 
     of: Count
     blake3: str
@@ -60,7 +63,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
     A stored file. `path` is relative to the work folder. `attempt` is the newest attempt in whose work folder the file
-    was seen. `mode` are the permissions of a file of a command's state.
+    was seen. `mode` are the file's permissions; only files of a command's state have them.
     """
 
     path: str
@@ -79,8 +82,9 @@ class Folder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
-    A link at `path` to `target`, which is relative to the link's own folder and inside the work folder. `absolute`: the
-    text of the link begins with the path of the work folder, which may differ between instances.
+    A link at `path` to `target`. `target` is relative to the link's folder, and inside the work folder. `absolute`: the
+    link contains an absolute path, which begins with the path of the work folder. That path may differ between
+    instances.
     """
 
     path: str
@@ -96,9 +100,9 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    A list of stored files. `left_out` has some of the files that were not stored, with the reasons. `removed` are paths
-    of the uploaded work folder that the script has removed. `folders` and `links` belong to a checkpoint, or to a
-    command's state.
+    A list of stored files. `left_out` has some of the files that were not stored, each with the reason. `removed` are
+    the uploaded files that the script has removed. `folders` and `links` belong to a checkpoint, or to a command's
+    state.
     """
 
     files: tuple[OutputFile, ...]
@@ -109,12 +113,15 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     format: int = FORMAT
 
     def keys(self) -> Mapping[str, int]:
-        """Return the keys of the list's pieces, with their sizes."""
+        """Return the keys of the list's pieces, each with the piece's size."""
         return {piece.key: piece.size_bytes for file in self.files for piece in file.pieces}
 
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
-        """The files, and a copy of the target for each link to a file, because users who fetch want no links."""
+        """
+        The files of the list. For each link to a file, this also has a copy of that file, because users who fetch want
+        no links.
+        """
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}
         copies = {path: files[place] for path in links if (place := _end_of(path, links)) in files}
@@ -122,8 +129,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def flaw(self) -> str | None:
         """
-        Return the reason why nothing may be fetched from this list; None if it is well formed. Training code could
-        write a malicious list.
+        Return the reason why nothing may be fetched from this list; None if the list is well formed. Training code
+        could write a malicious list.
         """
         if self.format != FORMAT:
             return f"its list has format {self.format}; this spotrun reads {FORMAT}"
@@ -139,14 +146,14 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 return f"its list names {link.path[:200]!r}, a link that leads out of the folder"
         for file in self.files:
             if not all(_DIGEST.fullmatch(piece.blake3) for piece in file.pieces):
-                return "its list names objects elsewhere"
+                return "its list names objects outside of its folder"
             if sum(piece.size_bytes for piece in file.pieces) != file.size_bytes:
                 return f"the pieces of {file.path[:200]!r} do not add up to its size, {file.size_bytes} B"
         return None
 
 
 def _end_of(path: str, links: Mapping[str, str]) -> str:
-    """Return the path after all links in `path` are followed; "" if the links form a loop."""
+    """Return the path that results if all links in `path` are followed; "" if the links form a loop."""
     for _ in range(LINKS_IN_A_PATH_MAX):
         parts = path.split("/")
         heads = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
@@ -165,20 +172,22 @@ class Outcome(StrEnum):
 
     FETCHED = "fetched"
     SAME = "same"
-    """The same file already existed."""
+    """An equal file already existed at its path."""
     CHANGED_HERE = "changed_here"
-    """Another file at its path differs from what fetch last wrote there. That file was kept."""
+    """A different file was at its path, and that file was not the one that fetch last wrote there. So it was kept."""
     LEFT = "left"
-    """A tool may obey a file with this name. Scripts do write such files, so fetch leaves them in the store."""
+    """A tool may obey a file with this name. Scripts often write such files, so fetch leaves the file in the store."""
     REFUSED = "refused"
-    """No agent stores a file under such a name, for example `.git`; or the folder here belongs to a tool."""
+    """
+    No agent stores a file under such a name, for example `.git`. Or the user's folder at this path belongs to a tool.
+    """
     FAILED = "failed"
 
 
 class Fetched(NamedTuple):
     """
-    A file with its result. `problem` is the reason why it was not fetched. `damaged`: the store is the cause. `kept_as`
-    is the new name of a longer file that was at its path.
+    A file, and the result of fetching it. `problem` is the reason why it was not fetched. `damaged`: the file in the
+    store is damaged. `kept_as` is the new name of a longer file that was at the same path.
     """
 
     file: OutputFile

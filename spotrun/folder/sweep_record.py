@@ -1,12 +1,14 @@
 """
-Records the request of a sweep and the runs of its trials, next to these runs in the store.
+Records the request that began a sweep, and the runs of the sweep's trials. The records are next to these runs in the
+store.
 
     sweeps/NAME.json        the request
     sweeps/NAME/UID/3       the uid of the run of trial 3 of sweep UID
 
 All other state of a sweep is in the ledgers of its runs. A run's uid is random, and the record of its trial is written
-with put-if-absent after the run was created. So a command that was killed finds its runs again, and two commands do not
-train the same trial. No other process can prepare a run or a key for the next trial, because the next uid is unknown.
+with put-if-absent after the run was created. So if a command is killed, the next command finds the runs of the sweep,
+and two commands do not train the same trial. No other program can prepare a run or a key for the next trial, because
+the next uid is unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from spotrun.store.port import Store, is_key
 from spotrun.store.retrying import persist
 
 FOLDER = "sweeps"
-"""Folder of the sweeps. No run's folder has this name, because those names end in a uid."""
+"""Folder of the sweeps. No run's folder can have this name, because the name of a run's folder ends in a uid."""
 BYTES_MAX = 8 * SMALL_BYTES
 UID_LENGTH = 10
 
@@ -32,10 +34,11 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     The request of a sweep.
 
-    `wanted` identifies it: the flags by name, and the digest of the job. It began at `began_at`, and its deadline is
-    `deadline_s` of run time later; `deadline` is what the user typed. Run time passes `time_scale` times as fast as
-    system time. `stopped_by` is the user who stopped the whole sweep, or "". `recorded`: each trial that has begun has
-    a record; in a sweep of an earlier version, the uids of runs are computed from the sweep's uid.
+    `wanted` identifies the request: it has the flags by name, and the digest of the job. The sweep began at `began_at`,
+    and its deadline is `deadline_s` of run time later; `deadline` is what the user typed. Run time passes `time_scale`
+    times as fast as system time. `stopped_by` is the user who stopped the whole sweep, or "". `recorded`: each trial
+    that has begun has a record. If it is False, an earlier version created the sweep, and the uids of its runs are
+    computed from the sweep's uid.
     """
 
     name: str
@@ -108,8 +111,8 @@ def run_of_trial(store: Store, sweep: SweepRecord, number: int) -> str | None:
 
 def record_trial(store: Store, sweep: SweepRecord, number: int, run_uid: str, *, anyway: bool = False) -> bool:
     """
-    Record the run of a trial. Return False if the trial already has a run. `anyway`: replace the record, because that
-    run was deleted.
+    Record the run of a trial. Return False if the trial already has a run. `anyway`: the trial's recorded run was
+    deleted, so replace the record.
     """
     key, data = _trial_key(sweep, number), msgspec.json.encode(TrialRecord(run=run_uid))
     if anyway:

@@ -1,4 +1,4 @@
-"""Recognizes folders of git, Python and conda by their content, under any name."""
+"""Recognizes folders of git, Python and conda by their content, whatever their names are."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import os
 import stat
 
 _MARKS = {"HEAD": "git", "pyvenv.cfg": "Python", "conda-meta/history": "conda"}
-"""Files that only git repositories and environments contain. With one more file, a folder with `HEAD` may be git's."""
+"""
+Files that only git repositories and environments contain, each with its tool. A folder with `HEAD` may need one more
+file before it is git's.
+"""
 
 
 def tool_of(folder: int | str) -> str:
-    """Return the tool that obeys the files in a folder, or would with one more file; "" if none does."""
+    """
+    Return the tool that obeys the files in a folder, or that would obey them if one more file were added; "" if there
+    is no such tool.
+    """
     return next((tool for mark, tool in _MARKS.items() if _has_file(folder, mark)), "")
 
 
 def is_git_folder(folder: str) -> bool:
-    """Return True for a folder that git itself accepts as a repository, or as the git folder of one work tree."""
+    """Return True for a folder that git accepts as a repository, or as the git folder of a work tree."""
     if not _has_file(folder, "HEAD"):
         return False
     found = {name for name in ("objects", "refs", "commondir") if os.path.lexists(os.path.join(folder, name))}
@@ -23,7 +29,9 @@ def is_git_folder(folder: str) -> bool:
 
 
 def _has_file(folder: int | str, name: str) -> bool:
-    """Return True for a file, or a link even if broken. A folder does not count: `head` may be a part of a model."""
+    """
+    Return True for a file or a link, even a broken link. A folder does not count: a model may have a part named `head`.
+    """
     try:
         if isinstance(folder, str):
             facts = os.stat(os.path.join(folder, name), follow_symlinks=False)

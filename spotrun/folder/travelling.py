@@ -1,9 +1,10 @@
 """
-Chooses the files of the user's work folder that are uploaded with a run ("travel").
+Chooses which files of the user's work folder are uploaded with a run (such files "travel").
 
-All readers of the run's folder in the store can read these files, and all instances too. So files that look like
-secrets stay behind, as do files that match the user's `.gitignore` files. The file `.spotrunignore` at the top of the
-work folder, with the same syntax, overrides both: `data/` leaves that folder out, `!.env` includes that file.
+Everyone who may read the run's folder in the store can read these files, and so can all instances. So files that look
+like secrets are not uploaded, and neither are files that match the user's `.gitignore` files. The file `.spotrunignore`
+at the top of the work folder overrides both. It has the syntax of `.gitignore`: the line `data/` leaves out that
+folder, and `!.env` includes that file.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ SECRETS = GitIgnoreSpec.from_lines(
         *("*.tfstate", "*.tfvars", ".bash_history", ".python_history", ".zsh_history"),
     ]
 )
-"""Files and folders in which programs keep keys, passwords and tokens."""
+"""Names of files and folders in which programs keep keys, passwords and tokens."""
 KEY_FILE_MAX_BYTES = 1 << 16
 KEY_MARK = b"-----BEGIN PRIVATE KEY-----"
-"""Text in the JSON key file of a Google Cloud service account."""
+"""Text that the JSON key file of a Google Cloud service account contains."""
 _KEY_BEGINS = re.compile(rb"\s*-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----")
-"""The beginning of a private key's file in PEM (RFC 7468), OpenSSH or PGP format."""
+"""The beginning of a private key file in PEM (RFC 7468), OpenSSH or PGP format."""
 _BEGINNING_BYTES = 128
 
 
 class UploadSelection(NamedTuple):
     """
-    The files of a work folder. `files` travel with the run. The others are listed by their paths in the folder, with a
-    slash after a folder: `secrets` look like secrets, `ignored` match a rule.
+    The files of a work folder. `files` travel with the run. The other two fields list what does not travel, by its path
+    in the folder, with a slash after a folder's name: `secrets` look like secrets, and `ignored` match a rule.
     """
 
     files: list[Path]
@@ -55,9 +56,9 @@ class UploadSelection(NamedTuple):
 
 def travelling(folder: Path, runs: str = "") -> UploadSelection:
     """
-    Return which files travel with a run. Links and special files do not travel, and are not listed. If the store of
-    runs, with the address `runs`, is inside the folder, it does not travel either: it contains keys, and changes all
-    the time.
+    Return which files travel with a run. Links and special files do not travel, and are not listed. `runs` is the
+    address of the store of runs. If that store is inside the folder, it does not travel either: it contains keys, and
+    changes all the time.
 
     Raises:
         SpecInvalid: a file of rules cannot be read.
@@ -71,7 +72,7 @@ def travelling(folder: Path, runs: str = "") -> UploadSelection:
 
 def require_script(found: UploadSelection, script: str) -> None:
     """
-    Require that the job's script travels with the run. `script` is its path in the folder.
+    Require that the job's script travels with the run. `script` is the script's path in the folder.
 
     Raises:
         SpecInvalid: the script is left out.
@@ -87,7 +88,9 @@ def require_script(found: UploadSelection, script: str) -> None:
 
 
 def told(found: UploadSelection, named: int = NAMED_MAX) -> str | None:
-    """Return a note about the files that stay behind, with up to `named` names of each kind; None if all travel."""
+    """
+    Return a note about the files that do not travel, with up to `named` names of each kind; None if all files travel.
+    """
     if not found.secrets and not found.ignored:
         return None
     said = []
@@ -95,7 +98,10 @@ def told(found: UploadSelection, named: int = NAMED_MAX) -> str | None:
         said.append(f"{_few(found.secrets, named)} may hold secrets")
     if found.ignored:
         said.append(f"{GIT_RULES} or {OWN_RULES} names {_few(found.ignored, named)}")
-    return f"of the work folder stays here: {'; '.join(said)}. A line !NAME in {OWN_RULES} takes a file along."
+    return (
+        f"not uploaded from the work folder: {'; '.join(said)}. "
+        f"To upload a file anyway, add the line !NAME to {OWN_RULES}."
+    )
 
 
 def _few(names: Sequence[str], named: int) -> str:
@@ -104,7 +110,10 @@ def _few(names: Sequence[str], named: int) -> str:
 
 
 def _up_to_repository(folder: Path) -> list[Path]:
-    """Return the folders above a work folder whose `.gitignore` files also apply to it in git, the topmost first."""
+    """
+    Return the folders above a work folder whose `.gitignore` files git also applies to the work folder, the topmost
+    first.
+    """
     if (folder / ".git").exists():
         return []
     above: list[Path] = []
@@ -141,7 +150,10 @@ def _look(
 
 
 def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
-    """Return the field of `UploadSelection` for a path; None if it travels. The deepest folder's rules come first."""
+    """
+    Return the field of `UploadSelection` to which a path belongs; None if the path travels. The rules of the deepest
+    folder come first.
+    """
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None
     if SECRETS.check_file(name.lower()).include or (path.is_file() and _holds_key(path)):
@@ -156,7 +168,7 @@ def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple
 
 
 def _may_take_along(own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> bool:
-    """Return True if a rule may include a file inside a folder that another rule leaves out."""
+    """Return True if a rule may include a file that is inside a folder left out by another rule."""
     return any(
         pattern.include is False for rules in (own, *(each for _, each in git)) if rules for pattern in rules.patterns
     )
@@ -168,7 +180,7 @@ def _holds_key(path: Path) -> bool:
         with path.open("rb") as file:
             data = file.read(KEY_FILE_MAX_BYTES + 1 if in_json else _BEGINNING_BYTES)
     except OSError:
-        return False  # packing it fails too, with an error
+        return False  # packing the file will fail too, and report the error
     return bool(_KEY_BEGINS.match(data)) or (in_json and len(data) <= KEY_FILE_MAX_BYTES and KEY_MARK in data)
 
 
@@ -180,7 +192,7 @@ def _rules(path: Path) -> GitIgnoreSpec | None:
             raise ValueError(f"it is larger than {RULES_MAX_BYTES} bytes")
         return GitIgnoreSpec.from_lines(list(_lines(path)))
     except (OSError, ValueError) as problem:
-        raise SpecInvalid(f"{path} cannot be read: {problem}", hint="correct it, or remove it") from None
+        raise SpecInvalid(f"{path} cannot be read: {problem}", hint="correct the file, or remove it") from None
 
 
 def _lines(path: Path) -> Iterator[str]:

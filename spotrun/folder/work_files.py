@@ -1,8 +1,8 @@
 """
-Surveys the work folder: which files exist at one moment, and why some of them cannot be stored.
+Surveys the work folder: which files exist now, and why some of them cannot be stored.
 
-The files of a script are the files that were made or changed after the script began. For the files of a command's
-state, see state_files.py.
+The files of a script are those that were made or changed after the script began. For the files of a command's state,
+see state_files.py.
 """
 
 from __future__ import annotations
@@ -19,15 +19,21 @@ from spotrun.folder import paths
 from spotrun.folder.paths import is_nameable, is_text, leads_inside
 
 MARK = ".spotrun"
-"""Name of a file in a logger's folder that contains the uid of the run that began the folder."""
+"""Name of a file in a logger's folder. The file contains the uid of the run that made the folder."""
 NEVER = paths.NEVER | {".cache", ".ipynb_checkpoints", MARK}
-"""Names that are never stored: caches, environments and version control (large and useless), and spotrun's marks."""
+"""
+Names that are never stored: caches, environments and version control, which are large and useless, and the MARK files
+that spotrun writes.
+"""
 PATHS_MAX = 1 << 14
-"""Maximum paths whose judgement is cached, because the folder is scanned repeatedly."""
+"""
+Maximum paths for which the decision whether to store them is cached. The cache is worth while because the folder is
+scanned repeatedly.
+"""
 OUTSIDE = "it is a link that leads out of the work folder"
 NOWHERE = "it is a link that leads to nothing, or to itself"
-TO_FOLDER = "it is a link to a folder, and what is in a folder is stored at its own place only"
-TO_NEVER = "it is a link to what is never stored"
+TO_FOLDER = "it is a link to a folder, and files are stored only under their real paths"
+TO_NEVER = "it is a link to something that is never stored"
 NO_FILE = "it is neither a file nor a link"
 UNNAMEABLE = "its name cannot be written down as text"
 Facts: TypeAlias = os.stat_result | OSError
@@ -38,7 +44,9 @@ _is_nameable = lru_cache(PATHS_MAX)(is_nameable)
 
 
 class Stamp(NamedTuple):
-    """The state of a file. Two stamps differ if the file was written to between them."""
+    """
+    The identity and version of a file. Two stamps of a path differ if the file was written to or replaced between them.
+    """
 
     size_bytes: int
     modified_ns: int
@@ -52,14 +60,17 @@ class Stamp(NamedTuple):
 
 
 class FileVersion(NamedTuple):
-    """One version of a file. Its bytes are at `place`, which differs from the file's own path if that is a link."""
+    """One version of a file. Its bytes are at `place`, which differs from the file's path if the path is a link."""
 
     place: str
     stamp: Stamp
 
 
 class LinkTo(NamedTuple):
-    """The target of a link, relative to its folder. `absolute`: the text begins with the work folder's path."""
+    """
+    A link's target, relative to the link's folder. `absolute`: the link contains an absolute path, which begins with
+    the work folder's path.
+    """
 
     target: str
     absolute: bool = False
@@ -71,8 +82,8 @@ class LinkTo(NamedTuple):
 
 class Survey(NamedTuple):
     """
-    One survey, by path: the files, the links that can be kept as links, the folders (empty ones too) with their
-    permissions, and the reason why anything else cannot be stored.
+    The result of one survey, keyed by path: the files; the links that can be stored as links; the folders, including
+    empty ones, with their permissions; and the reason why anything else cannot be stored.
     """
 
     files: dict[str, FileVersion]
@@ -80,14 +91,14 @@ class Survey(NamedTuple):
     folders: dict[str, int]
     refused: dict[str, str]
     gone: tuple[str, ...] = ()
-    """Files that existed before the script began, and no longer exist."""
+    """Files that existed before the script began and do not exist now."""
 
     def at(self, path: str) -> FileVersion | LinkTo | None:
         """Return the file or link at `path`; None if there is neither."""
         return self.files.get(path) or self.links.get(path)
 
     def first_change(self, other: Survey) -> str | None:
-        """Return a path whose file, link or folder is not the same in `other`; None if all are the same."""
+        """Return a path whose file, link or folder differs from `other`; None if there is no difference."""
         pairs: tuple[tuple[Mapping[str, object], Mapping[str, object]], ...] = (
             (self.files, other.files),
             (self.links, other.links),
@@ -126,7 +137,10 @@ def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[t
 
 
 def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
-    """Return the survey of these paths. `link_at` judges each link, after everything else; None leaves it out."""
+    """
+    Return the survey of these paths. After all other paths, `link_at` judges each link; if it returns None, the link is
+    left out.
+    """
     survey = Survey({}, {}, {}, {})
     for path, facts in found:
         if not _is_nameable(path):
@@ -146,7 +160,10 @@ def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey]
 
 
 def remember(work: Path, path: Path) -> None:
-    """Record at `path` which files exist before the script begins, once per instance. A folder's name ends with /."""
+    """
+    Record at `path` which files exist before the script begins. This is done once per instance. The name of a folder
+    ends with /.
+    """
     if path.exists():
         return
     there = tree(str(work), never=NEVER)
@@ -166,8 +183,8 @@ def _name(path: str, facts: Facts) -> str:
 
 def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> Survey:
     """
-    Return the chosen files that did not exist `before` or have changed since, and the new folders. The target of each
-    link is also judged in `files` and `refused`, for users who want no links.
+    Return the chosen files that did not exist `before` or have changed since, and the new folders. Each link's target
+    is also entered in `files` or `refused`, for users who want no links.
     """
     root = os.path.realpath(work)
     missing = {path for path in before if path[-1:] != "/" and chosen(path)}
@@ -183,7 +200,10 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
 def _new(
     root: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool], missing: set[str]
 ) -> Iterator[tuple[str, Facts]]:
-    """Yield the paths that did not exist `before`, or have another file now. Remove existing paths from `missing`."""
+    """
+    Yield the paths that did not exist `before`, or at which the file has changed since. Remove existing paths from
+    `missing`.
+    """
     for path, facts in tree(root, never=NEVER):
         name = _name(path, facts)
         missing.discard(name)
@@ -220,7 +240,10 @@ def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dic
 
 
 def _kept(root: str, path: str) -> LinkTo | None:
-    """Return the link if it can stay a link; None if it might lead elsewhere on another instance, or is not text."""
+    """
+    Return the link if it can be stored as a link. Return None if it might lead elsewhere on another instance, or is not
+    text.
+    """
     try:
         text = os.readlink(os.path.join(root, path))
     except OSError:

@@ -1,4 +1,7 @@
-"""Stores the user's work folder as one object with the digest of its content in its name, so equal folders share it."""
+"""
+Stores the user's work folder as one object. The object's name contains the digest of the content, so equal folders need
+only one object.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def pack(folder: Path, runs: str = "") -> bytes:
     """
     Return the folder's plain files as a tar.gz that depends only on their names, modes and contents.
 
-    travelling.py decides which files do not travel. The files of a store of runs at `runs` never do.
+    travelling.py decides which files do not travel. If a store of runs is at `runs`, its files never travel.
 
     Raises:
         SpecInvalid: the files are too large to be sent to every instance, or a file of rules cannot be read.
@@ -33,8 +36,8 @@ def pack(folder: Path, runs: str = "") -> bytes:
     if size > SIZE_MAX_BYTES:
         raise SpecInvalid(
             f"workdir {folder} holds {size / 1e6:,.0f} MB; at most {SIZE_MAX_BYTES / 1e6:,.0f} MB travel with a run",
-            hint="set workdir to the script's folder, name what it does not need in .spotrunignore, and read the data "
-            "from a bucket or another folder",
+            hint="set workdir to the script's folder, list what the run does not need in .spotrunignore, and "
+            "read the data from a bucket or another folder",
         )
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -81,12 +84,15 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Extract one plain file, only below `folder`, by hand: Debian's Python 3.11.2 has no extraction filters."""
+    """
+    Extract one plain file, only below `folder`. This is done by hand, because Debian's Python 3.11.2 has no extraction
+    filters.
+    """
     source = archive.extractfile(member) if member.isfile() else None
     path = PurePosixPath(member.name)
     if source is None or path.is_absolute() or ".." in path.parts:
         raise SpotrunError(
-            f"the stored work folder holds {member.name!r}, which spotrun never packs", hint="launch a new run"
+            f"the stored work folder contains {member.name!r}, which spotrun never packs", hint="launch a new run"
         )
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)

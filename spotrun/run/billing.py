@@ -1,7 +1,8 @@
 """
-Converts metered seconds to dollars under a dated rule. Pure, and exact: amounts are whole nano-dollars.
+Converts metered seconds to dollars under a dated rule. Pure and exact: amounts are whole nano-dollars.
 
-Cumulative costs are rounded once and then only subtracted, so parts always sum to their total.
+Only cumulative costs are rounded. The cost of a period is the difference of two of them, so the costs of all periods
+always add up to the total.
 """
 
 from __future__ import annotations
@@ -48,13 +49,15 @@ def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     """
     Return EC2's rule for any of `regions`, including the volume and the address of an instance.
 
-    The bill of a spot instance depends on who ended it: "no charge" if EC2 ended it in the first hour, "charged for the
-    seconds used" if you did. The volume is charged in both cases:
+    The bill of a spot instance depends on who ended the instance: "no charge" if EC2 ended it in the first hour,
+    "charged for the seconds used" if you ended it. The volume is charged in both cases:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html.
 
-    Only `running` is billed (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html). EC2 does
-    not report when `running` began, so seconds of `pending` that no runner observed are counted too. The spot price is
-    the price in effect (https://aws.amazon.com/ec2/spot/pricing). SUSE, which is billed by the hour, is not covered.
+    Only the state `running` is billed
+    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html). EC2 does not report when
+    `running` began. So if no runner observed an instance in the state `pending`, its seconds in that state are counted
+    too. The spot price is the price in effect (https://aws.amazon.com/ec2/spot/pricing). The rule does not cover SUSE,
+    which is billed by the hour.
     """
     gp3, address = listed.list_prices("gp3"), listed.list_prices("address of EC2")
     volume = listed.volume_price(gp3.prices, regions)
@@ -73,11 +76,11 @@ def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     """
     Return Compute Engine's rule for any of `regions`, including the disk and the address of an instance.
 
-    A machine is billed from RUNNING until it is switched off or deleted: per second, for at least a minute
-    (https://cloud.google.com/compute/vm-instance-pricing), on spot at the list price of the moment. Spot that Google
-    preempts in its first minute is free (https://cloud.google.com/compute/docs/instances/spot). The disk is billed
-    until it is deleted, and the ephemeral address while the machine runs. Families without Persistent Disk have a
-    Hyperdisk with the included speed only, which costs less than the table says.
+    A machine is billed from the state RUNNING until it is switched off or deleted: per second, for at least a minute
+    (https://cloud.google.com/compute/vm-instance-pricing). A spot machine is billed at the current list price. A spot
+    machine that Google preempts in its first minute is free (https://cloud.google.com/compute/docs/instances/spot). The
+    disk is billed until it is deleted, and the ephemeral address while the machine runs. Machine families without
+    Persistent Disk get a Hyperdisk with only the speed that its price includes; it costs less than the table says.
     """
     disk, address = listed.list_prices("pd-balanced"), listed.list_prices("address of Compute Engine")
     volume = listed.volume_price(disk.prices, regions)
@@ -95,7 +98,7 @@ def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
 
 
 def machine_alone(rule: BillingRule) -> BillingRule:
-    """Return the rule without an instance's disk and address."""
+    """Return the rule for a machine alone, without its disk and address."""
     return replace(without_address(rule), volume_gib=0)
 
 
@@ -118,7 +121,10 @@ def hourly(price_usd_per_hour: Decimal, duration: timedelta) -> Decimal:
 
 
 def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> Decimal:
-    """Return the cost between two moments, at the prices in effect; before the first price, at the first price."""
+    """
+    Return the cost from `start` to `end` at the prices in effect. Before the first price began, the first price
+    applies.
+    """
     total = ZERO
     for index, segment in enumerate(prices):
         since = start if index == 0 else max(start, segment.since)
@@ -130,16 +136,16 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
     """
-    Return the moment since which the machine has cost nothing, because it ended before its disk; None if the prices do
-    not end with 0.
+    Return the time since which the machine has cost nothing, because it ended before its disk. Return None if the last
+    price is not 0.
     """
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 
 
 class Meter:
     """
-    The bill of one instance, with its disk and address, as a function of time; it never falls. `ended_at` is the end of
-    the disk; the machine may have ended before (`switched_off_at`).
+    The bill of one instance, including its disk and address, as a function of time. The bill never falls. `ended_at` is
+    when the disk ended; the machine may have ended earlier (`switched_off_at`).
     """
 
     def __init__(
@@ -164,7 +170,10 @@ class Meter:
         return (self._machine_ended_at - billed_from).total_seconds() < self._rule.free_if_interrupted_within_s
 
     def cost_until(self, moment: datetime) -> Decimal:
-        """Return the dollars accrued by `moment`. A life below the billed minimum costs the difference at its end."""
+        """
+        Return the dollars accrued by `moment`. If the machine ran for less than the billed minimum, the difference is
+        added when it ends.
+        """
         if self.billed_from is None or moment <= self.billed_from:
             return ZERO
         until = self._until(moment, self._machine_ended_at)
@@ -172,18 +181,21 @@ class Meter:
         return attached if self._free else attached + metered(self._prices, self.billed_from, until)
 
     def time_until(self, moment: datetime) -> timedelta:
-        """Return the billed time of the machine by `moment`; zero if the cloud does not charge for it."""
+        """Return the machine's billed time by `moment`; zero if the cloud does not charge for the machine."""
         if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
         return self._until(moment, self._machine_ended_at) - self.billed_from
 
     def _left_behind(self, machine_until: datetime, moment: datetime) -> Decimal:
-        """Return the cost of the disk between the machine's end and `moment`. The address ended with the machine."""
+        """Return the cost of the disk from the machine's end to `moment`. The address ended with the machine."""
         alone = self._until(moment, self.ended_at) - machine_until
         return hourly(self._rule.volume_usd_per_hour, alone) if alone > timedelta(0) else ZERO
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
-        """Return the end of the billed time by `moment`: `moment`, or `end` if passed, but at least the minimum."""
+        """
+        Return when the time that is billed by `moment` ends: at `moment`, or at `end` if that has passed; but never
+        before the billed minimum is over.
+        """
         assert self.billed_from is not None
         if end is None or moment < end:
             return moment

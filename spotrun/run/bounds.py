@@ -1,9 +1,9 @@
 """
-Bounds for everything that is read from a store, and the decoder that applies them: any program with write access can
-store any figure there.
+Bounds for all values that are read from a store, and the decoder that applies them. They are needed because any program
+with write access can store any value.
 
-Within these bounds, every sum, product and moment of an account can be computed. The type of a field states its bound
-(`Count`, `Seconds`). In addition, all moments, dollar amounts and whole numbers are bounded.
+Within these bounds, spotrun can compute every sum, product and time of an account. The type of a field states the
+field's bound (`Count`, `Seconds`). In addition, all times, dollar amounts and whole numbers are bounded.
 """
 
 from __future__ import annotations
@@ -21,40 +21,43 @@ import msgspec
 from spotrun.offering import require_amount
 
 NUMBER_MAX = 2**53
-"""A float can represent each whole number up to this one: 9 petabytes, or a step in each microsecond of 285 years."""
+"""
+A float can represent each whole number up to this number: 9 petabytes, or the steps of 285 years at one per
+microsecond.
+"""
 SECONDS_MAX = 10 * 366 * 86_400
-"""Maximum seconds of a duration: ten years. No job lasts longer (`LONGEST` in spotrun/units.py)."""
+"""Maximum seconds of a duration: ten years. No job may last longer (`LONGEST` in spotrun/units.py)."""
 EARLIEST, TOO_LATE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2201, 1, 1, tzinfo=UTC)
-"""Accepted moments are in the years 2020 to 2200: at or after EARLIEST, and before TOO_LATE."""
+"""Times are accepted from EARLIEST (2020) on, up to but not including TOO_LATE (the end of 2200)."""
 NESTED_MAX = 64
 """
-Maximum levels of nesting. The decoder itself fails only at about a thousand levels, but the code that reads the value
-later fails earlier.
+Maximum levels of nesting. The decoder could read about a thousand levels, but the code that then reads the value could
+not.
 """
 SMALL_BYTES = 64 * 1024
-"""Maximum bytes of a status object or an entry. No spotrun writes a larger one, so larger ones are not read."""
+"""Maximum bytes of a status object or an entry. spotrun never writes a larger object, so it does not read one."""
 LOG_CHUNK_BYTES = 1 << 20
-"""Maximum bytes of one part of a log. No agent writes more, so only this many bytes of a part are read."""
+"""Maximum bytes of one part of a log. Agents never write more, so readers read only this many bytes."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""Nanoseconds since 1970, as in file systems."""
+"""Nanoseconds since 1970, as file systems count them."""
 Scale = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
 """Seconds of run time per second of system time."""
 Pid = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32)]
 """The exit code of a process; negative if a signal ended it."""
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A moment with its time zone, because a moment with a zone and one without cannot be compared."""
+"""A time with a time zone. A time without a zone is refused, because the two cannot be compared."""
 
 T = TypeVar("T")
 _BUILDING = Lock()
 
 
 class OutOfBounds(ValueError):
-    """The stored value is not a value that spotrun would have written."""
+    """A stored value is not one that spotrun would have written."""
 
 
 def decode(data: bytes | bytearray, kind: type[T]) -> T:
@@ -73,12 +76,12 @@ def decode(data: bytes | bytearray, kind: type[T]) -> T:
 
 
 def prepare(kind: Any) -> None:
-    """Build a module's decoders while it is imported, because an import never runs in two threads at once."""
+    """Build a module's decoders during its import, because an import never runs in two threads at the same time."""
     _decoder(kind)
 
 
 def amount_of(value: object) -> Decimal | None:
-    """Return the amount of dollars in a text or a number; None if it is not an amount."""
+    """Return the amount of dollars in a text or a number; None if `value` is not an amount."""
     try:
         amount = Decimal(str(value))
         require_amount(amount)
@@ -90,7 +93,7 @@ def amount_of(value: object) -> Decimal | None:
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """
     Return the decoder of a type. Decoders are built one at a time: while msgspec 0.22 builds its data for a Struct,
-    another thread could use the incomplete data, and the process would crash.
+    another thread could use the unfinished data, and the process would crash.
     """
     with _BUILDING:
         return _built(kind)
@@ -112,17 +115,17 @@ def _require(value: Any, depth: int) -> None:
         require_amount(value)
     elif isinstance(value, int):
         if abs(value) > NUMBER_MAX:
-            raise OutOfBounds("a number is larger than any that is counted")
+            raise OutOfBounds("a number exceeds the maximum")
     elif isinstance(value, dict | list | tuple):
         if depth == NESTED_MAX:
-            raise OutOfBounds("it is nested too deeply")
+            raise OutOfBounds("the value is nested too deeply")
         for item in value.values() if isinstance(value, dict) else value:
             _require(item, depth + 1)
 
 
 @cache
 def _bounded_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Return the fields that `_require` has to check: all except texts, and fields that the decoder bounds."""
+    """Return the fields that `_require` has to check. It need not check texts, or fields whose type bounds them."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple(field.name for field in msgspec.structs.fields(kind) if _may_hold_more(hints[field.name]))
 

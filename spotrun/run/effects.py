@@ -39,7 +39,10 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
-    """Return the state with `changes` to one instance. A launch that awaits no member is not pending."""
+    """
+    Return the state with `changes` to one instance. The instance's launch is no longer pending if none of its members
+    is awaited.
+    """
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))
     return state if launch.pending else _no_longer_pending(state, launch.number)
@@ -106,7 +109,7 @@ def _no_longer_pending(state: RunState, launch: int) -> RunState:
 
 
 def _settle(state: RunState, number: int) -> RunState:
-    """Add the final bill of this launch to `settled_usd`. If it cannot be computed, the launch stays unsettled."""
+    """Add the launch's final bill to `settled_usd`. If the bill cannot be computed, the launch stays unsettled."""
     others = tuple(other for other in state.unsettled if other != number)
     try:
         settled_usd = state.settled_usd + state.launches[number].reserved_usd(state.created.billing)
@@ -147,7 +150,9 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
-    """Correct the cost of the launch. The end of its attempt stays the same, because the agent reported it."""
+    """
+    Correct the cost of the launch. The end of the launch's attempt stays the same, because the agent reported that end.
+    """
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
     state = replace(state, launches=state.launches.changed(after))
@@ -199,7 +204,9 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
 
 
 def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
-    """Return when the attempt's machine began to run our code; in a gang, when the last machine did."""
+    """
+    Return when the attempt's machine began to run spotrun's code. For a gang, return when the last of its machines did.
+    """
     members = [] if event.gang is UNSET else map(state.member, event.gang.names)
     return max((member.ready.booted_at for member in members if member.ready is not None), default=event.booted_at)
 
@@ -235,7 +242,7 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
 
 
 def _cut_off(commits: PVector[Commit], chosen: int) -> PVector[Commit]:
-    """Return the commits, all after `chosen` marked as cut off."""
+    """Return the commits, with all commits after `chosen` marked as cut off."""
     for at in range(len(commits) - 1, -1, -1):
         commit = commits[at]
         if commit.number <= chosen:
@@ -247,7 +254,7 @@ def _cut_off(commits: PVector[Commit], chosen: int) -> PVector[Commit]:
 
 def _epochs_until(epochs: PVector[Epoch], step: int) -> PVector[Epoch]:
     """
-    Return the epochs that end at or before `step`. The search goes backwards, and stops at an epoch whose
+    Return the epochs that end at or before `step`. The search goes backwards. It stops at the first epoch whose
     `step_reached` is at most `step`, because no earlier epoch ends later.
     """
     undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
@@ -264,7 +271,7 @@ def _with_epoch(epochs: PVector[Epoch], epoch: Epoch) -> PVector[Epoch]:
 
 
 def _last_step_reached(state: RunState) -> int:
-    """Return the newest step that the previous trainer is known to have done."""
+    """Return the newest step that the previous trainer is known to have completed."""
     last = next((attempt for attempt in reversed(state.attempts.values()) if attempt.trainers), None)
     if last is None:
         return 0
@@ -301,7 +308,10 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
 
 
 def _comes_later(event: ev.NoticeSeen, known: ev.NoticeSeen | None) -> bool:
-    """Return True if the known notice stays: it is for another member, with an earlier or equal deadline."""
+    """
+    Return True if the known notice stays in force: it is for another member, and its deadline is not later than the
+    deadline of `event`.
+    """
     if known is None or known.member == event.member or known.deadline_at is None:
         return False
     return event.deadline_at is None or event.deadline_at >= known.deadline_at
@@ -324,8 +334,8 @@ def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> 
 
 def _newest_not_cut_off(commits: PVector[Commit]) -> Commit | None:
     """
-    Return the newest commit that is not cut off. A resume cuts off all commits after the chosen commit, so the valid
-    commits precede all commits that were cut off by then.
+    Return the newest commit that is not cut off. When a run resumes from a commit, all later commits are cut off. So at
+    any time, the valid commits precede the commits that were cut off.
     """
     return next((commit for commit in reversed(commits) if not commit.cut_off), None)
 

@@ -1,9 +1,10 @@
 """
-The events of a run: in the past tense, immutable, and never rewritten. Everything else is computed from them.
+The events of a run: named in the past tense, immutable, and never rewritten. Everything else about a run is computed
+from its events.
 
 An *entry* is one event under its number, with its writer and its time. A *launch* is named by the number of its
 `LaunchIntended`, an *attempt* by the number of its `AttemptStarted`, a commit by the number of its
-`CheckpointCommitted`. Epochs count from 0 here, and from 1 where a person reads them. All times and durations are run
+`CheckpointCommitted`. Epochs count from 0 in events, and from 1 in texts for people. All times and durations are run
 time.
 """
 
@@ -26,22 +27,28 @@ from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds
 from spotrun.run.gang import Gang, Layout, Meeting, MemberName, Port, Shard
 
 LEDGER_VERSION = 3
-"""The version of runs on one instance. Their entries have no fields for gangs."""
+"""The ledger version of runs on one instance. Their entries have no fields for gangs."""
 GANG_LEDGER_VERSION = 4
 OLD_LEDGER_VERSION = 2
-"""The version of runs without a key. Anyone who can write to their folder can write as their runner (protocol 31)."""
+"""
+The ledger version of runs without a key. In such a run, anyone who can write to the folder can pose as the runner
+(protocol 31).
+"""
 READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION)
 
 
 def version_for(instances: int) -> int:
-    """Return the ledger version of a new run on this many instances: the lowest possible."""
+    """Return the ledger version for a new run on this many instances: the lowest version that can describe the run."""
     return LEDGER_VERSION if instances == 1 else GANG_LEDGER_VERSION
 
 
 ENTRY_SIZE_MAX = SMALL_BYTES
-"""Maximum bytes of an entry. Larger content needs a separate object."""
+"""Maximum bytes of an entry. Larger content is stored as a separate object."""
 HOURS_PER_VOLUME_MONTH = 30 * 24
-"""Hours of the month in the price of a volume, as in the examples of https://aws.amazon.com/ebs/pricing/."""
+"""
+Hours of a month when the monthly price of a volume is converted, as in the examples of
+https://aws.amazon.com/ebs/pricing/.
+"""
 
 
 class Cause(StrEnum):
@@ -64,8 +71,8 @@ class Cause(StrEnum):
 
 class EpochsEnd(StrEnum):
     """
-    The moment at which the account of an epoch ends (protocol 26). The default is that of earlier versions, so that the
-    figures of their runs stay the same.
+    The time at which the account of an epoch ends (protocol 26). The default is the rule of earlier versions, so the
+    figures of runs that those versions created stay the same.
     """
 
     FINISHED = "finished"
@@ -74,10 +81,10 @@ class EpochsEnd(StrEnum):
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type", forbid_unknown_fields=True):
     """
-    The base of all events. The JSON field `type` has the class name.
+    The base of all events. The JSON field `type` contains the class name.
 
-    A field whose value is `UNSET` is not written. In a run on one instance, each field for gangs is `UNSET`, so a
-    spotrun without gangs can read its entries.
+    A field with the value `UNSET` is not written. In a run on one instance, each field for gangs is `UNSET`, so a
+    spotrun that does not support gangs can read the run's entries.
     """
 
 
@@ -86,28 +93,28 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type
 
 BENCH = "bench"
 SWEEP = "sweep "
-"""The values of `RunCreated.part_of`: `BENCH`, or the prefix `SWEEP` with the name of a sweep."""
+"""Values of `RunCreated.part_of`: `BENCH`, or the prefix `SWEEP` followed by the name of a sweep."""
 
 
 class RunCreated(Event, frozen=True, kw_only=True):
     """
-    Entry 0: the job, and the limit on its cost, which no later entry raises.
+    Entry 0: the job, and the limit on its cost. No later entry raises the limit.
 
     `clock_epoch` and `time_scale` define run time for every process of the run. `workdir_sha256` names the uploaded
-    work folder. `start_sha256` names the uploaded Lightning checkpoint that training begins from; None to begin from
-    scratch. `script_sha256` is the digest of the script alone, and identifies bills of the same work; "" for a command,
-    and in a run of an earlier version. `revision` is the git commit of the work folder; None outside of git. `spotrun`
-    is the version that created the run; "" before this field existed.
+    work folder. `start_sha256` names the uploaded Lightning checkpoint from which training begins; if it is None,
+    training begins from scratch. `script_sha256` is the digest of the script alone. Bills with the same digest are for
+    the same work. It is "" for a command, and in a run that an earlier version created. `revision` is the git commit of
+    the work folder; None outside of git. `spotrun` is the version that created the run; "" before this field existed.
 
-    `storage` are the prices of the object store. `deadline_at` is when the run must be completed, in run time; None
-    without a deadline. `interruption_bands` are the cloud's figures: the share of spot instances of a type in a region
-    (`us-east-1/g5.xlarge`) that it interrupts in a month, such as "5-10%". `epochs_end` is the moment at which the
-    account of an epoch ends. `benched` has the seconds of a step for each kind of instance, if `spotrun bench` has
-    measured this job.
+    `storage` are the prices of the object store. `deadline_at` is the run time by which the run must be completed; None
+    without a deadline. `interruption_bands` are the cloud's published figures. Each gives the share of a type's spot
+    instances that the cloud interrupts in a month, such as "5-10%"; the key is a region and a type
+    (`us-east-1/g5.xlarge`). `epochs_end` is the time at which the account of an epoch ends. `benched` has the seconds
+    per step for each kind of instance, if `spotrun bench` has measured this job.
 
-    `public_key` is the Ed25519 key, in hex, that checks the signatures of the run's owner (protocol 31); "" in a run of
-    an earlier version. `part_of` names the command that created the run for its own purpose (`BENCH`, or `SWEEP` and a
-    name). Only that command can continue the run.
+    `public_key` is the Ed25519 key, in hex, that checks the signatures of the run's owner (protocol 31); "" in a run
+    that an earlier version created. `part_of` names the command that created the run as a part of its work (`BENCH`, or
+    `SWEEP` and a name). Only that command can continue the run.
     """
 
     uid: str
@@ -139,31 +146,33 @@ class RunCreated(Event, frozen=True, kw_only=True):
         require_amount(self.budget_usd)
 
     def job(self, section: str) -> dict[str, Any]:
-        """Return a section of the job; {} if it is not a mapping, because the fold does not validate the job."""
+        """
+        Return a section of the job. Return {} if the section is not a mapping: the fold does not validate the job.
+        """
         found = self.spec.get(section)
         return found if isinstance(found, dict) else {}
 
     @property
     def is_bench(self) -> bool:
-        """True if the run only measures. Its results are not kept, and it is never continued."""
+        """True if the run only measures the job. Its results are not kept, and it is never continued."""
         return self.part_of == BENCH
 
     @property
     def sweep(self) -> str:
-        """The name of the sweep that has this run as a trial; "" if none has."""
+        """The name of the sweep to which this run belongs as a trial; "" if it belongs to no sweep."""
         return self.part_of.removeprefix(SWEEP) if self.part_of and self.part_of.startswith(SWEEP) else ""
 
     @property
     def size(self) -> int:
-        """The number of instances that the job requests; 1 if its `num_nodes` is not a whole number."""
+        """The number of instances that the job requests; 1 if the job's `num_nodes` is not a whole number."""
         found = self.spec.get("num_nodes")
         return found if isinstance(found, int) else 1
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The git commit that a folder has checked out. `changed`: files of the folder differ from the commit, or are not in
-    it; None if that is unknown.
+    The git commit that a folder has checked out. `changed`: some files in the folder differ from the commit, or are not
+    part of it; None if that is unknown.
     """
 
     commit: str
@@ -171,7 +180,10 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Passage(msgspec.Struct, frozen=True):
-    """The price of traffic between a bucket and an instance. `is_home`: the instance is in a region of the bucket."""
+    """
+    The price of traffic between a bucket and an instance. `is_home`: the instance is in the bucket's region, or in one
+    of its regions.
+    """
 
     read_usd_per_gb: Decimal
     write_usd_per_gb: Decimal
@@ -184,12 +196,12 @@ class Passage(msgspec.Struct, frozen=True):
 
 class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The prices of an object store. `source` names the origin of the figures and the day.
+    The prices of an object store. `source` says where the prices were published, and on which day they were read.
 
-    `region` is the bucket's region; "" for a folder or if unknown, and then no traffic counts as crossing regions. The
-    sending region is billed: a GB to another region costs the price in `egress_elsewhere` for the sending region, else
-    `egress_usd_per_gb`. If the price depends on both ends, `between` has the prices. Its keys are regions of instances,
-    or the first word of a region's name, such as `europe`.
+    `region` is the bucket's region. It is "" for a folder, or if the region is unknown; then no traffic counts as
+    crossing regions. The sending region sets the price of a GB to another region: its price in `egress_elsewhere`, or
+    `egress_usd_per_gb` if it has none there. If the price depends on both ends, `between` has the prices. The keys of
+    `between` are the instances' regions, or the first word of a region's name, such as `europe`.
     """
 
     usd_per_gb_month: Decimal
@@ -214,8 +226,8 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
 
     def charges(self, region: str) -> bool:
         """
-        Return True if traffic with an instance in `region` is billed. In a bucket with several regions, copying written
-        data between them is billed.
+        Return True if traffic with an instance in `region` is billed. A bucket with several regions copies written data
+        between its regions, and that traffic is billed.
         """
         return bool(self.read_usd_per_gb(region) or self.write_usd_per_gb(region))
 
@@ -238,14 +250,15 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
 
 class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The rule that converts instance seconds to dollars. `source` names the origin of the rule and the day.
+    The rule that converts instance seconds to dollars. `source` says where the rule was published, and on which day it
+    was read.
 
-    Instances are billed per second, for at least `minimum_s`. Spot capacity that the cloud takes back within
-    `free_if_interrupted_within_s` of its start costs nothing, but its disk of `volume_gib` and its public address are
+    Instances are billed per second, for at least `minimum_s`. A spot instance that the cloud takes back within
+    `free_if_interrupted_within_s` of its start costs nothing; but its disk of `volume_gib` and its public address are
     billed.
 
-    On some clouds, a disk remains after a machine has switched itself off. The prices of such an instance end with 0,
-    and its disk is billed until the disk ends too.
+    On some clouds, the disk remains after a machine has shut down. The last price of such an instance is 0, and its
+    disk is billed until the disk is deleted.
     """
 
     minimum_s: Seconds
@@ -255,7 +268,7 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     volume_usd_per_gib_month: Decimal = Decimal(0)
     address_usd_per_hour: Decimal = Decimal(0)
     spot_address_usd_per_hour: Decimal | None = None
-    """None: the same as `address_usd_per_hour`."""
+    """If it is None, `address_usd_per_hour` applies to spot instances too."""
 
     def __post_init__(self) -> None:
         require_amount(self.volume_usd_per_gib_month)
@@ -268,13 +281,16 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attached_usd_per_hour(self) -> Decimal:
-        """The hourly cost of an instance's disk and address, in addition to its own price. On spot it may be lower."""
+        """
+        The hourly cost of an instance's disk and address, which is added to the instance's price. On spot this cost may
+        be lower.
+        """
         return self.volume_usd_per_hour + self.address_usd_per_hour
 
     def attached_to(self, capacity_type: CapacityType) -> BillingRule:
         """
-        Return the rule with the address price of a capacity type. The user's own machine is charged by the second,
-        without minimum, disk or address.
+        Return the rule with the address price for a capacity type. If the capacity is the user's own machine, seconds
+        are charged without a minimum, a disk or an address.
         """
         if capacity_type is CapacityType.OWN:
             alone = replace(self, minimum_s=0, volume_gib=0, address_usd_per_hour=Decimal(0))
@@ -293,7 +309,7 @@ class ResumeRequested(Event, frozen=True, kw_only=True):
 
 
 class PruneRequested(Event, frozen=True, kw_only=True):
-    """The current attempt is to keep only the newest `keep` of the checkpoints before this entry."""
+    """A request to the current attempt: of the checkpoints before this entry, keep only the newest `keep`."""
 
     by: str
     keep: Count
@@ -301,8 +317,8 @@ class PruneRequested(Event, frozen=True, kw_only=True):
 
 class EndCorrected(Event, frozen=True, kw_only=True):
     """
-    The cloud's bill, named in `evidence`, gives the end of an instance that no runner observed. This end replaces the
-    bound in `InstanceGone`. `member` as in `LaunchRecorded`.
+    The cloud's bill, which `evidence` names, shows when an instance ended whose end no runner observed. This time
+    replaces the bound in `InstanceGone`. `member` is as in `LaunchRecorded`.
     """
 
     launch: Count
@@ -317,13 +333,15 @@ class EndCorrected(Event, frozen=True, kw_only=True):
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
     """
-    The runner will request one instance, with exactly this request, until `not_after`. Later it may only look the
-    instance up. In the run of a gang, it requests `count` instances, all or none.
+    The runner will request one instance, exactly as this event describes it. After `not_after`, the runner may only
+    look the instance up. In the run of a gang, the runner requests `count` instances, and the cloud starts all or none
+    of them.
 
     Each instance reserves `time_to_live_s` at `price_ceiling_usd_per_hour`. For traffic between regions, all instances
-    together reserve `egress_usd`. `standby_for` is the attempt that the instance will replace. `on_demand_usd_per_hour`
-    is the on-demand price of the same type in the same place, with which the spot bill is compared. `for_gang` is the
-    attempt whose missing members these instances replace; None if they form a new gang.
+    together reserve `egress_usd`. `standby_for` is the attempt whose instance this instance will replace.
+    `on_demand_usd_per_hour` is the on-demand price of the same type in the same place; the spot bill is compared with
+    it. `for_gang` is the attempt whose missing members these instances replace; if it is None, the instances form a new
+    gang.
     """
 
     offering: Offering
@@ -348,17 +366,19 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
 
     @property
     def beside(self) -> int | None:
-        """The attempt that the instances replace, or whose missing members they replace; None if neither."""
+        """
+        The attempt whose instance, or whose missing members, this launch replaces; None if the launch replaces none.
+        """
         return self.standby_for if self.for_gang is UNSET else self.for_gang
 
 
 class LaunchRecorded(Event, frozen=True, kw_only=True):
     """
-    The instance of a launch exists, and is billed since `billed_from`.
+    The instance of a launch exists, and has been billed since `billed_from`.
 
-    `unguarded` is the reason why the cloud has no guard that would end the instance if its own timer failed (protocol
-    11); None if it has one. `member` is the index of the instance in its launch, from 0; an event without `member`
-    concerns the launch's only instance.
+    If the instance's timer fails, a guard in the cloud ends the instance (protocol 11). `unguarded` is the reason why
+    there is no guard; None if there is one. `member` is the index of the instance in its launch, from 0. If an event
+    has no `member`, it concerns the launch's only instance.
     """
 
     launch: Count
@@ -370,7 +390,7 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
 
 
 class GuardArmed(Event, frozen=True, kw_only=True):
-    """A guard that could not be made with the launch exists now: the cloud ends the instance even if no runner does."""
+    """A guard that was missing after the launch exists now: the cloud will end the instance even if no runner does."""
 
     launch: Count
     member: Count | UnsetType = UNSET
@@ -380,8 +400,8 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
     """
     No attempt will start from this launch, and every runner terminates its instance. Irrevocable.
 
-    `refused`: the cloud refused the request, so no instance exists. If the cloud never answered, an instance may exist
-    that no runner has observed.
+    `refused`: the cloud refused the request, so no instance exists. If `refused` is False, the cloud may never have
+    answered, and an instance that no runner has observed may exist.
     """
 
     launch: Count
@@ -391,14 +411,14 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
 
 
 class DrainRequested(Event, frozen=True, kw_only=True):
-    """The attempt has to commit once more and hand over."""
+    """The attempt has to commit once more, and then hand over."""
 
     attempt: Count
     reason: str
 
 
 class InstanceCondemned(Event, frozen=True, kw_only=True):
-    """Any runner that observes the instance of this launch has to terminate it. Irrevocable."""
+    """Any runner that observes the instance of this launch has to terminate the instance. Irrevocable."""
 
     launch: Count
     cause: Cause
@@ -407,7 +427,10 @@ class InstanceCondemned(Event, frozen=True, kw_only=True):
 
 
 class MemberReleased(Event, frozen=True, kw_only=True):
-    """This member is not needed, and any runner has to terminate its instance. Irrevocable; not the member's fault."""
+    """
+    The run does not need this member, and any runner has to terminate its instance. Irrevocable. The member is not at
+    fault.
+    """
 
     launch: Count
     member: Count
@@ -416,12 +439,14 @@ class MemberReleased(Event, frozen=True, kw_only=True):
 
 class InstanceGone(Event, frozen=True, kw_only=True):
     """
-    The instance of a launch has ended, according to positive `evidence`. The event has everything that the bill needs.
+    The instance of a launch has ended, and `evidence` shows it. The event contains everything that is needed to compute
+    the bill.
 
-    `ended_at` is the cloud's time, and `bounded_by` is ""; or, if no runner observed the end and the cloud has no time,
-    it is a bound that `bounded_by` names. `last_step_seen` is the newest step in the agent's heartbeat, from which the
-    lost steps are computed; None if no heartbeat was readable. `stopped_at` is the agent's last sign of life, if the
-    assumed end is later: nothing trained in between.
+    `ended_at` is the time that the cloud reports; `bounded_by` is then "". If the cloud reports no time and no runner
+    observed the end, `ended_at` is the earliest time by which the instance may have ended, and `bounded_by` names the
+    source of this time. `last_step_seen` is the newest step in the agent's heartbeat, from which the lost steps are
+    computed; None if no heartbeat was readable. `stopped_at` is the time of the agent's last heartbeat, if that is
+    before the assumed end: between the two times, nothing trained.
     """
 
     launch: Count
@@ -438,7 +463,9 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 
 
 class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
-    """At the measured speed, the run will complete only at `expected_at`, even on demand. Written once."""
+    """
+    At the measured speed, the run will complete only at `expected_at`, even if it continues on demand. Written once.
+    """
 
     deadline_at: Moment
     expected_at: Moment
@@ -447,8 +474,9 @@ class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
 
 class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
-    The run has spent the share of its budget at which to warn. At the pace so far, the remaining budget will be spent
-    at `passes_at`, in `epoch`; both are None if that cannot be predicted. Written once.
+    The run has spent the share of its budget at which the user wants a warning. If it continues to spend as it has so
+    far, the rest of the budget will be spent at `passes_at`, in `epoch`. Both are None if that cannot be predicted.
+    Written once.
     """
 
     spent_usd: Decimal
@@ -473,10 +501,10 @@ class RunFailed(Event, frozen=True, kw_only=True):
 
 class AttemptStarted(Event, frozen=True, kw_only=True):
     """
-    The agent on a launch's instance takes over the run. `booted_at` is when its machine began to run our code. `setup`
-    is None if the set-up failed.
+    The agent on a launch's instance takes over the run. `booted_at` is when the instance began to run spotrun's code.
+    `setup` is None if the set-up failed.
 
-    `gang` are the members that train, if the run has several instances; the other fields describe the gang's lead.
+    If the run has several instances, `gang` are the members that train, and the other fields describe the gang's lead.
     """
 
     launch: Count
@@ -487,15 +515,16 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
 
 
 PACK_PART_BYTES = 32 << 20
-"""Bytes of each object of a stored set-up; the last object may be smaller."""
+"""Bytes of each object of a stored set-up. The last object may be smaller."""
 
 
 class SetUp(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The set-up of an instance, in `seconds`, which include fetching the work folder.
+    The set-up of an instance. It took `seconds`, including the time to fetch the work folder.
 
-    `how` is "run" if the command ran, "unpacked" if its result on an earlier instance was unpacked, or "none" if the
-    job has no command. `packed_bytes` is the size of the archive that was unpacked, or packed for the next instance.
+    `how` is "run" if the job's set-up command ran, "unpacked" if the command's result on an earlier instance was
+    unpacked, or "none" if the job has no such command. `packed_bytes` is the size of the archive that was unpacked, or
+    that was packed for the next instance.
     """
 
     seconds: Seconds
@@ -504,18 +533,19 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def objects(self) -> int:
-        """The number of objects of a stored set-up, with the list of its parts; 0 if it was not stored."""
+        """The number of objects of a stored set-up, including the list of its parts; 0 if the set-up was not stored."""
         return -(-self.packed_bytes // PACK_PART_BYTES) + 1 if self.packed_bytes else 0
 
 
 class MemberReady(Event, frozen=True, kw_only=True):
     """
-    Nothing of an earlier attempt is left on this member of a launch, and it may join the next attempt.
+    Nothing of an earlier attempt remains on this member of a launch, so the member may join the next attempt.
 
-    The other members reach it at `address`, and test the connection at the port `door`; None if it has no such port.
-    `accelerators` is their number. `after` is the entry that ended the newest attempt; None if no attempt has ended.
-    When a later attempt ends, this event no longer counts. `holds` is the newest commit whose image the member still
-    has in memory. `setup` is None if the set-up failed, or if an earlier event has it.
+    The other members reach this member at `address`. They test the connection at its port `door`; None if it opens no
+    such port. `accelerators` is the number of its accelerators. `after` is the entry that ended the newest attempt;
+    None if no attempt has ended. When a later attempt ends, this event no longer counts. `holds` is the newest commit
+    whose image the member still has in memory. `setup` is None if the set-up failed, or if an earlier event contains
+    it.
     """
 
     launch: Count
@@ -532,11 +562,12 @@ class MemberReady(Event, frozen=True, kw_only=True):
 
 class ResumedFrom(Event, frozen=True, kw_only=True):
     """
-    A trainer of this attempt begins from `commit`, or from scratch if that is None. Later commits are cut off.
+    A trainer of this attempt begins from `commit`, or from scratch if `commit` is None. All later commits are cut off.
 
     `incarnation` counts the trainers of the attempt from 0. `skipped` are newer commits that could not be read back, or
-    with which a command failed again. `in_place`: a command continues with the files that the previous trainer left on
-    this instance after that commit. `meet` is where the trainers of a gang find each other.
+    with which a command failed repeatedly. `in_place`: a command continues with the files that the previous trainer
+    left on this instance, which are newer than `commit`. `meet` is the address and port where the trainers of a gang
+    find each other.
     """
 
     attempt: Count
@@ -551,11 +582,11 @@ class ResumedFrom(Event, frozen=True, kw_only=True):
 
 class TrainingStarted(Event, frozen=True, kw_only=True):
     """
-    The first new step of a trainer is done: the time before was restore, the time after is training.
+    A trainer has completed its first new step: the time before is restore, the time after is training.
 
-    `began_at` is the start of a command that reports no steps; None for a training that has done its first step.
-    `unprotected`: the command runs Python and keeps no state, and no training in it has found the agent for a minute or
-    more.
+    For a command that reports no steps, `began_at` is when the command started; for a training whose first step is
+    done, it is None. `unprotected`: the command runs Python and keeps no state, and for a minute or more, no training
+    in it has found the agent.
     """
 
     attempt: Count
@@ -567,8 +598,8 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
 
 class NoticeSeen(Event, frozen=True, kw_only=True):
     """
-    The cloud announced that it will take the instance (`termination`), or that it might (`rebalance`). In a gang,
-    `member` names the instance, and any member of the attempt may write this event.
+    The cloud announced that it will take the instance (`termination`), or that it might take the instance
+    (`rebalance`). In a gang, `member` names the instance, and any member of the attempt may write this event.
     """
 
     attempt: Count
@@ -578,7 +609,9 @@ class NoticeSeen(Event, frozen=True, kw_only=True):
 
 
 class NoticesUnseen(Event, frozen=True, kw_only=True):
-    """The instance of this attempt cannot receive the cloud's notices, and may be lost without notice. Written once."""
+    """
+    The instance of this attempt cannot receive the cloud's notices, so it may be lost without notice. Written once.
+    """
 
     attempt: Count
     detail: str
@@ -587,10 +620,10 @@ class NoticesUnseen(Event, frozen=True, kw_only=True):
 
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The files of the work folder at the step boundary of a checkpoint. The list at `key` names each file by its content.
+    The files of the work folder at a checkpoint, between two steps. The list at `key` names each file by its content.
 
-    The list has `files` of `size_bytes` in total, without the `left_out` files. `sent_bytes` in `objects` were new,
-    including the list. All stored files of the run now have `stored_bytes`.
+    The list has `files` files of `size_bytes` in total; `left_out` other files are not in it. `sent_bytes` in `objects`
+    objects were new; both numbers include the list. All stored files of the run together now have `stored_bytes`.
     """
 
     key: str
@@ -605,16 +638,17 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """
-    A checkpoint exists: its bytes were read back and matched before this was written.
+    A checkpoint exists. Its bytes were read back and compared before this event was written.
 
-    `taken_at` is when training stood still for it, and `stall_s` the total stall since the previous commit. `durable_s`
-    is the time from the snapshot to this entry. A `suspect` checkpoint has NaN or Inf, and no training resumes from it.
-    `final`: no step follows it in this attempt. `borrows` are the prefixes of other commits whose objects this
-    checkpoint also needs. Of its `size_bytes`, only `sent_bytes` are in its own objects; None means all. `files` is
-    None if it has no files, for example in a run of an earlier version. `fit` counts the calls of fit() from 1; epochs
-    and steps are counted over all calls.
+    `taken_at` is when training paused for the snapshot. `stall_s` is the total time of such pauses since the previous
+    commit. `durable_s` is the time from the snapshot to this entry. A `suspect` checkpoint has NaN or Inf, and no
+    training resumes from it. `final`: no step follows the checkpoint in this attempt. `borrows` are the prefixes of
+    other commits whose objects this checkpoint also needs. Of its `size_bytes`, only `sent_bytes` are in objects that
+    belong to this checkpoint; if `sent_bytes` is None, all are. `files` is None if the checkpoint has no files, for
+    example in a run that an earlier version created. `fit` counts the calls of fit() from 1; epochs and steps are
+    counted over all calls.
 
-    The checkpoint of a command's state has files only: no image, step 0 and no epoch.
+    The checkpoint of a command's state has only files. It has no image and no epoch, and its step is 0.
 
     For a gang, `shards` describe the parts that the ranks stored, in the order of the ranks, and `layout` defines which
     ranks store a part. `manifest_blake3` is then the digest of rank 0's manifest, and sizes and objects are totals.
@@ -646,22 +680,27 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
     @property
     def has_image(self) -> bool:
-        """True for the checkpoint of a training. The checkpoint of a command has files only."""
+        """True for the checkpoint of a training. The checkpoint of a command has no image, only files."""
         return self.size_bytes > 0 or self.files is None
 
     @property
     def puts(self) -> int:
-        """The number of objects of the checkpoint without its files: its image's parts, and each rank's manifest."""
+        """
+        The number of the checkpoint's objects apart from its files: the parts of its image, and each rank's manifest.
+        """
         return self.objects + (self.has_image if self.shards is UNSET else len(self.shards))
 
     @property
     def stored_bytes(self) -> int:
-        """The bytes in this checkpoint's own objects, without borrowed objects."""
+        """The bytes in objects that belong to this checkpoint; borrowed objects do not count."""
         return self.size_bytes if self.sent_bytes is None else self.sent_bytes
 
 
 class CheckpointFailed(Event, frozen=True, kw_only=True):
-    """A snapshot did not become durable (promise I8). `size_bytes` is its size if the store refused it, else 0."""
+    """
+    A snapshot did not become durable (promise I8). If the store refused the snapshot, `size_bytes` is the snapshot's
+    size; otherwise 0.
+    """
 
     attempt: Count
     step: Count
@@ -671,8 +710,8 @@ class CheckpointFailed(Event, frozen=True, kw_only=True):
 
 class CheckpointRetired(Event, frozen=True, kw_only=True):
     """
-    No trainer resumes from this commit any more, so its objects may be deleted. Irrevocable. `attempt` is None if a
-    runner retires the commit after the run's end.
+    No trainer resumes from this commit from now on, so the objects of the commit may be deleted. Irrevocable. `attempt`
+    is None if a runner retires the commit after the run's end.
     """
 
     attempt: Count | None
@@ -680,7 +719,7 @@ class CheckpointRetired(Event, frozen=True, kw_only=True):
 
 
 class Uncarried(msgspec.Struct, frozen=True, kw_only=True):
-    """State that no checkpoint holds: its name in the script, and its kind."""
+    """State that no checkpoint contains: its name in the script, and its kind."""
 
     place: str
     what: str
@@ -688,9 +727,10 @@ class Uncarried(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateNotCarried(Event, frozen=True, kw_only=True):
     """
-    State that no checkpoint holds has changed since fit() began, so a resumed training may continue differently.
+    State that no checkpoint contains has changed since fit() began, so a resumed training may differ from an
+    uninterrupted one.
 
-    The change was found in the snapshot of step `step`. Each place is reported once in a run.
+    The change was found in the snapshot of step `step`. Each such state is reported once per run.
     """
 
     attempt: Count
@@ -701,12 +741,13 @@ class StateNotCarried(Event, frozen=True, kw_only=True):
 class OutputsStored(Event, frozen=True, kw_only=True):
     """
     Files that the script has written are stored, and the list at `key` names each file by its content. The stored bytes
-    were compared before this was written.
+    were compared before this event was written.
 
-    `commit` is the newest checkpoint when the agent scanned the files (`looked_at`), None before the first; `step` is
-    the trainer's step at that time. The list has `files` of `size_bytes` in total, and the reasons for the `left_out`
-    files. `sent_bytes` in `objects` were new, including the list. All stored files of the run now have `stored_bytes`.
-    A `final` event has all files that existed when the trainer ended.
+    The agent scanned the files at `looked_at`. At that time, `commit` was the newest checkpoint (None if there was no
+    checkpoint), and `step` was the trainer's step. The list has `files` files of `size_bytes` in total; it also gives
+    reasons why the `left_out` files were not stored. `sent_bytes` in `objects` objects were new; both numbers include
+    the list. All stored files of the run together now have `stored_bytes`. A `final` event covers all files that
+    existed when the trainer ended.
     """
 
     attempt: Count
@@ -726,8 +767,8 @@ class OutputsStored(Event, frozen=True, kw_only=True):
 
 class EpochCompleted(Event, frozen=True, kw_only=True):
     """
-    The last step of an epoch is done, and its validation ended at `ended_at`. The event is provisional until there is a
-    lasting commit at or after `step` (protocol 24).
+    The last step of an epoch is done, and the epoch's validation ended at `ended_at`. The event is provisional until a
+    commit at or after `step` exists that is not cut off later (protocol 24).
     """
 
     attempt: Count
@@ -738,7 +779,10 @@ class EpochCompleted(Event, frozen=True, kw_only=True):
 
 
 class TrainerExited(Event, frozen=True, kw_only=True):
-    """A trainer ended before its work was done. The agent starts another, unless the restart budget is used up."""
+    """
+    A trainer ended before its work was done. The agent starts another trainer, unless the allowed number of restarts is
+    used up.
+    """
 
     attempt: Count
     incarnation: Count
@@ -749,7 +793,7 @@ class TrainerExited(Event, frozen=True, kw_only=True):
 
 
 class AttemptDrained(Event, frozen=True, kw_only=True):
-    """The attempt ended itself: `final_commit` has all its work, and no step was done after `stopped_at`."""
+    """The attempt handed over: `final_commit` contains all its work, and no step was done after `stopped_at`."""
 
     attempt: Count
     final_commit: Count | None
@@ -773,7 +817,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
-    """The training reached its end. `final_commit` has the result; None for a command without checkpoints."""
+    """The training is complete. `final_commit` contains the result; None for a command without checkpoints."""
 
     attempt: Count
     final_commit: Count | None
@@ -833,7 +877,9 @@ _FIELDS_OF_GANGS = {
 
 
 def speaks_of_gangs(event: Event) -> bool:
-    """Return True if the event has a field for gangs, so a spotrun without gangs could not read it."""
+    """
+    Return True if the event has a field for gangs. A spotrun that does not support gangs could not read such an event.
+    """
     for name in _FIELDS_OF_GANGS[type(event)]:
         if getattr(event, name) is not UNSET:
             return True
@@ -844,8 +890,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
     One numbered object of the ledger.
 
-    `run` is the uid of the run. A writer recognises its own entry by its `nonce`. `at` is the writer's clock in run
-    time. Entries are ordered by `number`, never by `at`. The signature is in the stored object, but not in this struct.
+    `run` is the uid of the run. A writer recognises an entry that it wrote by the `nonce`. `at` is the run time on the
+    writer's clock. Entries are ordered by `number`, never by `at`. The signature is in the stored object, but not in
+    this struct.
     """
 
     number: Count
@@ -867,17 +914,18 @@ _SEAL_SIZE = len(_SEAL) + 64 + len(_AFTER_SEAL)
 
 def encode_entry(entry: Entry, sign: Sign | None = None) -> bytes:
     """
-    Return the object of an entry: its JSON, signed by `sign`, with the sha256 of all that as the first field.
+    Return the object of an entry: the entry's JSON, signed by `sign`. The sha256 of all this becomes the JSON's first
+    field.
 
-    Without the sha256, a flipped bit could change a price or a step unnoticed. It could also make an accepted entry
-    void for new readers, while readers that read the intact entry still count it.
+    Without the sha256, a flipped bit could change a price or a step unnoticed. A flipped bit could also make an
+    accepted entry void for new readers, although readers that read the intact entry still count it.
     """
     body = entry_json(entry)
     return seal(body if sign is None else signed(body, sign(body)))
 
 
 def seal(body: bytes) -> bytes:
-    """Return a JSON object with its own sha256 as the first field."""
+    """Return a JSON object with the object's sha256 added as its first field."""
     assert body.startswith(b"{")
     return _seal_of(body) + body[1:]
 
@@ -891,13 +939,13 @@ _SIGNATURE_SIZE = len(_SIGNATURE) + 128 + len(_AFTER_SEAL)
 
 
 def signed(body: bytes, signature: str) -> bytes:
-    """Return a JSON object with its Ed25519 signature, in hex, as the first field."""
+    """Return a JSON object with its Ed25519 signature, in hex, added as its first field."""
     assert body.startswith(b"{")
     return _SIGNATURE + signature.encode() + _AFTER_SEAL + body[1:]
 
 
 def parted(data: bytes) -> tuple[str, bytes]:
-    """Split the object of an entry into its signature ("" if it is not signed) and the JSON that was signed."""
+    """Split the object of an entry into the signature ("" if there is none) and the JSON that was signed."""
     body = unsealed(data) or b""
     if not body.startswith(_SIGNATURE):
         return "", body
@@ -906,20 +954,21 @@ def parted(data: bytes) -> tuple[str, bytes]:
 
 
 def entry_json(entry: Entry) -> bytes:
-    """Encode an entry for people and their programs, without its checksum."""
+    """Encode an entry for people and their programs, without the checksum."""
     return _encoder.encode(entry)
 
 
 def decode_entry(data: bytes) -> Entry | None:
     """
-    Decode the object of an entry; None if a writer sealed something malformed, which makes the entry void.
+    Decode the object of an entry. Return None if the checksum matches but the content is malformed; the entry is then
+    void.
 
     Raises:
         LedgerDamaged: the bytes do not match their own checksum. No writer stores such an object, so this is an
             accepted entry that can no longer be decoded, and must not be skipped.
     """
     if not is_whole(data):
-        raise LedgerDamaged("an entry does not match its own checksum", hint=RESTORE)
+        raise LedgerDamaged("an entry does not match its checksum", hint=RESTORE)
     try:
         return decode(parted(data)[1], Entry)
     except OutOfBounds:
@@ -930,12 +979,12 @@ RESTORE = "restore the entry from a backup or an object version; no writer may a
 
 
 def is_whole(data: bytes) -> bool:
-    """Return True if the object matches its own checksum, even if it is not an entry."""
+    """Return True if the object matches the checksum in it, even if the object is not an entry."""
     return unsealed(data) is not None
 
 
 def unsealed(data: bytes) -> bytes | None:
-    """Return the JSON object inside a seal; None if `data` does not match its checksum."""
+    """Return the JSON object to which `seal` added a checksum; None if `data` does not match the checksum."""
     body = b"{" + data[_SEAL_SIZE:]
     return body if data.startswith(_seal_of(body)) else None
 

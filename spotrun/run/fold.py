@@ -1,11 +1,11 @@
 """
 The fold that computes the state of a run from its entries, and from nothing else.
 
-`begin` makes the first state from entry 0, and `apply` adds one entry. It checks the preconditions of each event again
-(protocol 3). An entry that breaks them is *void*: it stays in the ledger, and has no effect. So two writers that raced
-agree on the winner.
+`begin` makes the first state from entry 0, and `apply` adds one entry. `apply` checks the preconditions of the entry's
+event, which the writer checked too (protocol 3). An entry that breaks a precondition is *void*: it stays in the ledger,
+and has no effect. So if two writers raced, both agree on the winner.
 
-Reading a ledger in two parts gives the same state as reading it whole.
+Folding a ledger in two parts gives the same state as folding it all at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def begin(entry: Entry) -> RunState:
 
 
 def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
-    """Return the state after all these entries, which follow `start`, or begin with entry 0 if there is no `start`."""
+    """
+    Return the state after all these entries. They follow the state `start`, or begin with entry 0 if there is no
+    `start`.
+    """
     rest = iter(entries)
     state = start or begin(next(rest))
     for entry in rest:
@@ -45,7 +48,7 @@ def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
 
 
 def apply(state: RunState, entry: Entry) -> RunState:
-    """Return the state after one more entry, which must be the next by number."""
+    """Return the state after one more entry, whose number must be the next one."""
     assert entry.number == state.next_number, f"entry {entry.number} folded at {state.next_number}"
     reason = refusal(state, entry)
     counted = replace(state, next_number=entry.number + 1, entry_times=state.entry_times.append(entry.at))
@@ -55,7 +58,9 @@ def apply(state: RunState, entry: Entry) -> RunState:
 
 
 def apply_malformed(state: RunState, number: int, reason: str = "not a well-formed entry", kind: str = "?") -> RunState:
-    """Return the state after an object that is not an entry of this run. It uses up its number, and has no effect."""
+    """
+    Return the state after an object that is not an entry of this run. The object uses up its number, and has no effect.
+    """
     assert number == state.next_number
     return _void(replace(state, next_number=number + 1), number, kind, reason)
 
@@ -68,12 +73,15 @@ def refusal(state: RunState, entry: Entry) -> str | None:
     except Refusal as reason:
         return str(reason)
     except ArithmeticError:
-        return "its figures cannot be computed"
+        return "a total with its figures cannot be computed"
     return None
 
 
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
-    """Yield each entry with an effect, and the states before and after it; for entry 0, twice the state after it."""
+    """
+    Yield each entry that has an effect, with the states before and after it. For entry 0, both states are the state
+    after it.
+    """
     state: RunState | None = None
     for entry in entries:
         if state is None:

@@ -1,5 +1,5 @@
 """
-Types for a gang: the instances that train together in one attempt. A *member* is one instance of a launch.
+Types for a gang: the instances that train together in one attempt. A *member* is one instance of a gang's launch.
 
 Ranks count the processes of a gang from 0. The *lead* is the member of rank 0. The *world* is the number of processes.
 """
@@ -15,8 +15,8 @@ from spotrun.run.bounds import Count
 
 MEMBERS_MAX = 16
 """
-Maximum members of a gang. All members report ready at about the same time, and each member that loses the race for an
-entry number has to retry.
+Maximum members of a gang. All members report that they are ready at about the same time. Each report takes the next
+entry number, and a member that finds it taken has to retry.
 """
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -33,7 +33,10 @@ class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbi
 
     @property
     def place(self) -> str:
-        """The name of the member's log and status in the store; for member 0, the same as without a gang."""
+        """
+        The member's name in the keys of its log and status in the store. Member 0 has the same keys as an instance
+        without a gang.
+        """
         return str(self) if self.member else str(self.launch)
 
 
@@ -46,8 +49,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The members of an attempt, in the order of their ranks. They never change. `batches` divides each global batch: rank
-    r takes `batches[r]` parts of their sum, after the parts of the ranks before it.
+    The members of an attempt, in the order of their ranks. They never change. `batches` divides each global batch into
+    as many parts as its sum: rank r takes `batches[r]` of them, after the parts of the ranks before it.
     """
 
     members: tuple[Seat, ...]
@@ -60,25 +63,25 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """The lead's address and port, where the trainers of one incarnation find each other."""
+    """The lead's address and port, at which the trainers of one incarnation find each other."""
 
     address: str
     port: Port
 
 
 class Layout(StrEnum):
-    """The choice of ranks that store a part of a checkpoint's state."""
+    """The choice of the ranks that store a part of a checkpoint's state."""
 
     REPLICATED = "replicated"
     """All ranks have the same state, and rank 0 stores it."""
     SHARDED = "sharded"
-    """Each rank stores its own state."""
+    """Each rank has a different state, and stores it."""
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One rank's part of a checkpoint, from its manifest, whose digest is `blake3`. `snapshot` is the number of the
-    snapshot in its incarnation.
+    One rank's part of a checkpoint, as its manifest describes it. `blake3` is the manifest's digest. `snapshot` is the
+    number of the snapshot in its incarnation.
     """
 
     rank: Count

@@ -1,8 +1,9 @@
 """
-The additional preconditions of a gang's entries (protocol 32 to 48), with a function for each rule.
+The additional preconditions for entries of a gang's run (protocol 32 to 48), with one function per rule.
 
-`GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang. In any other run, an entry for
-gangs is void, just as it is for a spotrun that cannot read it.
+`GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang. In any other run, an entry that
+has a field for gangs is void. A spotrun that does not support gangs cannot read such an entry, and treats it as void
+too.
 """
 
 from __future__ import annotations
@@ -20,15 +21,21 @@ from spotrun.run.state import Attempt, RunState
 
 
 def check_intended(state: RunState, event: ev.LaunchIntended) -> None:
-    require(event.count is not UNSET and event.for_gang is not UNSET, "it does not say how many members, and for whom")
+    require(
+        event.count is not UNSET and event.for_gang is not UNSET,
+        "the launch does not say how many members it requests, and for which gang",
+    )
     require(1 <= event.instances <= MEMBERS_MAX, f"a gang has 1 to {MEMBERS_MAX} members")
-    require(event.standby_for is None, "what replaces a member is for its gang")
+    require(event.standby_for is None, "a launch that replaces members has to name their gang")
     newest = state.attempts.values()[-1].number if state.attempts else None
-    require(event.for_gang is None or event.for_gang == newest, "the gang whose gap it fills is not the newest")
+    require(
+        event.for_gang is None or event.for_gang == newest,
+        "the gang whose missing members it replaces is not the newest",
+    )
 
 
 def check_is_member(state: RunState, event: ev.OfMember) -> None:
-    """Require that the member exists. In a run on one instance each launch has one member."""
+    """Require that the member exists. In a run on one instance, each launch has one member."""
     require(event.launch in state.launches, f"there is no launch {event.launch}")
     name = ev.name_of(event)
     require(name.member < len(state.launches[event.launch].members), f"there is no member {name}")
@@ -37,7 +44,7 @@ def check_is_member(state: RunState, event: ev.OfMember) -> None:
 def check_another_instance(state: RunState, event: ev.LaunchRecorded) -> None:
     others = (member.recorded for member in state.launches[event.launch].members)
     taken = {other.instance_id for other in others if other is not None}
-    require(event.instance_id not in taken, "that instance is another member")
+    require(event.instance_id not in taken, "that instance already belongs to another member")
 
 
 def check_ready(state: RunState, event: ev.MemberReady) -> None:
@@ -46,10 +53,10 @@ def check_ready(state: RunState, event: ev.MemberReady) -> None:
     check_wanted(state, [name])
     check_not_let_go(state, [name])
     recorded, known = state.member(name).recorded, state.member(name).ready
-    require(recorded is None or recorded.instance_id == event.instance_id, "that member is another instance")
+    require(recorded is None or recorded.instance_id == event.instance_id, "that member has another instance")
     check_left(state, name)
     check_after_the_end(state, event)
-    require(known is None or known.after != event.after, "it has said so already")
+    require(known is None or known.after != event.after, "the member has already reported this")
     require(event.holds is None or state.commit(event.holds) is not None, "there is no such checkpoint")
 
 
@@ -59,8 +66,8 @@ def check_left(state: RunState, name: MemberName) -> None:
 
 
 def check_after_the_end(state: RunState, event: ev.MemberReady) -> None:
-    """Require that the member reported ready after the newest end of an attempt (protocol 33)."""
-    require(event.after == state.last_end, "an attempt has ended since")
+    """Require that no attempt has ended since the member reported ready (protocol 33)."""
+    require(event.after == state.last_end, "an attempt has ended since the member reported ready")
 
 
 def check_released(state: RunState, event: ev.MemberReleased) -> None:
@@ -71,7 +78,7 @@ def check_released(state: RunState, event: ev.MemberReleased) -> None:
 
 
 def check_unused(state: RunState, name: MemberName) -> None:
-    """Require that the member is not in the current gang, which would still need the member (protocol 45)."""
+    """Require that the current gang does not need the member: the member must not be in it (protocol 45)."""
     require(state.current is None or name not in state.current.names, f"{name} is in the current attempt")
 
 
@@ -80,19 +87,19 @@ def check_closed(state: RunState, event: ev.LaunchClosed) -> None:
 
 
 def check_never_ready(state: RunState, event: ev.LaunchClosed) -> None:
-    """Require that no member was ever ready, because closing a launch ends all its members (protocol 46)."""
+    """Require that no member was ever ready, because closing a launch ends all members of the launch (protocol 46)."""
     members = state.launches[event.launch].members
-    require(all(member.ready is None for member in members), "a member of it was ready")
+    require(all(member.ready is None for member in members), "a member of the launch was ready")
 
 
 def check_started(state: RunState, event: ev.AttemptStarted) -> None:
-    require(event.gang is not UNSET and bool(event.gang.members), "it names no members")
+    require(event.gang is not UNSET and bool(event.gang.members), "the attempt names no members")
     assert event.gang is not UNSET
     gang = event.gang
     for name in gang.names:
         known = name.launch in state.launches and name.member < len(state.launches[name.launch].members)
         require(known, f"there is no member {name}")
-        require(state.member(name).ready is not None, f"{name} has never said that it is ready")
+        require(state.member(name).ready is not None, f"{name} has never reported ready")
     check_one_is_current(state)
     check_wanted(state, gang.names)
     check_not_let_go(state, gang.names)
@@ -100,74 +107,98 @@ def check_started(state: RunState, event: ev.AttemptStarted) -> None:
     check_order(state, gang)
     lead = state.member(gang.names[0]).ready
     speaks_of_it = lead is not None and (event.launch, event.instance_id) == (lead.launch, lead.instance_id)
-    require(speaks_of_it, "it does not speak of its lead")
+    require(speaks_of_it, "the attempt does not describe its lead")
 
 
 def check_one_is_current(state: RunState) -> None:
-    """Require that no attempt is current, unless it has a notice or a drain request (protocol 32, 13)."""
+    """Require that no attempt is current, except one that has a notice or a drain request (protocol 32, 13)."""
     require(state.current is None or state.current.leaving, "an attempt is current")
 
 
 def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
-    """Require that no named member is condemned, released, closed or gone: all are irrevocable (protocol 35)."""
+    """
+    Require that no named member is condemned, released, closed or gone: each of these states is irrevocable (protocol
+    35).
+    """
     for name in names:
         require(state.is_wanted(name), f"{name} is condemned, released, closed or gone")
 
 
 def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
-    """Require that no named member has to leave, because its gang drains or the cloud takes it (protocol 32)."""
+    """
+    Require that no named member has to leave: its gang must not be draining, and the cloud must not be taking it
+    (protocol 32).
+    """
     for name in names:
-        require(not state.has_to_leave(name), f"{name} has to hand over, or the cloud takes it")
+        require(not state.has_to_leave(name), f"{name} has to hand over, or the cloud is taking it")
 
 
 def check_words(state: RunState, gang: Gang) -> None:
-    """Require that each member reported ready after the newest end, and is in no leaving gang (protocol 33)."""
+    """
+    Require that each member reported ready after the newest end of an attempt, and is in no gang that is leaving
+    (protocol 33).
+    """
     for name in gang.names:
         ready = state.member(name).ready
-        require(ready is not None and ready.after == state.last_end, f"{name} has not said so since the last end")
+        require(
+            ready is not None and ready.after == state.last_end,
+            f"{name} has not reported ready since the last attempt ended",
+        )
         check_left(state, name)
 
 
 def check_order(state: RunState, gang: Gang) -> None:
-    """Require ranks in the order of names, so that the lead is the earliest member, and the requested size."""
+    """
+    Require that the gang has the requested size, and that its ranks follow the order of its names. Then the lead is the
+    earliest member.
+    """
     names, ranks = gang.names, [seat.rank for seat in gang.members]
     require(len(names) == state.created.size, f"a gang of this run has {state.created.size} members")
-    require(all(name < later for name, later in pairwise(names)), "its ranks do not follow its names")
+    require(
+        all(name < later for name, later in pairwise(names)), "the gang's ranks do not follow the order of its names"
+    )
     ascending = all(rank < later for rank, later in zip(ranks, [*ranks[1:], gang.world], strict=True))
-    require(ranks[0] == 0 and ascending, "its ranks are not those of its world")
+    require(ranks[0] == 0 and ascending, "the gang's ranks do not match its number of processes")
     require(len(gang.batches) == gang.world and all(gang.batches), "not every rank has a part of each batch")
 
 
 def check_resumed(state: RunState, event: ev.ResumedFrom) -> None:
     attempt = state.attempts[event.attempt]
-    require(event.meet is not UNSET, "it does not say where its trainers meet")
+    require(event.meet is not UNSET, "the event does not say where the trainers meet")
     assert event.meet is not UNSET
     lead = state.members_of(attempt)[0].ready
-    require(lead is not None and lead.address == event.meet.address, "they would not meet at the lead")
+    require(lead is not None and lead.address == event.meet.address, "the trainers would not meet at the lead")
     check_new_place(attempt, event)
 
 
 def check_new_place(attempt: Attempt, event: ev.ResumedFrom) -> None:
-    """Require a new address and port, so that a late trainer of an earlier incarnation finds none (protocol 37)."""
-    require(all(trainer.meet != event.meet for trainer in attempt.trainers), "an earlier trainer meets there")
+    """
+    Require a new address and port. Then a late trainer of an earlier incarnation finds no other trainer (protocol 37).
+    """
+    require(all(trainer.meet != event.meet for trainer in attempt.trainers), "earlier trainers met at this address")
 
 
 def check_named(state: RunState, event: ev.NoticeSeen | ev.NoticesUnseen) -> None:
-    require(event.member is not UNSET, "it does not say which member")
+    require(event.member is not UNSET, "the event does not say which member it concerns")
     require(event.member in state.attempts[event.attempt].names, f"{event.member} is not in the attempt")
 
 
 def check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
     attempt = state.attempts[event.attempt]
     assert attempt.gang is not None
-    require(bool(event.shards) and event.layout is not UNSET, "it does not say who has which part of it")
+    require(
+        bool(event.shards) and event.layout is not UNSET, "the checkpoint does not say which rank stored which part"
+    )
     assert event.shards is not UNSET
     check_shards(attempt.gang, event, event.shards)
     check_newest(state, event, event.shards[0].snapshot)
 
 
 def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) -> None:
-    """Require the newest trainer, and a newer snapshot than its last commit, as older ones lack steps (protocol 43)."""
+    """
+    Require that the commit is from the newest trainer, and from a newer snapshot than the trainer's last commit. Older
+    snapshots lack steps (protocol 43).
+    """
     newest = len(state.attempts[event.attempt].trainers) - 1
     require(event.incarnation == newest, "a newer trainer has begun")
     last = state.commits[-1].event if state.commits else None
@@ -177,20 +208,26 @@ def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) 
 
 
 def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard, ...]) -> None:
-    """Require the shards of all ranks that have to store a part, and that they agree with the commit (protocol 42)."""
+    """
+    Require that each rank that has to store a part has a shard, and that the shards agree with the commit (protocol
+    42).
+    """
     ranks = (0,) if event.layout is Layout.REPLICATED else tuple(range(gang.world))
-    require(tuple(shard.rank for shard in shards) == ranks, "not all shards are there")
+    require(tuple(shard.rank for shard in shards) == ranks, "shards are missing")
     said = {(one.attempt, one.incarnation, one.snapshot, one.step, one.world) for one in shards}
     ours = (event.attempt, event.incarnation, shards[0].snapshot, event.step, gang.world)
-    require(said == {ours}, "its shards are not of one snapshot")
+    require(said == {ours}, "the shards are from different snapshots")
     sums = (shards[0].blake3, sum(one.size_bytes for one in shards), sum(one.objects for one in shards))
-    require(sums == (event.manifest_blake3, event.size_bytes, event.objects), "its figures are not those of its shards")
+    require(
+        sums == (event.manifest_blake3, event.size_bytes, event.objects),
+        "the checkpoint's figures do not match its shards",
+    )
 
 
 def check_missing(state: RunState, event: ev.AttemptEnded) -> None:
     missing = () if event.missing is UNSET else event.missing
     names = state.attempts[event.attempt].names
-    require(all(name in names for name in missing), "a member that is missing is not in the attempt")
+    require(all(name in names for name in missing), "a missing member is not in the attempt")
 
 
 GANG_CHECKS: dict[type, Callable[[RunState, Any], object]] = {
@@ -204,4 +241,6 @@ GANG_CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.CheckpointCommitted: check_committed,
     ev.AttemptEnded: check_missing,
 }
-"""Additional checks of events that other runs have too. They follow the event's own check."""
+"""
+Additional checks in the run of a gang, for events that other runs have too. They follow the checks that all runs have.
+"""

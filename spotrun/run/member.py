@@ -17,8 +17,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
     One instance that a launch requested. In a run on one instance, each launch has one member.
 
-    `ready` is its newest report that an attempt may name it, written at `ready_at`; the first such report was at
-    `ready_since`. `set_up_at` is when it reported its `setup`.
+    `ready` is the member's newest report that it may join an attempt. It wrote this report at `ready_at`, and its first
+    such report at `ready_since`. `set_up_at` is when it reported its `setup`.
     """
 
     recorded: ev.LaunchRecorded | None = None
@@ -33,17 +33,22 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> bool:
-        """True if it may train: it is not condemned, released or gone, all of which is irrevocable (protocol 35)."""
+        """
+        True if the member may train: it is not condemned, released or gone. Each of these states is irrevocable
+        (protocol 35).
+        """
         return self.condemned is None and self.released is None and self.gone is None
 
     @property
     def billed_from(self) -> datetime | None:
-        """The moment since which it is billed, according to the last record; None if it never was."""
+        """
+        The time since which the member has been billed, according to the newest record; None if it was never billed.
+        """
         return next((fact.billed_from for fact in self._facts if fact.billed_from is not None), None)
 
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
-        """Its prices, according to the last record with prices. The record of an end may lack them."""
+        """The member's prices, according to the newest record that has prices. The record of an end may have none."""
         return next((fact.prices for fact in self._facts if fact.prices), ())
 
     @property
@@ -53,8 +58,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def still_from(self) -> datetime | None:
         """
-        The moment since which nothing ran on its machine; None if the instance is not gone. Its disk may have been
-        billed for longer.
+        The time since which nothing has run on the member's machine; None if the instance is not gone. The disk may
+        have been billed for longer.
         """
         if self.gone is None:
             return None
@@ -68,6 +73,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return Meter(rule, self.prices, self.billed_from, gone.ended_at, ended_by)
 
     def with_end(self, ended_at: datetime) -> Member:
-        """Return the member with another end of its instance, which must be gone."""
+        """Return the member with `ended_at` as the end of its instance. The instance must be gone."""
         assert self.gone is not None
         return replace(self, gone=replace(self.gone, ended_at=ended_at))

@@ -1,8 +1,9 @@
 """
 The events that only the owner of a run may write: the command line and the runners (protocol 31).
 
-Their entries are signed, because they decide which instances are rented and ended, and the training code of the run can
-write to the same folder. An agent's reports about its own attempt affect only that attempt, and are not signed.
+The owner signs the entries of these events. They decide which instances are rented and ended, and the run's training
+code, which can write to the same folder, must not forge them. An agent's reports affect only the agent's attempt, and
+are not signed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OF_OWNER: frozenset[type[ev.Event]] = frozenset(
 
 
 def is_of_owner(event: ev.AnyEvent) -> bool:
-    """Return True if only the owner may write this event, which includes a retirement after the run's end."""
+    """Return True if only the owner may write this event. A retirement after the run's end is such an event."""
     return type(event) in OF_OWNER or (isinstance(event, ev.CheckpointRetired) and event.attempt is None)
 
 

@@ -14,19 +14,22 @@ from spotrun.run.refusal import Refusal, require
 from spotrun.run.state import Attempt, Launch, RunState, reservation_usd
 
 LIFE_MAX_S = 31 * 86_400
-"""Maximum seconds of a time-to-live, which has to be positive: a negative one would reserve less than nothing."""
+"""
+Maximum seconds of a time-to-live. The minimum is above 0, because a negative time-to-live would reserve a negative
+amount.
+"""
 
 
 def check_run(state: RunState, entry: Entry) -> None:
-    require(not isinstance(entry.event, ev.RunCreated), "a run is created by entry 0 only")
-    require(entry.run == state.created.uid, "it belongs to another run")
+    require(not isinstance(entry.event, ev.RunCreated), "only entry 0 may create a run")
+    require(entry.run == state.created.uid, "the entry belongs to another run")
     if not state.of_gangs:
         require(not ev.speaks_of_gangs(entry.event), "the run is on one instance")
 
 
 def check(state: RunState, event: ev.Event) -> None:
     """
-    Check the preconditions of an event, and in the run of a gang also those for gangs.
+    Check the preconditions of an event. In the run of a gang, also check those for gangs.
 
     Raises:
         Refusal: the event breaks a precondition, which the message names.
@@ -45,9 +48,9 @@ def check_first(entry: Entry) -> ev.RunCreated:
     """
     if not isinstance(entry.event, ev.RunCreated):
         raise Refusal("entry 0 creates no run")
-    require(entry.run == entry.event.uid, "the entry names another run than it creates")
+    require(entry.run == entry.event.uid, "the entry belongs to a different run from the one that it creates")
     version = entry.event.ledger_version
-    require(version in ev.READABLE_VERSIONS, f"ledger version {version} is not read here")
+    require(version in ev.READABLE_VERSIONS, f"ledger version {version} cannot be read by this spotrun")
     return entry.event
 
 
@@ -69,17 +72,17 @@ def _check_launch_intended(state: RunState, event: ev.LaunchIntended) -> None:
     _check_open(state)
     require(not state.stop_requested, "a stop was requested")
     require(state.pending_launch is None, "another launch is pending")
-    require(0 < event.time_to_live_s <= LIFE_MAX_S, "no instance lives that long")
+    require(0 < event.time_to_live_s <= LIFE_MAX_S, "the time-to-live is out of bounds")
     created = state.created
     cap = created.price_cap_usd_per_hour
-    require(cap is None or event.price_ceiling_usd_per_hour <= cap, "dearer than the run's price cap")
+    require(cap is None or event.price_ceiling_usd_per_hour <= cap, "more expensive than the run's price cap")
     if event.standby_for is not None:
         require(state.current_attempt == event.standby_for, "the attempt to replace is not current")
     elif not event.for_gang:
         require(state.current is None, "an attempt is current")
     if created.budget_usd is not None:
         planned = state.reserved_usd() + reservation_usd(event, created.billing)
-        require(planned <= created.budget_usd, "more than the rest of the budget")
+        require(planned <= created.budget_usd, "the reservation exceeds the rest of the budget")
 
 
 def _known_launch(state: RunState, number: int) -> Launch:
@@ -99,7 +102,7 @@ def _check_launch_recorded(state: RunState, event: ev.LaunchRecorded) -> None:
 
 def _check_guard_armed(state: RunState, event: ev.GuardArmed) -> None:
     member = _known_member(state, event)
-    require(member.recorded is not None and member.recorded.unguarded is not None, "no guard was missing")
+    require(member.recorded is not None and member.recorded.unguarded is not None, "the instance has its guard already")
     require(member.gone is None, "already gone")
 
 
@@ -126,12 +129,14 @@ def _check_gone(state: RunState, event: ev.InstanceGone) -> None:
 def _check_end_corrected(state: RunState, event: ev.EndCorrected) -> None:
     member, index = _known_member(state, event), ev.name_of(event).member
     launch = state.launches[event.launch]
-    require(member.gone is not None and bool(member.gone.bounded_by), "no end of it was taken from a bound")
+    require(
+        member.gone is not None and bool(member.gone.bounded_by), "the instance has no end that was taken from a bound"
+    )
     began, latest = member.billed_from, launch.latest_end_of(index)
     lived = began is not None and latest is not None and began <= event.ended_at <= latest
-    require(lived, "not between the begin of its bill and its time-to-live")
+    require(lived, "the end is not between the start of the bill and the end of the time-to-live")
     assert member.gone is not None
-    require(event.ended_at != member.gone.ended_at, "that is its end already")
+    require(event.ended_at != member.gone.ended_at, "the instance already has this end")
     launch.with_end(event.ended_at, index).reserved_usd(state.created.billing)  # may raise ArithmeticError
 
 
@@ -187,12 +192,12 @@ def _check_of_current(state: RunState, event: Any) -> None:
 
 def _check_resumed_from(state: RunState, event: ev.ResumedFrom) -> None:
     attempt = _check_current(state, event.attempt)
-    require(event.incarnation == len(attempt.trainers), "another trainer of that number has begun")
+    require(event.incarnation == len(attempt.trainers), "another trainer with that number has begun")
     if event.commit is None:
-        require(state.latest_commit() is None, "from zero although there is a checkpoint")
+        require(state.latest_commit() is None, "the trainer begins from scratch although there is a checkpoint")
         return
     commit = state.commit(event.commit)
-    require(commit is not None and commit.usable, "the commit may not be resumed from")
+    require(commit is not None and commit.usable, "no training may resume from that commit")
     skipped, chosen = set(event.skipped), event.commit
     newer = takewhile(lambda other: other.number > chosen, state.usable_commits())
     require(all(other.number in skipped for other in newer), "there is a newer checkpoint")
@@ -209,20 +214,23 @@ def _check_training_started(state: RunState, event: ev.TrainingStarted) -> None:
     _check_of_trainer(state, event)
     trainer = state.attempts[event.attempt].trainers[-1]
     require(trainer.started_at is None, "already started")
-    require(event.began_at is None or trainer.began_at is None, "its begin is known already")
+    require(event.began_at is None or trainer.began_at is None, "the trainer's start is already known")
 
 
 def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
     attempt = _check_may_commit(state, event.attempt)
-    require(event.incarnation < len(attempt.trainers), "no such trainer has begun")
+    require(event.incarnation < len(attempt.trainers), "that trainer has not begun")
     again = bool(state.commits) and state.commits[-1].event.prefix == event.prefix
-    require(not again, "the newest commit is this one already")
+    require(not again, "this commit is already the newest")
     kept = all(_is_kept(state, prefix) for prefix in event.borrows)
-    require(kept, "it borrows from a checkpoint that may be gone")
+    require(kept, "the checkpoint borrows from one that may be gone")
 
 
 def _is_kept(state: RunState, prefix: str) -> bool:
-    """Return True if a commit with that prefix is not retired. A commit from which another borrows is never retired."""
+    """
+    Return True if a commit with that prefix is not retired. A commit is never retired while another commit borrows from
+    it.
+    """
     if prefix in state.borrowers:
         return True
     return any(commit.event.prefix == prefix and commit.retired_at is None for commit in reversed(state.commits))
@@ -232,16 +240,16 @@ def _check_final_commit(state: RunState, event: ev.AttemptDrained | ev.RunComple
     _check_current(state, event.attempt)
     if event.final_commit is not None:
         commit = state.commit(event.final_commit)
-        require(commit is not None and commit.usable, "the final commit is not an accepted one")
+        require(commit is not None and commit.usable, "the final commit was not accepted")
 
 
 def _check_retired(state: RunState, event: ev.CheckpointRetired) -> None:
     if event.attempt is None:
-        require(state.terminal is not None, "a runner retires only when the run has ended")
+        require(state.terminal is not None, "a runner may retire a commit only after the run's end")
     else:
         _check_current(state, event.attempt)
     commit = state.commit(event.commit)
-    require(commit is not None and commit.retired_at is None, "no such commit, or already retired")
+    require(commit is not None and commit.retired_at is None, "the commit does not exist, or is already retired")
     assert commit is not None
     borrowers = state.borrowers.get(commit.event.prefix)
     require(not borrowers or borrowers[-1] <= commit.number, "another checkpoint borrows from it")
@@ -251,20 +259,20 @@ def _check_outputs_stored(state: RunState, event: ev.OutputsStored) -> None:
     _check_current(state, event.attempt)
     require(event.commit is None or state.commit(event.commit) is not None, "there is no such checkpoint")
     newest = state.newest_outputs()
-    require(newest is None or newest.event.key != event.key, "the newest files are these already")
+    require(newest is None or newest.event.key != event.key, "these files are already the newest")
 
 
 def _check_epoch_completed(state: RunState, event: ev.EpochCompleted) -> None:
     _check_may_commit(state, event.attempt)
     last = state.epochs[-1].event.epoch if state.epochs else -1
-    require(event.epoch > last, "that epoch is completed already")
+    require(event.epoch > last, "that epoch is already completed")
 
 
 def _check_not_carried(state: RunState, event: ev.StateNotCarried) -> None:
     _check_may_commit(state, event.attempt)
     known = {one.place for one in state.not_carried}
     require(bool(event.places), "it names nothing")
-    require(known.isdisjoint(one.place for one in event.places), "it is named already")
+    require(known.isdisjoint(one.place for one in event.places), "this state is already reported")
 
 
 CHECKS: dict[type, Callable[[RunState, Any], object]] = {

@@ -1,7 +1,8 @@
 """
 Reads tables of published prices from JSON files in the packages that use them.
 
-A file is a list of tables, and each table has the fields of `PriceTable`. Prices are texts, so that no digit is lost.
+Each file is a list of tables, and each table has the fields of `PriceTable`. Prices are strings, so that no digit is
+lost.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ class PriceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Prices in `unit`, as published at `source` on the day, in the month or in the year `as_of`.
 
-    The keys of `prices` name the goods. `spot` has the spot price of each row that has one. The table is valid in
-    `regions`. If `regions` is empty, the rows name regions, or the prices are the same everywhere.
+    The keys of `prices` name what is priced. `spot` has the spot prices, for the keys that have one. The table is valid
+    in `regions`. If `regions` is empty, the keys of `prices` name regions, or the prices are the same everywhere.
     """
 
     what: Annotated[str, Meta(min_length=1)]

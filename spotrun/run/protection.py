@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-UNPROTECTED = "it runs Python, and no training in it has found its agent so far: an interruption loses all of it"
+UNPROTECTED = (
+    "the command runs Python, but no training in it has connected to spotrun's agent yet: an interruption would lose "
+    "all its work"
+)
 PROTECT = (
-    "spotrun saves what Lightning, transformers or a Loop trains, once that begins; python -I, -E and -S hide it from "
-    "them; train: {state: [out/]} keeps the files of any command"
+    "spotrun saves a training with Lightning, transformers or a Loop once it begins, but not with python -I, -E or -S; "
+    "train: {state: [out/]} keeps the files of any command"
 )

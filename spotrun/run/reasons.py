@@ -1,4 +1,4 @@
-"""Finds the line of a failed program's output that has the reason for the failure. Pure."""
+"""Finds, in a failed program's output, the line that gives the reason for the failure. Pure."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ import re
 from collections.abc import Iterator, Sequence
 
 REASON_MAX = 1000
-"""Maximum length of a reason, in characters. A longer reason, which is rare, is cut between two words."""
+"""Maximum length of a reason, in characters. A longer reason is cut between two words; this is rare."""
 BRIEF_MAX = 120
-"""Maximum length, in characters, of a reason that is shown in full elsewhere."""
+"""Maximum length of a shortened reason, in characters. It is used where another text shows the full reason."""
 DETAIL_MAX = 4096
-"""Maximum characters of a detail that are read. No spotrun writes more."""
+"""Maximum characters of a detail that are read. spotrun never writes a longer detail."""
 LOOKED_AT = 20
-"""Number of last lines that are searched for a reason if there is no traceback."""
+"""Number of lines, counted from the end, that are searched for a reason if there is no traceback."""
 FOLLOWING_MAX = 200
-"""Maximum lines after a program's last traceback: room for a long message and a logger's last lines."""
+"""
+Maximum lines after a program's last traceback. This leaves room for a long message, and for the last lines of a logger.
+"""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _TRACEBACK = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
 _IN_GROUP = "  | "
 _SURVIVED = ("Exception ignored in", "Exception in thread", "Error in atexit", "--- Logging error ---")
-"""After a traceback that follows one of these texts, the Python program continues."""
+"""If one of these texts comes right before a traceback, the program survived the exception and continues."""
 _ONLY_TELLS = re.compile(r"(?:\S+\.)?ChildFailedError\b")
-"""torchrun reports with this error that a process failed. The traceback of that process has the reason."""
+"""The error with which torchrun reports that a process failed. The reason is in the traceback of that process."""
 _FATAL = (re.compile(r"\s+what\(\):\s*(\S.*)"), re.compile(r"(.*\bAssertion .*failed.*)"), re.compile(r"(Fatal .*)"))
 _LOST_A_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|caused pair closure|connection was likely closed"
@@ -31,18 +33,20 @@ _LOST_A_PEER = re.compile(
     r"|client socket has failed|ncclRemoteError|ncclSystemError|NCCL communicator was aborted",
     re.IGNORECASE,
 )
-"""Messages of gloo, NCCL and the store of torch.distributed on the other ranks when a rank is lost."""
+"""Messages that gloo, NCCL and the store of torch.distributed print on the other ranks when a rank is lost."""
 _ON_MEMBER = re.compile(r"\(on (\d+\.\d+)[;)]")
 _ERROR = re.compile(r"(?:\S+: )*(?:\S*(?i:error|fatal):|Fatal |E: )")
 
 
 def reason_in(output: str, *, killed: bool = False) -> str:
     """
-    Return the reason for a program's failure from the last lines of its output, as one line; "" if they give no reason.
+    Return the reason for a program's failure, from the last lines of its output, as one line. Return "" if they give no
+    reason.
 
-    For a Python program, the reason is the exception that ended it: its type, and the first line of its message. For
-    another program, it is the last line that looks like an error, else the last line. If a signal `killed` the program,
-    there is a reason only if the program aborted itself; other lines do not concern the signal.
+    For a Python program, the reason is the exception that ended the program: its type, and the first line of its
+    message. For any other program, it is the last line that looks like an error, or else the last line. If a signal
+    `killed` the program, the lines give a reason only if the program aborted itself; other lines have nothing to do
+    with the signal.
     """
     lines = [_readable(line) for line in output.split("\n")]
     lines = [line for line in lines if line.strip() and not line.startswith("[spotrun] ")]
@@ -52,20 +56,20 @@ def reason_in(output: str, *, killed: bool = False) -> str:
 
 
 def lost_a_peer(reason: str) -> bool:
-    """Return True if a rank failed because it lost another rank, whose output then has the reason."""
+    """Return True if a rank failed because it lost another rank. The reason is then in the other rank's output."""
     return _LOST_A_PEER.search(reason) is not None
 
 
 def member_in(detail: str) -> str:
-    """Return the member of a gang that a detail names, such as 1.1; "" if it names none."""
+    """Return the name of the gang's member that a detail mentions, such as 1.1; "" if it mentions none."""
     named = _ON_MEMBER.search(detail)
     return "" if named is None else named[1]
 
 
 def in_one_line(detail: str) -> str:
     """
-    Return the detail of an event as one line. In earlier versions, a detail was a sentence and then the end of the
-    output; an error with advice has a separate line for the advice.
+    Return the detail of an event as one line. In earlier versions, a detail was a sentence followed by the end of the
+    output. An error with advice has a separate line for the advice.
     """
     told, _, advice = detail[:DETAIL_MAX].partition("\n  try: ")
     head, _, output = told.strip().partition("\n")
@@ -75,8 +79,8 @@ def in_one_line(detail: str) -> str:
 
 def in_brief(detail: str, *known: str) -> str:
     """
-    Return the first words of a detail that is shown in full elsewhere, without its advice. Each phrase in `known`,
-    which the surrounding sentence already has, becomes "it".
+    Return the first words of a detail, without the advice in it, for a place where the full detail is shown elsewhere.
+    Replace each phrase in `known` by "it", because the sentence around the result already contains the phrase.
     """
     words = in_one_line(detail).partition("; try: ")[0]
     for each in known:
@@ -85,7 +89,7 @@ def in_brief(detail: str, *known: str) -> str:
 
 
 def shortened(text: str, limit: int = REASON_MAX) -> str:
-    """Return the text, cut after a whole word to at most `limit` characters."""
+    """Return the text, cut between two words to at most `limit` characters."""
     if len(text) <= limit:
         return text
     cut = text[: limit - 2]
@@ -93,7 +97,9 @@ def shortened(text: str, limit: int = REASON_MAX) -> str:
 
 
 def _readable(line: str) -> str:
-    """Return a line without colours and rank prefix. Of a progress bar, keep only the last state."""
+    """
+    Return a line without colours and without a prefix for the rank. Of a progress bar, return only the last state.
+    """
     return _RANK.sub("", _COLOUR.sub("", line).rstrip().rpartition("\r")[2])
 
 
@@ -105,7 +111,7 @@ def _exception(lines: Sequence[str]) -> str:
 
 
 def _exceptions(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the exception of each traceback, without exceptions that the program survived."""
+    """Yield the exception of each traceback, except exceptions that the program survived."""
     for at, line in enumerate(lines):
         if not _TRACEBACK.match(line) or (at and lines[at - 1].startswith(_SURVIVED)):
             continue
@@ -117,7 +123,10 @@ def _exceptions(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _fatal(lines: Sequence[str]) -> str:
-    """Return the last message of a program that aborted, by the most precise pattern; "" if no line matches."""
+    """
+    Return the last message of a program that aborted, found with the most precise pattern that matches; "" if no line
+    matches.
+    """
     found = ([match[1] for line in lines if (match := pattern.match(line))] for pattern in _FATAL)
     return next((matches[-1].strip() for matches in found if matches), "")
 

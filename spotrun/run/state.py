@@ -25,8 +25,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """
     The instances that one entry requested, and their records.
 
-    In a run on one instance, each launch has one instance, and the properties of the launch describe that instance. In
-    a gang, `attempt` is the newest attempt with a member from this launch.
+    In a run on one instance, each launch has one instance, and the launch's properties describe that instance. In the
+    run of a gang, `attempt` is the newest attempt that has a member from this launch.
     """
 
     number: int
@@ -39,17 +39,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recorded(self) -> ev.LaunchRecorded | None:
-        """The record of the launch's first instance that exists; None if none does."""
+        """The record of the launch's first instance that exists; None if no instance exists."""
         return next((member.recorded for member in self.members if member.recorded is not None), None)
 
     @property
     def condemned(self) -> ev.InstanceCondemned | None:
-        """The reason why all instances of the launch have to end; None unless all are condemned."""
+        """The reason why all instances of the launch have to end; None unless all of them are condemned."""
         return self.members[0].condemned if all(member.condemned for member in self.members) else None
 
     @property
     def gone(self) -> ev.InstanceGone | None:
-        """The last end of the launch's instances; None until all are gone."""
+        """The latest end of the launch's instances; None until all of them are gone."""
         ends = [member.gone for member in self.members if member.gone is not None]
         return max(ends, key=lambda end: end.ended_at) if len(ends) == len(self.members) else None
 
@@ -64,29 +64,32 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pending(self) -> bool:
         """
-        True if the launch is neither closed nor gone, and has not taken over the run. A gang's launch is no longer
-        pending when each member is ready, released or gone.
+        True if the launch is not closed, not gone, and has not taken over the run. A gang's launch is no longer pending
+        once each of its members is ready, released or gone.
         """
         return self.open and self.attempt is None and any(map(_is_awaited, self.members))
 
     @property
     def came_up(self) -> bool:
-        """True if an instance of the launch was ever ready to train."""
+        """True if an instance of the launch has ever been ready to train."""
         return self.attempt is not None or any(member.ready is not None for member in self.members)
 
     @property
     def may_be_closed(self) -> bool:
-        """True if the launch can be closed as a whole (protocol 12, 46)."""
+        """True if the launch can be closed with all its instances (protocol 12, 46)."""
         return self.open and not self.came_up
 
     @property
     def taken_before_it_ran(self) -> bool:
-        """True if the cloud accepted the launch but had no capacity: its instances ended before they were billed."""
+        """
+        True if the cloud accepted the launch but then had no capacity for it: the instances ended before they were
+        billed.
+        """
         return self._ended_before_it_ran(EndedBy.CLOUD)
 
     @property
     def over_quota(self) -> bool:
-        """True if a quota left no room for the launch. Some clouds report that only when they start the instance."""
+        """True if a quota left no room for the launch. Some clouds report this only when they start the instance."""
         asked = self.closed is not None and self.closed.cause is Cause.QUOTA
         return asked or self._ended_before_it_ran(EndedBy.QUOTA)
 
@@ -101,7 +104,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> bool:
-        """True if the bill of the launch is final: it has no instance, and none can be found later."""
+        """
+        True if the launch's bill is final: the launch has no instance left, and no unknown instance can be found later.
+        """
         return self.gone is not None or self._refused
 
     @property
@@ -110,17 +115,20 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def billed_from(self) -> datetime | None:
-        """The moment since which the launch's first instance is billed, by the last records; None if none is."""
+        """
+        The time since which the launch's first instance has been billed, according to the newest records; None if it
+        was never billed.
+        """
         return min((each.billed_from for each in self.members if each.billed_from is not None), default=None)
 
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
-        """The prices of an instance of the launch, according to the last record; () if no record has prices."""
+        """The prices of an instance of the launch, according to the newest record; () if no record has prices."""
         return next((member.prices for member in self.members if member.prices), ())
 
     @property
     def newest_price_usd_per_hour(self) -> Decimal:
-        """The last price; before the first record, the price at which the instance was requested."""
+        """The last price. Before the first record, this is the price at which the instance was requested."""
         return self.prices[-1].usd_per_hour if self.prices else self.intent.offering.price_usd_per_hour
 
     def meters(self, rule: ev.BillingRule) -> list[Meter]:
@@ -137,12 +145,12 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, members=(*self.members[:index], changed, *self.members[index + 1 :]))
 
     def with_end(self, ended_at: datetime, index: int = 0) -> Launch:
-        """Return the launch with another end for an instance, which must be gone."""
+        """Return the launch with `ended_at` as the end of one instance, which must be gone."""
         return self.with_member(index, gone=self.members[index].with_end(ended_at).gone)
 
     @property
     def latest_end(self) -> datetime | None:
-        """The end of the time-to-live, counted from the start of the bill; None if the instance was never billed."""
+        """The end of the time-to-live, counted from when billing started; None if the instance was never billed."""
         return self.latest_end_of(0)
 
     def latest_end_of(self, index: int) -> datetime | None:
@@ -152,8 +160,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """
-        Return the most that this launch may cost: nothing if the cloud refused it; otherwise the final bill of each
-        instance that is gone, and the whole time-to-live of each other instance.
+        Return the most that this launch may cost: nothing if the cloud refused the launch. Otherwise it is a sum over
+        its instances: the final bill of each instance that is gone, and the cost of the whole time-to-live of each that
+        is not.
         """
         if self._refused:
             return ZERO
@@ -172,9 +181,10 @@ def _is_awaited(member: Member) -> bool:
 
 class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One trainer process of an attempt. `started_at` is when its first step was done; a command that reports no steps has
-    its start in `began_at` instead. `in_place`: the command continued with the files of the previous trainer.
-    `unprotected`, until the first step: it runs Python, and no training in it has found the agent.
+    One trainer process of an attempt. `started_at` is when the trainer's first step was done. A command that reports no
+    steps has its start time in `began_at` instead. `in_place`: the command continued with the files of the previous
+    trainer. `unprotected`, which applies until the first step: the command runs Python, but no training in it has found
+    the agent.
     """
 
     incarnation: int
@@ -191,12 +201,14 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WORTH_ANOTHER_TRY = frozenset({Cause.INTERRUPTED, Cause.STOPPED, Cause.REPLACED, Cause.STORE_FULL})
-"""Causes outside of the training. If an agent ends its attempt for one of them, another attempt follows."""
+"""
+Causes that lie outside of the training. If an agent ends its attempt for one of these causes, another attempt follows.
+"""
 
 
 class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The end of an attempt: training stopped at `stopped_at`, and the ledger recorded that at `known_at`. `gave_up`:
+    The end of an attempt: training stopped at `stopped_at`, and the ledger recorded the end at `known_at`. `gave_up`:
     another try would not help. `missing` are the members of a gang that could not be reached.
     """
 
@@ -231,7 +243,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     end: AttemptEnd | None = None
     saves_failed_in_a_row: int = 0
     refused_bytes: int = 0
-    """Bytes of the last snapshot for which the store had no room; 0 if there was none."""
+    """Size, in bytes, of the last snapshot for which the store had no room; 0 if there was no such snapshot."""
 
     @property
     def names(self) -> tuple[MemberName, ...]:
@@ -250,8 +262,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     def lets_go(self, name: MemberName) -> bool:
         """
-        Return True if the next attempt may not have a member. After a drain request, this is so for all members;
-        otherwise only for the member that the cloud takes.
+        Return True if the next attempt may not use this member. After a drain request, that applies to all members;
+        otherwise only to the member that the cloud takes.
         """
         if self.gang is None or self.drain is not None:
             return True
@@ -259,7 +271,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownSetUp(NamedTuple):
-    """The set-up of an instance of a launch, and the time of its report."""
+    """The set-up of a launch's instance, and the time of the report about it."""
 
     launch: Launch
     at: datetime
@@ -267,7 +279,7 @@ class KnownSetUp(NamedTuple):
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of the script that one entry reported as stored."""
+    """The script's files that one entry reported as stored."""
 
     number: int
     at: datetime
@@ -276,8 +288,9 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """
-    An accepted checkpoint. `cut_off`: training resumed from an older commit, so this commit is not in the run's history
-    any more. `step_reached` is the largest step of this commit and all earlier commits that were not cut off by then.
+    An accepted checkpoint. `cut_off`: training resumed from an older commit, so this commit no longer belongs to the
+    run's history. `step_reached` is the largest step of this commit and of the earlier commits that were not cut off
+    when it was made.
     """
 
     number: int
@@ -293,7 +306,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outputs(self) -> Outputs | None:
-        """The files of the commit, as if a separate entry had stored them; None if it has none."""
+        """The files of the commit, in the form of an entry that stored only files; None if the commit has no files."""
         files, event = self.event.files, self.event
         if files is None:
             return None
@@ -315,7 +328,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """A completed epoch in the run's present history. `step_reached` is the largest step up to this epoch."""
+    """
+    A completed epoch in the run's present history. `step_reached` is the largest step of this epoch and of all earlier
+    ones.
+    """
 
     number: int
     at: datetime
@@ -335,7 +351,7 @@ class Terminal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """The time between the run's end and the request that reopened it. No account includes it."""
+    """The time between a run's end and the request that reopened the run. No account includes this time."""
 
     since: datetime
     until: datetime
@@ -349,7 +365,7 @@ class Prune(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotCarried(msgspec.Struct, frozen=True):
-    """State that no checkpoint holds, and that had changed by `step`, according to entry `number`."""
+    """State that no checkpoint contains and that had changed by `step`, as entry `number` reports."""
 
     number: int
     place: str
@@ -369,8 +385,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     `opened_at` is when the run was created or last resumed. `pending` is the launch that has not begun an attempt yet.
     `last_end` is the entry that ended the newest attempt. `unsettled` are the launches whose bill may still grow, and
-    `settled_usd` is the cost of all other launches. `borrowers` maps the prefix of a commit to the numbers of the
-    commits that borrow from it, the last of which is not retired.
+    `settled_usd` is the cost of all other launches. `borrowers` maps a commit's prefix to the numbers of the commits
+    that borrow from that commit; the last of these commits is not retired.
     """
 
     next_number: int = 1
@@ -412,8 +428,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_commit(self, attempt: int) -> bool:
         """
-        Return True if a commit of that attempt counts. In a gang, an ended attempt may commit until another attempt
-        begins: the lead may still run, and its snapshot has steps that would otherwise be lost (protocol 43).
+        Return True if a commit of that attempt counts. In a gang, an attempt that has ended may commit until another
+        attempt begins: the lead may still run, and its snapshot has steps that would otherwise be lost (protocol 43).
         """
         if self.terminal is not None:
             return False
@@ -426,14 +442,17 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.pending is None else self.launches[self.pending]
 
     def ordinals(self) -> dict[int, int]:
-        """Return the ordinal that users see for each attempt, by entry number: 1, 2, 3 in the order of their starts."""
+        """
+        Return the number that users see for each attempt, by entry number: 1, 2, 3 in the order in which the attempts
+        started.
+        """
         return {number: ordinal for ordinal, number in enumerate(self.attempts, 1)}
 
     def launch_of(self, attempt: Attempt) -> Launch:
         return self.launches[attempt.launch]
 
     def asked_last(self, attempt: Attempt) -> Launch:
-        """Return the newest launch of the attempt's members."""
+        """Return the launch of the attempt's members that was requested last."""
         return self.launches[max(name.launch for name in attempt.names)]
 
     @property
@@ -450,7 +469,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return launch is not None and name.member < len(launch.members)
 
     def is_wanted(self, name: MemberName) -> bool:
-        """Return True if an instance may train: it is not closed (with its launch), condemned, released or gone."""
+        """
+        Return True if the instance may train: its launch is not closed, and the instance is not condemned, released or
+        gone.
+        """
         return self.launches[name.launch].closed is None and self.member(name).wanted
 
     def member(self, name: MemberName) -> Member:
@@ -461,7 +483,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return (name for launch in self.launches.values() for name in launch.names)
 
     def told(self, name: MemberName) -> int | UnsetType:
-        """Return `member` for an event about this instance: UNSET in a run on one instance."""
+        """Return the field `member` for an event about this instance. In a run on one instance, it is UNSET."""
         return name.member if self.of_gangs else UNSET
 
     def attempt_of(self, name: MemberName) -> Attempt | None:
@@ -474,7 +496,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return next(named, None) if self.of_gangs else self.attempts[launch.attempt]
 
     def has_to_leave(self, name: MemberName) -> bool:
-        """Return True if the next attempt may not have this member, because of its newest attempt."""
+        """Return True if the member's newest attempt does not allow the next attempt to use it."""
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
 
@@ -483,15 +505,15 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return [self.member(name) for name in attempt.names]
 
     def still_from(self, attempt: Attempt) -> datetime | None:
-        """Return when the attempt's first lost machine stopped running; None if no machine is gone."""
+        """Return when the first of the attempt's lost machines stopped running; None if no machine is gone."""
         ends = (member.still_from for member in self.members_of(attempt))
         return min((end for end in ends if end is not None), default=None)
 
     def ended_by_hand(self, event: ev.InstanceGone) -> bool:
         """
-        Return True if a person, or a program other than spotrun, ended this instance in the cloud. Call this on the
-        state before `event`. Clouds name the user also when spotrun ends an instance, or when its guard does after the
-        time-to-live.
+        Return True if a person, or a program other than spotrun, ended this instance in the cloud. `self` must be the
+        state before `event`. A cloud names the user even if spotrun ended the instance, or if the guard did so after
+        the time-to-live.
         """
         launch, name = self.launches[event.launch], ev.name_of(event)
         asked = launch.closed is not None or not self.member(name).wanted or self.stop_requested
@@ -501,12 +523,15 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unguarded(self) -> list[ev.LaunchRecorded]:
-        """The instances whose cloud has no guard that would end them if their own timers failed (protocol 11)."""
+        """The instances for which the cloud has no guard that would end them if their timers failed (protocol 11)."""
         found = [member.recorded for member in self.members() if member.gone is None]
         return [recorded for recorded in found if recorded is not None and recorded.unguarded]
 
     def setups(self) -> list[KnownSetUp]:
-        """Return the set-up of each instance, the earliest first, reported by its gang's member or by its attempt."""
+        """
+        Return the set-ups of all instances, the earliest first. Each was reported by the member of a gang, or by the
+        instance's attempt.
+        """
         if self.of_gangs:
             return sorted(self._setups_of_members(), key=lambda one: one.at)
         attempts = self.attempts.values()
@@ -520,7 +545,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def packed(self) -> list[KnownSetUp]:
-        """The set-ups that were stored for later instances: the first one for each kind of accelerator."""
+        """The set-ups that were stored for later instances: for each kind of accelerator, the first one."""
         first: dict[str, KnownSetUp] = {}
         for one in self.setups():
             if one.setup.how == "run" and one.setup.packed_bytes:
@@ -532,7 +557,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return list(self.usable_commits())
 
     def usable_commits(self) -> Iterator[Commit]:
-        """Yield the restore candidates one by one, because some callers need only the newest."""
+        """Yield the restore candidates one by one, because some callers need only the newest candidate."""
         return (commit for commit in reversed(self.commits) if commit.usable)
 
     def latest_commit(self) -> Commit | None:
@@ -540,12 +565,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_trained(self) -> bool:
-        """True if a training has made a checkpoint; a command's checkpoint does not count."""
+        """True if a training has made a checkpoint. The checkpoint of a command does not count."""
         return any(commit.event.has_image for commit in self.commits)
 
     @property
     def has_weights(self) -> bool:
-        """True if a training made the newest checkpoint. A command's checkpoint has files only."""
+        """True if a training made the newest checkpoint. The checkpoint of a command has no weights, only files."""
         newest = self.latest_commit()
         return newest is not None and newest.event.has_image
 
@@ -569,8 +594,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def outputs_of(self, number: int) -> Outputs | None:
         """
-        Return the files of a checkpoint: its own, or else the last files that the agent scanned before a newer
-        checkpoint. None if there are none.
+        Return the files of a checkpoint. If the checkpoint has none, return the files that the agent scanned last
+        before the next checkpoint. Return None if there are none either.
         """
         commit = self.commit(number)
         if commit is not None and commit.outputs is not None:
@@ -582,9 +607,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return the newest stored files; None if there are none.
 
-        Files that were scanned before a checkpoint with files never become the newest again, even if that checkpoint is
-        cut off or retired, because their objects may be gone. A command's checkpoint has only its state, which is part
-        of a scan.
+        Once a checkpoint with files exists, files that were scanned before it no longer count, even if that checkpoint
+        is later cut off or retired: their objects may be gone. The checkpoint of a command has only the command's
+        state, which every scan includes.
         """
         looked = self.outputs[-1] if self.outputs else None
         for commit in reversed(self.commits):
@@ -595,7 +620,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return looked or self._newest_state()
 
     def _newest_state(self) -> Outputs | None:
-        """Return the files of a command's newest checkpoint, for a run whose agent has scanned no other files."""
+        """Return the files of a command's newest checkpoint. Used if the run's agent has scanned no other files."""
         return next((each.outputs for each in self.usable_commits() if not each.event.has_image), None)
 
     @property
@@ -611,27 +636,30 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_unprotected(self) -> bool:
-        """True if the run has not ended and the command of the newest attempt has not found its agent."""
+        """True if the run has not ended, and the training in the newest attempt's command has not found its agent."""
         trainers = next(reversed(self.attempts.values())).trainers if self.attempts else ()
         return bool(trainers) and trainers[-1].unprotected and self.terminal is None
 
     def resumes_without(self, one: NotCarried) -> int:
-        """Return how many trainers have begun from a checkpoint that lacks this state."""
+        """Return how many trainers have begun from a checkpoint that does not contain this state."""
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)
 
     def reserved_usd(self) -> Decimal:
-        """Return the dollars spent on gone instances, plus the whole reservations of all others (protocol 11)."""
+        """
+        Return the dollars spent on instances that are gone, plus the full reservations of all other instances (protocol
+        11).
+        """
         rule = self.created.billing
         return sum((self.launches[number].reserved_usd(rule) for number in self.unsettled), self.settled_usd)
 
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
-    """Return the most that this launch can cost: its instances' time-to-live, and the traffic between regions."""
+    """Return the most that this launch can cost: the time-to-live of its instances, and the traffic between regions."""
     return life_usd(intent, rule) * intent.instances + intent.egress_usd
 
 
 def life_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
-    """Return the most that one instance can cost: its time-to-live at its price ceiling, with disk and address."""
+    """Return the most that one instance can cost: its time-to-live at its price ceiling, with its disk and address."""
     attached = rule.attached_to(intent.offering.capacity_type).attached_usd_per_hour
     return hourly(intent.price_ceiling_usd_per_hour + attached, timedelta(seconds=intent.time_to_live_s))

@@ -1,8 +1,8 @@
 """
-Immutable sequences and maps: a change returns a new version, and the old version does not change.
+Immutable sequences and maps. A change returns a new version, and leaves the old version as it was.
 
-Versions share nearly all their items. So a fold can return the state after each entry, and a change costs about the
-same in a long ledger as in a short one.
+The versions share nearly all their items. Therefore a fold can return the state after each entry, and a change costs
+about the same in a long ledger as in a short one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyrsistent import PVector, pvector
 
 
 class HasNumber(Protocol):
-    """An item with the number of its entry."""
+    """An item that has the number of an entry."""
 
     @property
     def number(self) -> int: ...
@@ -27,13 +27,13 @@ _number = attrgetter("number")
 
 
 def position(items: Sequence[HasNumber], number: int) -> int | None:
-    """Return the index of the item with that number, or None. The numbers ascend."""
+    """Return the index of the item with that number; None if there is no such item. The numbers of the items ascend."""
     at = bisect_left(items, number, key=_number)
     return at if at < len(items) and items[at].number == number else None
 
 
 class Table(Mapping[int, N]):
-    """Items by number. Each new item has a greater number than all earlier ones."""
+    """Items by number. Each item that is added must have a greater number than all earlier items."""
 
     __slots__ = ("_items",)
 

@@ -1,9 +1,10 @@
 """
 List prices, with their dates, of an instance's disk and public address by region: volume_prices.json.
 
-For EC2, gp3 is priced with the included speed only. In each region, gp3 costs four fifths as much as gp2; the table was
-checked with this ratio. Compute Engine's hyperdisk-balanced is cheaper than pd-balanced: $0.08 in us-central1. A public
-IPv4 address has cost the same everywhere since February 2024, and half as much on Google's spot instances.
+For EC2, the price of gp3 covers only the speed that every gp3 volume includes. In each region, gp3 costs four fifths as
+much as gp2; the table was checked with this ratio. Compute Engine's hyperdisk-balanced is cheaper than pd-balanced:
+$0.08 in us-central1. Since February 2024, a public IPv4 address has had the same price in all regions; on Google's spot
+instances it costs half as much.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Literal, NamedTuple
 from spotrun.run.price_tables import PriceTable, price_table
 
 GOOGLES_MONTH_HOURS = 730
-"""Google's divisor from a price per month to a price per hour."""
+"""Number by which Google divides a monthly price to get an hourly price."""
 ANY_REGION = "any region"
-"""The row of an address, whose price is the same in all regions."""
+"""The row of the price of an address, which is the same in all regions."""
 
 
 def list_prices(what: Literal["gp3", "pd-balanced", "address of EC2", "address of Compute Engine"]) -> PriceTable:
@@ -25,7 +26,7 @@ def list_prices(what: Literal["gp3", "pd-balanced", "address of EC2", "address o
 
 
 class VolumePrice(NamedTuple):
-    """The price of a volume, which is the price in the region `where`."""
+    """The price of a volume. `where` is the region that has this price."""
 
     usd_per_gib_month: Decimal
     where: str
@@ -33,10 +34,14 @@ class VolumePrice(NamedTuple):
 
 def volume_price(table: Mapping[str, Decimal], regions: Collection[str]) -> VolumePrice:
     """
-    Return the price in the most expensive of `regions`, so that a budget is enough in all of them. A region that the
-    table lacks counts as the most expensive in the table.
+    Return the price in the most expensive of `regions`, so that a budget is enough in all of them. If the table lacks a
+    region, the highest price in the table counts for that region.
     """
     unknown = sorted(set(regions) - table.keys())
     dearest = max(table if unknown else regions, key=table.__getitem__)
-    where = f"{dearest}, the dearest known, as there is no price for {', '.join(unknown)}" if unknown else dearest
+    where = (
+        f"{dearest}, the most expensive known region, as there is no price for {', '.join(unknown)}"
+        if unknown
+        else dearest
+    )
     return VolumePrice(table[dearest], where)

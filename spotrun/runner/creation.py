@@ -1,4 +1,7 @@
-"""Creates runs: the folder, the work folder's content, and entry 0. Compares a stored entry 0 with the expected one."""
+"""
+Creates runs: the folder, the work folder's content, and entry 0. If entry 0 already exists, compares it with the entry
+that would be written.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from spotrun.store.retrying import persist
 from spotrun.version import __version__
 
 TRIAL = "trial"
-"""Name of a test object that is written to a new run's folder and deleted again."""
+"""Name of an object that is written to a new run's folder as a test, and then deleted."""
 
 
 def new_uid() -> str:
@@ -43,8 +46,8 @@ def new_uid() -> str:
 
 class NewRun:
     """
-    A run whose folder is complete except for entry 0. Each try to create it writes the same bytes. `shared`: another
-    process may write the same entry 0 first.
+    A run whose folder is complete except for entry 0. If `create` is called repeatedly, each call writes the same
+    bytes. `shared`: another process may write the same entry 0 first.
     """
 
     def __init__(self, store: Store, created: RunCreated, ledger: Ledger, *, shared: bool = False) -> None:
@@ -63,7 +66,7 @@ class NewRun:
 
     @property
     def first_sha256(self) -> str:
-        """The digest of the object of entry 0."""
+        """The digest of the object that contains entry 0."""
         return self._ledger.first_sha256(self.created)
 
     def create(self) -> str:
@@ -83,10 +86,10 @@ class NewRun:
         return self.uri
 
     def not_ours(self, found: RunCreated) -> LedgerDamaged:
-        """Return the error for an entry 0 (`found`) that another process wrote."""
+        """Return the error that is raised if another process wrote a different entry 0 (`found`)."""
         return LedgerDamaged(
             f"another process wrote the first entry of {self.uri}{in_what(differences(found, self.created))}",
-            hint="nothing of it was executed; check who may write in that store, then delete the folder",
+            hint="nothing in that folder was executed; check who may write to the store, then delete the folder",
         )
 
 
@@ -103,10 +106,10 @@ def prepare_run(
     """
     Put everything that an instance needs into the store, except entry 0.
 
-    `start` is a Lightning checkpoint that the training starts from. `uid` is the run's uid, if it was already chosen.
-    `shared`: several processes may create the run at the same time. Then the store is not tested, because the tests
-    would disturb one another. `part_of` names the only command that can continue the run: see RunCreated. `signer`
-    signs entry 0.
+    `start` is the Lightning checkpoint that the training starts from. `uid` is the run's uid, if the caller has already
+    chosen it. `shared`: several processes may create the run at the same time; the store is then not tested, because
+    their tests would disturb one another. `part_of` names the only command that can continue the run (see RunCreated).
+    `signer` signs entry 0.
 
     Raises:
         StoreError: the store cannot hold a run.
@@ -132,7 +135,7 @@ def prepare_run(
 
 def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunCreated:
     """
-    Return the event that entry 0 of a run of `spec` would have now, without a key. Nothing is written.
+    Return the event that entry 0 would contain if a run of `spec` were created now. Write nothing, and make no key.
 
     Raises:
         StoreError, SpecInvalid, CloudError: as in `prepare_run`.
@@ -167,11 +170,11 @@ def _first_event(
 
 def differences(found: RunCreated, ours: RunCreated) -> list[str]:
     """
-    Name all differences between a stored entry 0 (`found`) and the entry that would be written now (`ours`), the work
-    folder first.
+    Name all differences between a stored entry 0 (`found`) and the entry that would be written now (`ours`). A
+    difference in the work folder comes first.
 
-    The creation time, the key, and a deadline that counts from the creation always differ, and are ignored. Of work
-    folders, the files are compared, not the paths.
+    Three values always differ, and are ignored: the creation time, the key, and a deadline that is counted from the
+    creation. Two work folders are compared by their files, not by their paths.
     """
     job = {**ours.spec, "workdir": found.spec.get("workdir")}
     deadline = RunSpec.from_dict(ours.spec).policy.deadline
@@ -193,16 +196,19 @@ def differences(found: RunCreated, ours: RunCreated) -> list[str]:
 
 
 def in_what(unlike: Sequence[str]) -> str:
-    """Return the differences as the end of a sentence; "" if there are none."""
+    """Return the differences as a phrase that ends a sentence; "" if there are none."""
     return f": it differs in {', '.join(unlike)}" if unlike else ""
 
 
 def _try_out(store: Store) -> None:
-    """Test the store operations that every run needs, before anything is rented. `spotrun doctor` tests more."""
+    """
+    Test, before anything is rented, the store operations that every run needs. `spotrun doctor` tests further
+    operations.
+    """
     try:
         race(store, TRIAL)
     except StoreError:
-        with contextlib.suppress(StoreError):  # only the first error is reported
+        with contextlib.suppress(StoreError):  # a second error would hide the first
             store.delete(TRIAL)
         raise
     persist(lambda: store.delete(TRIAL))
@@ -210,8 +216,8 @@ def _try_out(store: Store) -> None:
 
 def region_of(store: Store) -> str:
     """
-    Return the region of a bucket, which determines the price of outgoing traffic; "" for a folder, or if the store
-    reports no region.
+    Return the region of a run's bucket, which determines the price of outgoing traffic. Return "" if the store is a
+    folder, or does not report a region.
     """
     found = store.region() if isinstance(store, Located) else ""
     return found if isinstance(found, str) else ""
@@ -220,14 +226,14 @@ def region_of(store: Store) -> str:
 def newborn(
     spec: RunSpec, clock: ScaledClock, region: str = "", benched: Mapping[str, float] = MappingProxyType({})
 ) -> RunState:
-    """Return the first state of a run of `spec`, with its bucket in `region` and the speeds in `benched`."""
+    """Return the initial state of a run of `spec` whose bucket is in `region`. `benched` are the measured speeds."""
     event = replace(run_created(spec, "unborn", "", clock, region), benched=dict(benched) or UNSET)
     return fold.begin(Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
 
 
 def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock, region: str = "") -> RunCreated:
     """
-    Return the event of entry 0 for a run of `spec` that begins at the epoch of `clock`, with its bucket in `region`.
+    Return the event of entry 0 for a run of `spec` that begins at the epoch of `clock` and has its bucket in `region`.
 
     Raises:
         SpecInvalid: the job names regions or zones that its cloud does not have.

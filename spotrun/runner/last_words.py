@@ -1,4 +1,4 @@
-"""Adds an instance's last output to the ledger's entry about its end."""
+"""Adds an instance's last output to the ledger entry that records the instance's end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def with_last_words(
     last_words: LastWords | None,
 ) -> ev.InstanceGone | ev.LaunchClosed:
     """
-    Return the event, with the instance's last output if the instance ran but its agent never took over, unless the
+    Return the event. Add the instance's last output to it if the instance ran but its agent never took over, unless the
     cloud or a quota ended the instance. `listed` are the instances that the cloud lists.
     """
     launch = state.launches[event.launch]

@@ -1,4 +1,4 @@
-"""Observes a run: the ledger first, the cloud second."""
+"""Observes a run: reads first the ledger, then the cloud."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from spotrun.store.port import Store
 
 LOOKS_LEFT_OUT = 4
 """
-Number of cloud calls that are skipped after a failed call. A failed call has already tried several times, and a cloud
-that throttles the account needs fewer calls.
+Number of cloud calls that are skipped after a failed call. A failed call has already been tried several times, and a
+cloud that throttles the account needs to receive fewer calls.
 """
 
 
 class Observer:
     """
-    Observes the facts that a decision needs. It remembers only facts that a later observation would show again.
+    Observes the facts that a decision needs. It keeps only facts that it could observe again.
 
-    `message` is written with the runner's heartbeat. `has_seen_cloud` is True after the cloud has answered once.
+    `message` is written with the runner's heartbeat. `has_seen_cloud` is True once the cloud has answered a call.
     `listed` are the instances in the cloud's newest list.
     """
 
@@ -54,7 +54,10 @@ class Observer:
         pace: PollIntervals,
         erased: Callable[[], None],
     ) -> None:
-        """`erased` is called when the run's folder may have been deleted, and raises an error if that is so."""
+        """
+        The observer calls `erased` when the run's folder may have been deleted. `erased` raises an error if the folder
+        was deleted.
+        """
         self.message = ""
         self.has_seen_cloud = False
         self.statuses = AgentStatuses(store)
@@ -73,22 +76,23 @@ class Observer:
         self._blind: Blindness | None = None
 
     def show_signs_of_life(self) -> None:
-        """Write a heartbeat although nothing can be observed, so that no other runner replaces this one."""
+        """Write a heartbeat even though nothing could be observed, so that no other runner replaces this runner."""
         with contextlib.suppress(CloudError, StoreUnavailable):
             self._heartbeats.silent(self.message, self._blind)
 
     @property
     def remarks(self) -> list[str]:
-        """One text for each kind of problem that does not stop the run; "" if there is no such problem now."""
+        """One text for each kind of problem that does not stop the run. The text is "" while that problem is absent."""
         market = "" if self._market is None else self._market.trouble or ""
         return [self._heartbeats.refused, market, self._unlisted]
 
     def observe(self) -> World:
         """
-        Read the ledger first, then the cloud, and the ledger again if the cloud lists an unknown instance.
+        Read the ledger, then the cloud. If the cloud lists an unknown instance, read the ledger a second time.
 
-        Without the second read, an instance that another runner launched between the two reads would look like an
-        orphan, and be terminated. A region that does not answer is left out, unless the run may have an instance there.
+        Without the second reading, an instance that another runner launched between the two readings would look like an
+        orphan, and be terminated. A region that does not answer is left out, unless the run may have an instance in
+        that region.
         """
         state = self._ledger.refresh()
         occupied = [each.intent.offering for each in state.launches.values() if not each.settled]
@@ -119,9 +123,9 @@ class Observer:
         """
         Return the instances that the cloud lists.
 
-        If the cloud limits its calls, the runner calls it less often while nothing happens in the run and its agents
-        write their statuses. An instance that ended without an entry is then noticed when its agent is silent, or at
-        the next call. Such a call is not urgent, so after a failed call the next few are skipped.
+        If the cloud limits its calls, the runner calls it less often while nothing happens in the run and the agents
+        write their statuses. If an instance then ends without an entry, the runner notices this when the agent falls
+        silent, or at the next call. Such a call is not urgent, so if it fails, the next few calls are skipped.
         """
         goes_on = self._pulses.beat(self.statuses.all_current(state))
         may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self.listed)
@@ -134,7 +138,7 @@ class Observer:
             self._blind = Blindness(since=since, why=error.one_line)
             if not may_wait:
                 raise
-            self._unlisted = f"the instances are those known before: {error.one_line}"
+            self._unlisted = f"using the last known list of instances: {error.one_line}"
             self._lists.taken(lasts=LOOKS_LEFT_OUT)
         else:
             self.has_seen_cloud, self._unlisted, self._blind = True, "", None
@@ -143,7 +147,7 @@ class Observer:
 
 
 def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[MemberName]:
-    """Return the members that the cloud no longer lists, although the ledger does not have their ends."""
+    """Return the members whose end is not in the ledger, although the cloud no longer lists them."""
     listed = {instance.instance_id for instance in instances}
     alive = (member.recorded for member in state.members() if member.gone is None)
     return [ev.name_of(each) for each in alive if each is not None and each.instance_id not in listed]

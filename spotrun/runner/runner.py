@@ -1,8 +1,8 @@
 """
 The runner: observes, decides, acts and records, every few seconds.
 
-It has no state that it cannot read again. The ledger has each intention before the runner acts on it, so a second
-runner on the same run is harmless, and can replace one that died.
+It keeps no state that it cannot read back. It writes each intention to the ledger before it acts on the intention. So a
+second runner on the same run is harmless, and can replace a runner that died.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 TICKS_MAX = 20
-"""Maximum ticks without a pause. One decision may follow from another: first intend, then execute."""
+"""Maximum consecutive ticks without a pause. One decision may lead to another: first intend, then execute."""
 Decision = Callable[[RunState, RunSpec, World, datetime], list[Action]]
 
 
@@ -73,10 +73,11 @@ class Runner:
         last_words: LastWords | None = None,
     ) -> None:
         """
-        `market` is the record in which runs share their observations of the market; without it, the run has only its
-        own. `guards` end instances on clouds that have no time-to-live. `identities` are for clouds where each run has
-        its own role. `decide` returns the next actions. `pace` is for a runner that is not called every few seconds.
-        `last_words` reads the last output of instances whose agent never took over, for the entry of their end.
+        `market` is the record in which runs share their observations of the market; without it, this run has only its
+        own observations. `guards` are timers for clouds without a time-to-live. `identities` are for clouds where each
+        run has a separate role. `decide` returns the next actions. `pace` is for a runner that is not called every few
+        seconds. `last_words` reads the last output of an instance whose agent never took over, for the entry that
+        records the instance's end.
         """
         self._ledger = ledger
         self._store = store
@@ -93,7 +94,7 @@ class Runner:
         )
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
-        """Attend to the run until it has ended and has no more instances. `watch` receives each tick."""
+        """Attend to the run until it has ended and has no more instances. Call `watch` with each tick."""
         while True:
             for tick in self.ticks():
                 watch(tick)
@@ -102,7 +103,7 @@ class Runner:
             self._pause()
 
     def watch_for(self, seconds: float) -> Iterator[Tick]:
-        """Tick for at least `seconds` of run time, and immediately after each entry that an agent writes meanwhile."""
+        """Yield ticks for at least `seconds` of run time, and one immediately after each entry that an agent writes."""
         until_s = self._clock.monotonic() + seconds
         while True:
             for tick in self.ticks():
@@ -114,7 +115,7 @@ class Runner:
             self._pause()
 
     def _pause(self) -> None:
-        """Wait until the next tick is due, or an agent or another runner has written to the ledger."""
+        """Wait until the next tick is due, or until an agent or another runner has written to the ledger."""
         due_s, read = self._clock.monotonic() + tick_s(self._clock.scale), self._ledger.state.next_number
         while (left_s := due_s - self._clock.monotonic()) > 0:
             self._clock.sleep(min(look_s(self._clock.scale), left_s))
@@ -126,9 +127,9 @@ class Runner:
 
     def ticks(self) -> Iterator[Tick]:
         """
-        Yield ticks without a pause, at most TICKS_MAX, until a tick writes no entry. So a launch is requested
-        immediately after its intention is written, and the next offering immediately after a refusal. A pause would be
-        downtime.
+        Yield ticks without a pause until a tick writes no entry, but at most TICKS_MAX. So the runner requests a launch
+        immediately after it has written the intention, and tries the next offering immediately after a refusal. A pause
+        would be downtime.
         """
         for _ in range(TICKS_MAX):
             tick = self.tick()
@@ -138,7 +139,7 @@ class Runner:
 
     def tick(self) -> Tick:
         """
-        Observe, decide, act and record once. If the cloud or the store cannot be read now, do nothing (promise I6).
+        Observe, decide, act and record once. While the cloud or the store cannot be read, do nothing (promise I6).
 
         Raises:
             LedgerDamaged, KeyMissing: no runner can attend to this run any more.
@@ -165,7 +166,7 @@ class Runner:
         return tick
 
     def _see_and_act(self) -> tuple[World, list[Action], bool]:
-        """Observe and act. Return the observation, the actions, and True if an entry was written."""
+        """Observe and act. Return the observation, the actions, and True if this tick wrote an entry."""
         try:
             world = self._observer.observe()
             read = self._ledger.state.next_number
@@ -199,7 +200,8 @@ class Runner:
 
     def _refuse_gone(self) -> None:
         """
-        End the run's instances if its folder was moved or deleted: its training can no longer be stored (protocol 4).
+        End the run's instances if the run's folder was moved or deleted, because their training can no longer be stored
+        (protocol 4).
 
         Raises:
             RunGone: the folder was moved or deleted.
@@ -220,14 +222,14 @@ class Runner:
         for action in actions:
             if isinstance(action, Append):
                 if not self._append(action.event):
-                    return  # the run has moved on: decide again
+                    return  # the run has changed: make a new decision
             elif isinstance(action, Execute):
                 self._execute(action.launch)
             elif isinstance(action, Terminate):
                 self._driver.terminate(action.instance_id)
 
     def _append(self, event: ev.AnyEvent) -> bool:
-        """Append an event, unless the ledger has changed since the decision. Return True if it was written."""
+        """Append `event` unless the ledger has changed since the decision. Return True if the event was written."""
         decided_at = self._ledger.state.next_number
         if isinstance(event, ev.InstanceGone):
             step = self._observer.statuses.last_step(self._ledger.state, ev.name_of(event))
@@ -235,8 +237,8 @@ class Runner:
         if isinstance(event, ev.InstanceGone | ev.LaunchClosed):
             event = with_last_words(event, self._ledger.state, self._observer.listed, self._last_words)
         if isinstance(event, ev.LaunchRecorded):
-            # The guard comes before the entry. A runner that dies right after its launch leaves an instance without a
-            # guard. The runner that finds this instance sees no entry, so it arms the guard.
+            # The guard is armed before the entry is written. If this runner dies right after a launch, the instance has
+            # no guard. The next runner that finds the instance finds no entry for it, and so arms the guard.
             event = replace(event, unguarded=self._driver.arm(*self._guarded(event)))
         try:
             entry = self._ledger.append(lambda state: event if state.next_number == decided_at else None)
@@ -269,11 +271,11 @@ class Runner:
         except LaunchTokenSpent as error:
             self._close(number, Cause.EXTERNAL, error.message, refused=False)
         except IdentityPending:
-            raise  # nothing was requested, and no other pool would help; the identity is ready within minutes
+            raise  # nothing was requested, and another pool would not help; the identity will be ready within minutes
         except CloudUnavailable as error:
             if not unanswered_for_too_long(self._ledger.state, number, self._clock.now()):
-                raise  # an instance may have been launched: the next tick tries again with the same token
-            detail = f"requested without an answer, and the cloud lists no instance of it: {error.message}"
+                raise  # an instance may exist: the next tick repeats the request with the same token
+            detail = f"the cloud did not answer the request, and lists no instance for it: {error.message}"
             self._close(number, Cause.CAPACITY, detail, refused=False)
         except CloudError as error:
             self._close(number, Cause.EXTERNAL, str(error))

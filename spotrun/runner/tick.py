@@ -16,7 +16,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """
     The observation and the actions of one tick.
 
-    `blind` is the reason if the runner could not observe, and so did nothing. `remark` is a problem that does not stop
+    If the runner could not observe, it did nothing, and `blind` is the reason. `remark` is a problem that does not stop
     the run. `wrote`: the tick added an entry to the ledger. `epochs_total` is the training's number of epochs, if an
     agent has reported it; it is read only for a run with a budget.
     """
@@ -39,5 +39,5 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def joined(words: Iterable[str]) -> str | None:
-    """Return the non-empty remarks in one line; None if there are none."""
+    """Join the non-empty remarks into one line; return None if there are none."""
     return "; ".join(filter(None, words)) or None

@@ -1,8 +1,9 @@
 """
-Tests whether a store's put-if-absent creates only absent objects. No store documents this reliably, so writers race for
-one object.
+Tests whether a store's put-if-absent creates only absent objects. No store documents this reliably, so several writers
+race to create one object.
 
-Runners and agents race in the same way for the next entry of a ledger. If two of them won, both would spend money.
+Runners and agents race in the same way to write a ledger's next entry. If two of them succeeded, both would spend
+money.
 """
 
 from __future__ import annotations
@@ -33,18 +34,20 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
         raise StoreUnavailable(f"{store.uri} answered none of {racers} writers: {why}", hint=advice) from unanswered[0]
     won = [number for number, answer in enumerate(answers) if answer is True]
     if len(won) > 1:
-        raise _unsafe(f"{len(won)} of {racers} writers got the answer that they created the same object")
+        raise _unsafe(f"the store told {len(won)} of {racers} writers that they created the same object")
     stored = int(persist(lambda: store.get(key)))
     if won and won != [stored]:
-        raise _unsafe(f"writer {won[0]} got the answer that it created an object, which is of writer {stored}")
+        raise _unsafe(f"the store told writer {won[0]} that it created an object, but the object is writer {stored}'s")
     if answers[stored] is False:
-        raise _unsafe("a writer got the answer that an object is there already, and overwrote it")
+        raise _unsafe("the store told a writer that the object already exists, yet let it overwrite the object")
     if persist(lambda: store.put_if_absent(key, b"-1")) or persist(lambda: store.get(key)) == b"-1":
-        raise _unsafe("an object that was there was overwritten")
+        raise _unsafe("an existing object was overwritten")
 
 
 def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailable]:
-    """Return each writer's answer. After a fault, it is unknown whether the writer created the object."""
+    """
+    Return each writer's answer from the store. After a fault, it is unknown whether the writer created the object.
+    """
     start = Barrier(racers, timeout=START_WITHIN_S)
 
     def create(number: int) -> bool | StoreUnavailable:
@@ -52,7 +55,7 @@ def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailabl
         try:
             return store.put_if_absent(key, b"%d" % number)
         except WritesRefused:
-            raise  # the store takes no writes at all
+            raise  # the store refuses all writes
         except StoreUnavailable as error:
             return error
 
@@ -63,5 +66,5 @@ def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailabl
 def _unsafe(what: str) -> StoreError:
     return StoreError(
         f"this store cannot hold a ledger: {what}",
-        hint="use a store that knows If-None-Match on PUT: a local disk, S3, GCS, SeaweedFS from 4.17",
+        hint="use a store that supports If-None-Match on PUT: a local disk, S3, GCS, SeaweedFS from 4.17",
     )

@@ -2,8 +2,8 @@
 A prefix of a Google Cloud Storage bucket as an object store. `STORAGE_EMULATOR_HOST` names a server to use instead of
 Google's.
 
-All requests go through google-cloud-storage: only this library has the condition *generation 0*, which creates an
-object only if the name is free, and it compares CRC32C in both directions.
+All requests go through google-cloud-storage, for two reasons. It is the only library with the condition *generation 0*,
+which creates an object only if no object has its name. It also checks the CRC32C of each upload and download.
 """
 
 from __future__ import annotations
@@ -29,15 +29,22 @@ from spotrun.store.request_counts import count_read, count_write
 
 _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)
-"""A body must be sent within the time-out of its connection (urllib3 sends it before the read time-out begins)."""
+"""
+Time-outs (connect, read). urllib3 sends the body before the read time-out begins, so the body must be sent within the
+connect time-out.
+"""
 _ABSENT = 0
 _NO_LOOK = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """
-Variable that stops the library from requesting the bucket's metadata with each call, for traces that spotrun does not
-use. An instance has no right to the metadata, so the library would repeat the request each time.
+An environment variable. It stops the library from requesting the bucket's metadata with each call; the metadata would
+only serve traces, which spotrun does not use. An instance may not read the metadata, so the library would repeat the
+request each time.
 """
 _PASSING = (OSError, DataCorruption, urllib3.exceptions.HTTPError, ValueError, KeyError)
-"""Errors that are passing faults: urllib3's if a download breaks off, the last two for a damaged answer."""
+"""
+Errors that are passing faults. urllib3's errors mean that a download broke off; ValueError and KeyError mean a damaged
+answer.
+"""
 
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _HINTS = {
@@ -49,7 +56,7 @@ _HINTS = {
 
 
 class GcsStore(BucketStore):
-    """A store on GCS. Google's library compares the CRC32C of each object in both directions."""
+    """A store on GCS. Google's library checks the CRC32C of each object that is uploaded or downloaded."""
 
     _VERBS = Verbs("upload", "download", "list", "delete", "copy")
 
@@ -91,7 +98,7 @@ class GcsStore(BucketStore):
 
     def _pages(self, **query: str) -> Iterator[Any]:
         for page in self._client.list_blobs(self._bucket, timeout=_TIMEOUT, retry=None, **query).pages:
-            count_write()  # Google bills a list like a write
+            count_write()  # Google bills a list request as a write
             yield page
 
     def _copy(self, source: str, name: str) -> None:
@@ -106,7 +113,10 @@ class GcsStore(BucketStore):
         return "" if found is None else found
 
     def _facts(self) -> StoreFacts:
-        """Read the bucket's facts. This needs storage.buckets.get, which the roles for objects lack."""
+        """
+        Read the bucket's facts. This needs the permission storage.buckets.get, which the roles for objects do not
+        include.
+        """
         try:
             self._bucket.reload(timeout=_TIMEOUT, retry=None)
         except api.Forbidden:
@@ -123,7 +133,7 @@ class GcsStore(BucketStore):
             case api.GoogleAPICallError():
                 return _from_answer(error, what)
             case auth.GoogleAuthError() if isinstance(error, auth.TransportError) or error.retryable:
-                return StoreUnavailable(f"{what}: no credentials now: {error}")
+                return StoreUnavailable(f"{what}: the credentials are not available now: {error}")
             case auth.GoogleAuthError():
                 return StoreError(f"{what}: {error}", hint=_LOG_IN)
             case _ if isinstance(error, _PASSING):
@@ -132,7 +142,10 @@ class GcsStore(BucketStore):
 
 
 def _location(bucket: Any) -> str:
-    """Return the region, or the code of a dual- or multi-region; for a dual-region without a code, both its regions."""
+    """
+    Return the region of `bucket`, or the code of its dual- or multi-region. For a dual-region without a code, return
+    both regions.
+    """
     chosen = bucket.data_locations or (bucket.location,)
     return BETWEEN_REGIONS.join(sorted(str(each).lower() for each in chosen))
 
@@ -154,6 +167,9 @@ def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
 
 @lru_cache(maxsize=8)
 def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
-    """Return one client for all stores of a process with the same settings, which it reads from the environment."""
+    """
+    Return the client that all stores of a process with the same settings share. The settings come from environment
+    variables.
+    """
     os.environ.setdefault(_NO_LOOK, "true")
     return storage.Client()

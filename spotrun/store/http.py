@@ -1,4 +1,4 @@
-"""The common part of the stores in buckets, which are reached by HTTP."""
+"""The code that is common to the stores in buckets, which are reached over HTTP."""
 
 from __future__ import annotations
 
@@ -19,35 +19,43 @@ from spotrun.store.port import Store, StoredObject, StoreFacts, checked_key, is_
 
 CONNECT_S = 10.0
 READ_S = 60.0
-"""Maximum system seconds for each piece of an answer. A call is tried only once: its caller decides on retries."""
+"""
+Maximum system seconds of waiting for each piece of an answer. A call is tried only once: its caller decides on retries.
+"""
 NO_STORE = "no-store"
-"""The Cache-Control of every object, because a cache in front of the store would return old versions (protocol 28)."""
+"""
+The Cache-Control header of every object. Without it, a cache in front of the store could return old versions (protocol
+28).
+"""
 _CHECKED_BYTES = 64 << 10
-"""Bytes that are copied at a time for the checksum, which accepts only `bytes`; they fit the processor's cache."""
+"""
+Number of bytes that are copied at a time to compute the checksum, whose function accepts only `bytes`. They fit the
+processor's cache.
+"""
 FULL = 507
 _NEVER_PASSES = (501, FULL)
-"""Statuses that no retry changes: not implemented, and full."""
+"""Statuses of errors that no retry can cure: 501 (not implemented), and a full store."""
 
 
 def passes(status: int) -> bool:
     """
-    Return True if the same request may succeed later. Until then its effect is unknown.
+    Return True if the same request may succeed later. Whether this request had an effect is unknown.
 
-    409 passes: S3 sends it if two conditional writes met, and has then stored nothing of this one.
+    409 passes: S3 sends it if two conditional writes met. S3 has then not stored this one.
     """
     return status in (408, 409, 425, 429) or (status >= 500 and status not in _NEVER_PASSES)
 
 
 class Exists(StoreError):
-    """A conditional write found an object of that name."""
+    """A conditional write failed because an object of that name exists."""
 
 
 class BeyondTheEnd(StoreError):
-    """A read begins after the last byte of the object."""
+    """A read failed because it would begin after the last byte of the object."""
 
 
 ANSWERS: dict[int, type[StoreError]] = {412: Exists, 416: BeyondTheEnd}
-"""Statuses that are answers, not faults, with their errors."""
+"""The errors for statuses that are regular answers, not faults."""
 
 
 class Verbs(NamedTuple):
@@ -60,11 +68,11 @@ class Verbs(NamedTuple):
 
 class BucketStore(ABC):
     """
-    A prefix of a bucket; keys are the names of objects below it.
+    A prefix of a bucket. Each key is the rest of an object's name, after the prefix.
 
-    A subclass implements the requests of one service and raises that service's errors, which `_translate` converts to
-    ours. `_VERBS` names the requests in messages. The service computes the CRC32C of each object that it stores, and
-    `put` compares it with the CRC32C of the sent bytes.
+    A subclass sends the requests of one service. The service's errors are converted to ours by `_translate`. `_VERBS`
+    are the words for the requests in messages. The service computes the CRC32C of each object that it stores, and `put`
+    compares it with the CRC32C of the bytes that were sent.
     """
 
     _VERBS: ClassVar[Verbs]
@@ -94,12 +102,12 @@ class BucketStore(ABC):
         with self._translated(self._VERBS.put, key):
             computed = self._send(name, data, checksum, if_absent=if_absent)
         if computed not in (None, checksum):
-            raise StoreUnavailable(f"{self.uri}/{key} was stored with another checksum than it was sent with")
+            raise StoreUnavailable(f"{self.uri}/{key} was stored with a different checksum from the one that was sent")
         return computed is not None
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
         name = self._name(key)
-        last = None if size is None else start + max(size, 1) - 1  # a range cannot be empty
+        last = None if size is None else start + max(size, 1) - 1  # an HTTP range cannot be empty
         try:
             with self._translated(self._VERBS.get, key):
                 return self._read(name, start, last)[:size]
@@ -107,8 +115,8 @@ class BucketStore(ABC):
             return b""
 
     def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        """Sort by key, because SeaweedFS lists folder by folder, where b/1 comes before b-1."""
-        # Some tools mark a folder with an empty object of the folder's name, which is not a key.
+        """Return the objects sorted by key. SeaweedFS lists folder by folder, where b/1 comes before b-1."""
+        # To mark a folder, some tools create an empty object with the folder's name. Such a name is not a key.
         ours = (stored for stored in self._found(prefix, after) if stored.key > after and is_key(stored.key))
         return sorted(ours, key=lambda stored: stored.key)
 
@@ -116,7 +124,7 @@ class BucketStore(ABC):
         return sorted(stored.key for stored in self._found(prefix) if not is_key(stored.key))
 
     def _found(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        """Return all objects below the prefix, including objects whose names are not keys."""
+        """Return all objects below the prefix, including those whose names are not keys."""
         with self._translated(self._VERBS.list, prefix):
             return [
                 StoredObject(key=name.removeprefix(self._root), size_bytes=size_bytes, modified_at=modified_at)
@@ -129,7 +137,7 @@ class BucketStore(ABC):
         return tuple(sorted(filter(is_key, found)))
 
     def copy_from(self, source: Store, key: str) -> bool:
-        """Copy an object from another folder of the same bucket. Return False for any other store."""
+        """Copy an object from another folder of the same bucket. If `source` is any other store, return False."""
         if not isinstance(source, type(self)) or source._address.bucket != self._address.bucket:
             return False
         with self._translated(self._VERBS.copy, key):
@@ -160,27 +168,35 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Find the account, and make a client for it."""
+        """Find the account's credentials, and make a client with them."""
 
     @abstractmethod
     def _send(self, name: str, data: bytes | memoryview, checksum: str, *, if_absent: bool) -> str | None:
-        """Write an object. Return the checksum that the service computed, or None if it reports none."""
+        """
+        Write an object. Return the checksum that the service computed, or None if the service reports no checksum.
+        """
 
     @abstractmethod
     def _read(self, name: str, first: int, last: int | None) -> bytes:
-        """Return the object's bytes from `first` to `last`, both included; to the end if `last` is None."""
+        """
+        Return the object's bytes from `first` to `last`, both included. If `last` is None, return all bytes from
+        `first` on.
+        """
 
     @abstractmethod
     def _objects(self, prefix: str, after: str) -> Iterator[tuple[str, int, datetime]]:
-        """Yield name, size and time of the objects whose name begins with `prefix`, from the name `after` if given."""
+        """
+        Yield the name, size and time of each object whose name begins with `prefix`. If `after` is given, begin after
+        that name.
+        """
 
     @abstractmethod
     def _folders(self) -> Iterator[str]:
-        """Yield the common prefixes directly below the root, up to the next slash."""
+        """Yield the prefixes of the folders directly below the root, up to and including the next slash."""
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:
-        """Copy an object of the bucket to another name."""
+        """Copy an object of the bucket to the new name `name`."""
 
     @abstractmethod
     def _remove(self, name: str) -> None: ...
@@ -190,18 +206,18 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _translate(self, error: Exception, what: str) -> StoreError | None:
-        """Convert an error of the service to ours. Return None for any other error."""
+        """Convert an error of the service to one of ours. Return None if the error does not come from the service."""
 
 
 def settings(*prefixes: str) -> frozenset[tuple[str, str]]:
-    """Return the environment variables with which a service's tools find their account."""
+    """Return the environment variables from which a service's tools find their account."""
     return frozenset((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
 
 
 def crc32c(data: bytes | memoryview) -> str:
     """
     Return the CRC32C of `data` in the form that S3 and GCS use. It protects only the transfer; a checkpoint is verified
-    with the digests in its manifest.
+    by the digests in its manifest.
     """
     checksum = google_crc32c.Checksum()  # type: ignore[no-untyped-call]
     view = memoryview(data)

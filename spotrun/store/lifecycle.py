@@ -1,8 +1,8 @@
 """
-Finds the lifecycle rules of a bucket that would remove a run's objects, in the clouds' answers.
+Finds, in the clouds' answers, the lifecycle rules of a bucket that would remove a run's objects.
 
-A rule counts if it may affect any object below a prefix, even if it names only a part of the prefix, or only large
-objects.
+A rule counts if it may affect any object below a prefix, even if it applies only to a part of the prefix, or only to
+large objects.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from typing import Any
 
 Rule = Mapping[str, Any]
 _OUT_OF_REACH = frozenset({"GLACIER", "DEEP_ARCHIVE"})
-"""Storage classes whose objects must be restored for hours before a read. GLACIER_IR needs no restore."""
+"""
+Storage classes from which an object must be restored, which takes hours, before it can be read. GLACIER_IR is not one
+of them.
+"""
 _OLDER_VERSIONS_ONLY = ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
 
 
 def s3_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
     """
-    Describe the rules of GetBucketLifecycleConfiguration that affect objects below `root`. Our objects have no tags, so
-    rules for tagged objects do not count.
+    Describe the rules in an answer to GetBucketLifecycleConfiguration that affect objects below `root`. spotrun's
+    objects have no tags, so rules for tagged objects do not count.
     """
     return tuple(words for rule in rules if _s3_reaches(rule, root) for words in _s3_acts(rule))
 
@@ -47,7 +50,9 @@ def _s3_when(act: Rule) -> str:
 
 
 def s3_older_versions_days(rules: Iterable[Rule], root: str) -> int | None:
-    """Return after how many days all older versions below `root` are deleted; None if no rule deletes all of them."""
+    """
+    Return the number of days after which all older versions below `root` are deleted; None if no rule deletes them all.
+    """
     days = [rule["NoncurrentVersionExpiration"].get("NoncurrentDays") for rule in rules if _s3_forgets(rule, root)]
     return min(days, default=None)
 
@@ -66,10 +71,10 @@ def _s3_forgets(rule: Rule, root: str) -> bool:
 
 def gcs_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
     """
-    Describe the rules of a GCS bucket that delete live objects below `root`. Objects in any GCS storage class can be
-    read immediately.
+    Describe the rules of a GCS bucket that delete live objects below `root`. Rules that change the storage class do not
+    count, because GCS serves objects of any class immediately.
     """
-    return tuple(f"a rule deletes where {dict(_condition(rule))}" for rule in rules if _gcs_deletes(rule, root))
+    return tuple(f"a rule deletes objects with {dict(_condition(rule))}" for rule in rules if _gcs_deletes(rule, root))
 
 
 def _gcs_deletes(rule: Rule, root: str) -> bool:

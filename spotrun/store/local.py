@@ -1,8 +1,9 @@
 """
-A local folder as an object store (protocol 29). Only its owner can read it, unless the folder is shared with a group.
+A local folder as an object store (protocol 29). Only its owner can read it, unless the owner shares the folder with a
+group.
 
-The payload goes through fsspec. This module adds what fsspec lacks on a local disk: fsync, publishing only complete
-files, and creating only absent files.
+fsspec writes and reads the bytes of the objects. This module adds what fsspec lacks on a local disk: it calls fsync,
+makes only complete files visible, and can create a file only if it is absent.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from spotrun.store.port import StoredObject, StoreFacts, checked_key, is_key
 
 _TEMPORARY = ".tmp-"
 """
-Prefix of temporary files, which are never listed as objects. They are next to their targets, so that a link or rename
-stays on one file system.
+Prefix of temporary files, which are never listed as objects. Each temporary file is in the folder of its target, so
+that a link or rename stays on one file system.
 """
 WRITE_TRIES = 1000
 """
-Maximum tries of a write. Before each try, another process may delete the last object of the folder, and the folder with
-it; on a busy machine this happens often.
+Maximum tries of a write. Before each try, another process may delete the folder's last object, and the folder with it.
+On a busy machine, this happens often.
 """
 
 
@@ -93,7 +94,7 @@ class LocalStore:
             return
         with self._translated(key), contextlib.suppress(FileNotFoundError):
             path.unlink()
-            # Folders are deleted with their last object, as on an object store. A folder with other files stays.
+            # As on an object store, a folder disappears with its last object. A folder with other files stays.
             with contextlib.suppress(OSError):
                 for above in path.relative_to(self._folder).parents[:-1]:
                     (self._folder / above).rmdir()
@@ -106,8 +107,8 @@ class LocalStore:
 
     def _names(self, prefix: str) -> Iterator[str]:
         """
-        Yield the names of all files of the store that begin with `prefix`, even names that are not keys. A link's
-        target is not part of the store.
+        Yield the names of all files in the store that begin with `prefix`, including names that are not keys. Files
+        behind a link are not part of the store.
         """
         top = self._folder / prefix.rpartition("/")[0]
         if not self._is_behind_a_link(top):
@@ -115,7 +116,10 @@ class LocalStore:
             yield from (name for name in names if name.startswith(prefix))
 
     def _is_behind_a_link(self, folder: Path) -> bool:
-        """Return True if a folder of the store is a link, or below one. The store's own folder may be a link."""
+        """
+        Return True if `folder` is a link, or is inside a linked folder of the store. The store's own top folder may be
+        a link.
+        """
         below = (each for each in (folder, *folder.parents) if self._folder in each.parents)
         return any(each.is_symlink() for each in below)
 
@@ -138,7 +142,8 @@ class LocalStore:
             raise ObjectMissing(f"there is no {key}") from error
         except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
             raise StoreError(
-                f"{error.filename or key}: {error.strerror}", hint="check who may write the folder in checkpoint.uri"
+                f"{error.filename or key}: {error.strerror}",
+                hint="check who may write to the folder that checkpoint.uri names",
             ) from error
         except OSError as error:
             if (fix := NO_ROOM.get(error.errno or 0)) is not None:
@@ -147,12 +152,15 @@ class LocalStore:
                     hint=f"{fix}; its runs then continue without a command",
                 ) from error
             raise StoreUnavailable(
-                f"{key}: {error.strerror or error}", hint="check the disk of checkpoint.uri"
+                f"{key}: {error.strerror or error}", hint="check the disk of the folder that checkpoint.uri names"
             ) from error
 
     @contextlib.contextmanager
     def _publishing(self, key: str, data: bytes | memoryview, *, durable: bool) -> Iterator[tuple[Path, Path]]:
-        """Write `data` to a temporary file next to its target, and yield both paths. Then remove the temporary file."""
+        """
+        Write `data` to a temporary file in the target's folder, and yield the paths of both files. Finally remove the
+        temporary file.
+        """
         target = self._path(key)
         temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with self._translated(key):
@@ -174,32 +182,36 @@ class LocalStore:
                         os.fsync(file.fileno())
                 return
             except (FileNotFoundError, FileExistsError):
-                continue  # a delete removed the emptied folder between two calls
+                continue  # another process deleted the folder with its last object in the meantime
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
         if path.parent.exists() and not path.parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
-        raise OSError(errno.EAGAIN, f"the folder {path.parent} cannot be made, or is deleted immediately", str(path))
+        raise OSError(
+            errno.EAGAIN, f"the folder {path.parent} cannot be created, or other processes keep deleting it", str(path)
+        )
 
 
 def _require_file(path: Path) -> None:
     """
+    Require that the path is a regular file or a folder.
+
     Raises:
         StoreError: the path is a pipe, where a reader would wait for a writer, or a device, which may never end.
     """
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise StoreError(f"{path} is neither a file nor a folder", hint="delete it: no spotrun has put it there")
+        raise StoreError(f"{path} is neither a file nor a folder", hint="delete it: spotrun has not created it")
 
 
 def _make_folder(folder: Path) -> None:
     """
-    Make a folder, and its parents, accessible only to its owner: logs and scripts may contain text that no other user
-    of the machine should read.
+    Make a folder and its missing parents. Only the owner gets access: logs and scripts may contain text that no other
+    user of the machine should read.
 
-    To share a store with a group, a user gives the group the right to write in the store's folder. Then the group may
-    also use the folders that are made in it.
+    To share a store with a group, the owner lets the group write to the store's folder. Then the group may also use the
+    folders that are made inside it.
     """
     if folder.is_dir():
         return
@@ -211,13 +223,15 @@ def _make_folder(folder: Path) -> None:
 
 
 def _is_shared(folder: Path) -> bool:
-    """Return True if a group may write in `folder`. A folder for all users, such as /tmp, does not count."""
+    """
+    Return True if a group may write to `folder`. A folder that all users may write to, such as /tmp, does not count.
+    """
     mode = folder.stat().st_mode
     return bool(mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
 
 
 def _files_below(top: Path) -> Iterator[Path]:
-    """Yield all object files below a folder. A folder that is removed meanwhile counts as empty."""
+    """Yield all object files below a folder. If a folder is removed during the search, it counts as empty."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(top) as found:
         for item in found:
             if item.is_dir(follow_symlinks=False):

@@ -1,4 +1,4 @@
-"""Opens a store with the driver for its address."""
+"""Opens a store with the driver that its address requires."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from spotrun.store.port import Store
 
 def open_store(uri: str) -> Store:
     """
-    Open the store at `uri`: s3://bucket/prefix, gs://bucket/prefix, or a local folder, as a path or a file:// address.
-    A missing local folder is made at the first write.
+    Open the store at `uri`: s3://bucket/prefix, gs://bucket/prefix, or a local folder (a path, or a file:// address).
+    If the local folder is missing, the first write makes it.
 
     Raises:
         StoreError: `uri` is another kind of address, or the cloud's SDK or credentials are missing.

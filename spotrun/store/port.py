@@ -1,8 +1,8 @@
 """
 The object store: the only thing that all programs of a run share.
 
-A store is opened on a folder (a prefix). Keys are relative to that folder, with `/` between their parts. `opening.py`
-chooses the driver for an address.
+A store is opened on a folder or on a bucket's prefix. Keys are relative to it, and `/` separates their parts.
+`opening.py` chooses the driver for an address.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class Store(Protocol):
     """
     Named bytes that many processes on many machines read and write.
 
-    A write that returned is durable and whole; a write that raised may have happened or not. Reads see every write that
-    returned before they began. Keys are made of `[A-Za-z0-9._-]`, in parts that do not begin with a dot.
+    If a write returns, the object is durable and whole. If a write raises an error, the object may have been written or
+    not. A read sees every write that returned before the read began. Each part of a key consists of `[A-Za-z0-9._-]`
+    and does not begin with a dot.
 
     Every failure of a store is raised as a StoreError:
 
@@ -44,7 +45,7 @@ class Store(Protocol):
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """
-        Create an object, unless one of that name exists.
+        Create an object, unless an object with this key exists.
 
         Returns:
             True: this call created the object.
@@ -53,7 +54,7 @@ class Store(Protocol):
 
     def put(self, key: str, data: bytes | memoryview) -> bool:
         """
-        Write an object whole and durably; replace any object of that name.
+        Write an object whole and durably. Replace any object that has this key.
 
         Returns:
             True: the store computed a checksum of everything that it stored, and it matches `data`.
@@ -61,22 +62,25 @@ class Store(Protocol):
         """
 
     def put_status(self, key: str, data: bytes) -> None:
-        """Write an object whole, and replace any of that name. If the machine crashes, the new object may be lost."""
+        """
+        Write an object whole, and replace any object that has this key. If the machine crashes, the new object may be
+        lost.
+        """
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return at most `size` bytes, from byte `start`."""
+        """Return the object's bytes from byte `start` on, at most `size` bytes."""
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         """
-        Return the objects whose key begins with `prefix` and sorts after `after`, in the order of their keys. Objects
-        whose names are not keys are left out: other programs wrote them, and no call here could read or delete them.
+        Return the objects whose keys begin with `prefix` and sort after `after`, in the order of their keys. Objects
+        whose names are not keys are left out: other programs wrote them, and this class cannot read or delete them.
         """
 
     def folders(self) -> tuple[str, ...]:
-        """Return, in order, the first parts of all keys with several parts: in a store of runs, the runs' folders."""
+        """Return the folders directly below the top, in order. In a store of runs, these are the runs' folders."""
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists."""
+        """Delete the object with this key, if it exists."""
 
 
 def is_key(text: str) -> bool:
@@ -85,48 +89,53 @@ def is_key(text: str) -> bool:
 
 def checked_key(key: str) -> str:
     """
-    Return `key` unchanged if every store accepts it as a name below its own folder.
+    Return `key` unchanged if every store accepts it as the name of an object.
 
     Raises:
         StoreError: `key` is not a valid key.
     """
     if not is_key(key):
-        raise StoreError(f"{key!r} is not a key: parts of letters, digits, '.', '_' and '-' between slashes")
+        raise StoreError(
+            f"{key!r} is not a key: a key has parts of letters, digits, '.', '_' and '-', separated by slashes"
+        )
     return key
 
 
 @runtime_checkable
 class ReportsForeignNames(Protocol):
-    """A store that can report the names that its lists leave out."""
+    """A store that can report the names of objects that its `list` leaves out."""
 
     def strange_names(self, prefix: str) -> list[str]:
-        """Return the names below `prefix` that are not keys, from other programs. They are never deleted."""
+        """
+        Return the names below `prefix` that are not keys. Other programs wrote these objects; spotrun never deletes
+        them.
+        """
 
 
 @runtime_checkable
 class InPieces(Protocol):
-    """A store that yields an object piece by piece while it reads."""
+    """A store that can yield an object piece by piece while the download continues."""
 
     def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
         """
-        Yield the first `size_bytes` of an object in order, or the whole object if it is shorter. After an error, the
-        bytes so far may be wrong.
+        Yield the first `size_bytes` of an object in order, or the whole object if it is shorter. If this raises an
+        error, the bytes that it has yielded may be wrong.
         """
 
 
 @runtime_checkable
 class CopiesItself(Protocol):
-    """A store that copies objects itself, without sending them through this machine."""
+    """A store that copies objects without sending them through this machine."""
 
     def copy_from(self, source: Store, key: str) -> bool:
         """
-        Copy the object `key` of another store to the same key here, and replace any object of that name. Return False,
-        and change nothing, if this store cannot read the other store directly.
+        Copy the object `key` of the store `source` to the same key in this store. Replace any object that has this key.
+        If this store cannot read `source` directly, change nothing and return False.
         """
 
 
 class UnknownFact(msgspec.Struct, frozen=True):
-    """A fact that is unknown, because the store does not report it, or this account may not read it."""
+    """A fact that is unknown because the store does not report it, or because this account may not read it."""
 
     reason: str
 
@@ -136,8 +145,9 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     The facts that a store reports about itself, apart from its objects.
 
     `expiries` describes the store's rules that would delete or archive objects below its prefix. If `versioned`, the
-    store keeps overwritten and deleted objects, which cost money: for at most `older_versions_days`, or for an unknown
-    time if that is None. `region` is None for a store without regions, and `free_bytes` for a store without a limit.
+    store keeps overwritten and deleted objects, which cost money: it keeps them for `older_versions_days` at most, or
+    for an unknown time if that field is None. `region` is None if the store has no regions; `free_bytes` is None if its
+    space has no limit.
     """
 
     region: str | UnknownFact | None
@@ -149,7 +159,7 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Located(Protocol):
-    """A store that is in one or several regions of a cloud."""
+    """A store in one or several regions of a cloud."""
 
     def region(self) -> str | UnknownFact:
         """
@@ -162,11 +172,11 @@ class Located(Protocol):
 
 @runtime_checkable
 class Inspectable(Protocol):
-    """A store that reports facts about itself. Only the checks before a run need them."""
+    """A store that reports facts about itself. Only the checks before a run use these facts."""
 
     def inspect(self) -> StoreFacts:
         """
-        Return the facts. A fact that the store does not report is Unsaid.
+        Return the facts. A fact that cannot be read is an UnknownFact.
 
         Raises:
             StoreError: the store itself cannot be used.

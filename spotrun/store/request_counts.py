@@ -1,4 +1,4 @@
-"""Counts this process's requests to buckets as the clouds bill them: each try counts once."""
+"""Counts this process's requests to buckets in the way that clouds bill them: each try counts as one request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 
 class RequestCounts(NamedTuple):
-    """Numbers of requests: `reads` get an object, `writes` put an object or list objects. Deletions are free."""
+    """
+    Numbers of requests. `reads` are requests that get an object; `writes` are requests that put an object or list
+    objects. Deletions are free, so they are not counted.
+    """
 
     reads: int = 0
     writes: int = 0
@@ -25,7 +28,7 @@ def asked() -> RequestCounts:
 
 
 def count(request: Any, **_: object) -> None:
-    """Count one request; botocore calls this before each request to S3."""
+    """Count one request. botocore calls this function before each request to S3."""
     if request.method != "DELETE":
         is_read = request.method in ("GET", "HEAD") and "list-type=" not in request.url
         _add(reads=int(is_read), writes=int(not is_read))

@@ -1,4 +1,4 @@
-"""Retries calls to a store after passing faults. Any other answer is final."""
+"""Retries calls to a store after passing faults. Any other error is final."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from spotrun.errors import LoginExpired, StoreUnavailable, WritesRefused
 
 TRIES = 8
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
-"""First and maximum pause, in seconds. Both are short compared with a notice of 30 s, when a pause costs most."""
+"""
+First and maximum pause, in seconds. Both are short because a pause costs most during a notice, which may be only 30 s.
+"""
 T = TypeVar("T")
 
 
 def through_faults(for_s: float) -> Retrying:
     """
-    Return a retry that repeats a call for `for_s` seconds of system time, with growing random pauses, and then raises
-    the last error.
+    Return a retry that repeats a call for `for_s` seconds of system time, with random and growing pauses. Then it
+    raises the last error.
     """
     return _until(stop_after_delay(for_s))
 
 
 def persist(act: Callable[[], T]) -> T:
     """
-    Call `act` at most TRIES times, and return its result. The pauses are some seconds in total, because a user waits
-    for the answer.
+    Call `act` at most TRIES times, and return its result. The pauses take some seconds in total, because a user waits
+    for the result.
 
     Raises:
         StoreUnavailable: the fault did not pass.
@@ -37,7 +39,7 @@ def persist(act: Callable[[], T]) -> T:
 
 def _passes(error: BaseException) -> bool:
     """
-    Return True if the fault passes soon without an action of the user. An expired login or a full store is reported
+    Return True if the fault may pass soon although the user does nothing. An expired login or a full store is reported
     immediately.
     """
     return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired | WritesRefused)

@@ -48,8 +48,8 @@ _CONNECTIONS = 32
 _BAD_REQUEST, _NOT_FOUND, _INTERNAL = 400, 404, 500
 _PAYLOAD_BYTES = 1 << 20
 """
-Minimum bytes of a body that is sent in pieces after S3 has agreed to receive it. Each piece has its own time-out. A
-body that is sent whole has to be sent within one time-out, which a slow line cannot do.
+Minimum size, in bytes, of a body that is sent in pieces once S3 has agreed to receive it. Each piece has a separate
+time-out. A smaller body has to be sent within one time-out; on a slow line, that would be too short for a large body.
 """
 
 _PIECE_BYTES = 256 << 10
@@ -61,8 +61,8 @@ _LOG_IN = "log in by `aws sso login` or `aws configure`, or export AWS_PROFILE, 
 _LOGGED_OUT = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound)
 _EXPIRED = "log in again, for example by `aws sso login`, or export new AWS_ variables"
 _EXPIRED_CODES = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
-_REGION = "set AWS_DEFAULT_REGION to the region of the bucket"
-_FULL_TOO = "if this lasts, check whether the store has space left: a full SeaweedFS reports no more than this"
+_REGION = "set AWS_DEFAULT_REGION to the bucket's region"
+_FULL_TOO = "if this lasts, check whether the store has space left: SeaweedFS reports a full disk only by this error"
 _HINTS = {
     "AccessDenied": "allow s3:ListBucket on the bucket, and s3:GetObject, PutObject and DeleteObject on the prefix",
     "AllAccessDisabled": "ask the owner of the bucket",
@@ -76,7 +76,7 @@ _HINTS = {
     "AuthorizationHeaderMalformed": _REGION,
     "IllegalLocationConstraintException": _REGION,
     "NoSuchBucket": "make the bucket (`aws s3 mb`), or correct checkpoint.uri",
-    "NotImplemented": "use a store that knows If-None-Match on PutObject",
+    "NotImplemented": "use a store that supports If-None-Match on PutObject",
     "QuotaExceeded": "make room in the store, or raise its quota",
     "XMinioStorageFull": "make room in the store",
     "InsufficientStorage": "make room in the store",
@@ -94,7 +94,10 @@ _PASSING_CODES = {
     *("InternalError", "ServiceUnavailable", "OperationAborted", "ConditionalRequestConflict"),
     *("IncompleteBody", "BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"),
 }
-"""Codes that mean a passing fault, with any status. The last row: S3 found that data was damaged on the way."""
+"""
+Error codes that mean a passing fault, whatever the status. The codes in the last row mean that the data was damaged on
+the way to S3.
+"""
 _PASSING = (
     BrokenBody,
     sdk.HTTPClientError,
@@ -109,13 +112,13 @@ _PASSING = (
     KeyError,
 )
 """
-Errors that are passing faults. A damaged answer raises the last two: its dates or numbers are malformed, or a field is
-missing that S3 always sends.
+Errors that are passing faults. The last two mean a damaged answer: a date or number is malformed, or a field that S3
+always sends is missing.
 """
 
 
 class S3Store(BucketStore):
-    """A store on S3. S3 itself refuses an object whose CRC32C differs from the CRC32C that was sent with it."""
+    """A store on S3. S3 refuses an object whose CRC32C differs from the CRC32C in the request."""
 
     _VERBS = Verbs("PutObject", "GetObject", "ListObjectsV2", "DeleteObject", "CopyObject")
 
@@ -182,18 +185,16 @@ class S3Store(BucketStore):
         match error:
             case sdk.ClientError():
                 found = _from_answer(error, what)
-                if isinstance(found, LoginExpired):  # a client keeps the credentials that it was made with
+                if isinstance(found, LoginExpired):  # a client keeps using the credentials that it was created with
                     _client.cache_clear()
                     self._open()
                 return found
             case sdk.SSOError() | sdk.LoginError() | sdk.TokenRetrievalError():
                 return LoginExpired(f"{what}: {error}", hint=_EXPIRED)
-            case RuntimeError() if "credentials are still expired" in str(error):  # botocore has no class for it
+            case RuntimeError() if "credentials are still expired" in str(error):  # no botocore class
                 return StoreUnavailable(f"{what}: {error}", hint=_EXPIRED)
             case _ if isinstance(error, _PASSING):
-                return StoreUnavailable(
-                    f"{what}: {error}", hint="check the network, and AWS_ENDPOINT_URL where it is set"
-                )
+                return StoreUnavailable(f"{what}: {error}", hint="check the network, and AWS_ENDPOINT_URL if it is set")
             case sdk.BotoCoreError() | Boto3Error():
                 hint = _LOG_IN if isinstance(error, _LOGGED_OUT) else _CREDENTIALS
                 return StoreError(f"{what}: {error}", hint=hint)
@@ -202,8 +203,8 @@ class S3Store(BucketStore):
 
 class _Body:
     """
-    A payload as a file object, read from its place in memory in large pieces, so that the reads cost nothing. urllib3
-    requests 16 KiB at a time, and sends whatever it gets.
+    A payload as a file object. Each read returns a large piece of the payload without copying it. urllib3 requests 16
+    KiB at a time, but sends whatever a read returns.
     """
 
     def __init__(self, data: bytes | memoryview) -> None:
@@ -241,22 +242,25 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
     if code in _EXPIRED_CODES:
         return LoginExpired(text, hint=_EXPIRED)
     if _is_vague(status, code):
-        return StoreUnavailable(text, hint="check AWS_ENDPOINT_URL if it is set: that was not an answer of S3")
-    return StoreError(text, hint=_HINTS.get(code, "check checkpoint.uri, and AWS_ENDPOINT_URL where it is set"))
+        return StoreUnavailable(text, hint="check AWS_ENDPOINT_URL if it is set: the answer did not come from S3")
+    return StoreError(text, hint=_HINTS.get(code, "check checkpoint.uri, and AWS_ENDPOINT_URL if it is set"))
 
 
 def _is_vague(status: int, code: str) -> bool:
     """
-    Return True if an answer is ambiguous: it is damaged, or comes from a server in front of the store. The object or
-    the bucket may be missing, or the connection may be too slow. A wrong guess would be worse than a retry. If the body
-    has no code, botocore reports the status as the code.
+    Return True if an answer has no clear meaning, because it is damaged or comes from a server in front of the store.
+    The object or the bucket may be missing, or the connection may be too slow. A wrong guess would be worse than a
+    retry. If the body has no error code, botocore reports the status as the code.
     """
     return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))
 
 
 @lru_cache(maxsize=8)
 def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
-    """Return one client for all stores of a process with the same settings, which it reads from the environment."""
+    """
+    Return the client that all stores of a process with the same settings share. The settings come from environment
+    variables.
+    """
     client = boto3.Session().client(
         "s3",
         region_name=os.environ.get("AWS_REGION"),
@@ -266,8 +270,8 @@ def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
             retries={"mode": "standard", "total_max_attempts": 1},
             max_pool_connections=_CONNECTIONS,
             user_agent_extra="spotrun",
-            s3={"payload_signing_enabled": False},  # the checksum is signed, and S3 compares it
-            response_checksum_validation="when_required",  # a checkpoint is compared with the ledger's digest
+            s3={"payload_signing_enabled": False},  # the signed checksum covers the payload
+            response_checksum_validation="when_required",  # the ledger's digest already verifies a checkpoint
         ),
     )
     client.meta.events.register("before-send.s3", request_counts.count)

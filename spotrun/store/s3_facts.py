@@ -1,4 +1,4 @@
-"""Reads facts about an S3 bucket. An account that may use a bucket often has no right to read them."""
+"""Reads facts about an S3 bucket. Often an account is allowed to use a bucket, but not to read these facts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
 from spotrun.store.port import StoreFacts, UnknownFact
 
 _NO_ANSWER = (403, 405, 501)
-"""Statuses that leave a fact unknown: the account may not read it, or this kind of S3 does not support the request."""
+"""
+Statuses that leave a fact unknown: the account may not read the fact, or this S3-compatible store does not support the
+request.
+"""
 _NO_RULES = "NoSuchLifecycleConfiguration"
 
 
@@ -32,7 +35,7 @@ def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
 
 
 def region_of(client: Any, bucket: str) -> str | UnknownFact:
-    """Return the bucket's region, with one call. Raise the errors of `facts_of`."""
+    """Return the bucket's region, with one call. Raise the same errors as `facts_of`."""
     answer = _ask(client.head_bucket, "HeadBucket", bucket)
     if isinstance(answer, UnknownFact):
         return answer
@@ -40,7 +43,7 @@ def region_of(client: Any, bucket: str) -> str | UnknownFact:
     return (
         str(headers["x-amz-bucket-region"])
         if "x-amz-bucket-region" in headers
-        else UnknownFact("this S3 names no region")
+        else UnknownFact("this S3-compatible store reports no region")
     )
 
 
@@ -69,8 +72,8 @@ def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | UnknownFact:
 
 def answered(error: ClientError) -> str:
     """
-    Describe an error answer, such as `S3 answered 403 AccessDenied`. Without a code in the body, botocore reports the
-    status as the code, or no code.
+    Describe an error answer, for example `S3 answered 403 AccessDenied`. If the body has no error code, botocore
+    reports the status as the code, or no code at all.
     """
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(error.response.get("Error", {}).get("Code", ""))

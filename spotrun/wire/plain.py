@@ -1,4 +1,4 @@
-"""Reads and writes values as JSON, with msgspec if it is installed, otherwise with the standard library."""
+"""Reads and writes values as JSON: with msgspec if it is installed, otherwise with the standard library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 try:
     import msgspec
-except ImportError:  # a training in a Python environment of its own
+except ImportError:  # the trainer's separate Python environment has no msgspec
     msgspec = None  # type: ignore[assignment]
 HAS_MSGSPEC = msgspec is not None
 
@@ -21,19 +21,19 @@ WHOLE_MAX = 2**63
 
 
 class Encoded(bytes):
-    """Encoded JSON, which is copied unchanged into the JSON of a larger value."""
+    """Encoded JSON. When a larger value is encoded, these bytes are copied into its JSON unchanged."""
 
 
 def encode(value: Json) -> bytes:
     """
-    Return `value` as JSON in UTF-8, with bytes as base64 and a NamedTuple as a list. msgspec, which is faster, and the
-    standard library write the same values.
+    Return `value` as JSON in UTF-8. Bytes become base64, and a NamedTuple becomes a list. msgspec and the standard
+    library write the same values; msgspec is faster.
     """
     if not HAS_MSGSPEC:
         return _encode_plainly(value)
     try:
         return msgspec.json.encode(value, enc_hook=_as_it_is)
-    except UnicodeEncodeError:  # a lone surrogate, as in the name of a file: json escapes it
+    except UnicodeEncodeError:  # a lone surrogate, for example in a file name: json escapes it
         return _encode_plainly(value)
 
 
@@ -58,8 +58,8 @@ def _as_plain(value: object) -> Json:
 
 def typed(kind: type[T], value: Json) -> T:
     """
-    Convert a value from JSON to `kind`: a dataclass of plain values, tuples, dicts and unions. Fields that `kind` lacks
-    are dropped.
+    Convert a value decoded from JSON to `kind`: a dataclass of plain values, tuples, dicts and unions. Fields that
+    `kind` does not have are dropped.
 
     Raises:
         ValueError: the value does not fit `kind`.

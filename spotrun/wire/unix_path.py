@@ -1,8 +1,8 @@
 """
-Unix sockets at a path of any length.
+Connects Unix sockets at a path of any length.
 
 Linux allows 107 bytes for a socket's address (unix(7)), and the path of an instance's folder may be longer. So the
-socket is addressed through a descriptor of its folder.
+address names an open descriptor of the socket's folder instead of the folder's path.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from contextlib import contextmanager
 BACKLOG = 64
 FOR_ITS_USER_ALONE = 0o600
 _TIME = struct.Struct("@ll")
-"""Seconds and microseconds; zero waits forever (socket(7))."""
+"""A send time-out as (seconds, microseconds); with zero, a call waits forever (socket(7))."""
 
 
 def listen(path: str) -> socket.socket:
     """
-    Return a listening socket at `path`, which must not exist yet. No process can connect before the socket's mode is
-    set.
+    Return a listening socket at `path`, which must not exist yet. No process can connect before the permissions of
+    `path` are set.
 
     Raises:
         OSError: `path` exists, or the file system does not support sockets.
@@ -48,7 +48,7 @@ def connect(path: str, within_s: float) -> socket.socket:
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Not `settimeout`: while many others connect, that would fail at once (EAGAIN of connect(2)).
+        # Not `settimeout`: with it, connect(2) would fail immediately (EAGAIN) while many other processes connect.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME.pack(int(within_s), 0))
         with _short(path) as address:
             sock.connect(address)

@@ -89,7 +89,7 @@ def test_a_zone_that_does_not_answer_is_no_death_of_what_trains_there(run: Plain
     assert len(run.state.launches) == 1
     run.google.project.unreachable = {C}
     run.goes_on(60)
-    assert "known before" not in (run.ticks[-1].remark or "")
+    assert "last known list" not in (run.ticks[-1].remark or "")
     run.is_interrupted()
     assert run.trains_within(120)
     run.google.project.unreachable = set()

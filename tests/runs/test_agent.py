@@ -143,7 +143,7 @@ def test_a_damaged_checkpoint_is_walked_past_and_named(start: Start):
     assert not run.seen(ev.TrainerExited), "that it was told of the damaged one is no failure of the trainer's"
     second.notice(60)
     second.powers_off()
-    assert "started again: the checkpoint that it was to begin with is damaged" in run.log(second)
+    assert "the trainer is restarted, because the checkpoint that it should start from is damaged" in run.log(second)
 
 
 def test_training_never_begins_at_zero_because_every_checkpoint_is_damaged(start: Start):
@@ -321,7 +321,7 @@ def test_a_notice_too_short_for_a_final_snapshot_leaves_the_upload_in_flight_alo
         ended = run.wait_for(ev.AttemptEnded)
     assert newest.prefix.endswith("-0-1")
     assert ended.cause is Cause.INTERRUPTED
-    assert "to save a final snapshot takes" in ended.detail
+    assert "saving a final snapshot takes" in ended.detail
     assert f"step {newest.step:,} survives" in ended.detail
 
 

@@ -251,7 +251,7 @@ def test_a_run_that_goes_on_is_pruned_by_its_own_agent(sandbox: Sandbox) -> None
     # Whoever opens the run again while it is being pruned keeps what was not retired yet.
     run = sandbox.run("busy")
     kept = usable_steps(sandbox, "busy")
-    with pytest.raises(EntryRefused, match="only when the run has ended"):
+    with pytest.raises(EntryRefused, match="only after the run's end"):
         pruning.prune(Overtaken(run), run.store, CheckpointSpec(keep_last=1))
     assert usable_steps(sandbox, "busy") == kept
     assert "whole" in sandbox.call("checkpoints", "verify", "busy")

@@ -116,7 +116,7 @@ def test_a_checkpoint_whose_files_are_damaged_is_walked_past(tmp_path: Path) -> 
         run.wait_for(ev.TrainingStarted, 2)
         second.notice(60)
         second.powers_off()
-        assert "cannot be resumed from" in run.log(second)
+        assert "cannot resume from the checkpoint" in run.log(second)
     finally:
         run.close()
 

@@ -343,7 +343,7 @@ def test_a_shell_in_the_container_has_the_environment_of_the_training_and_is_not
     assert node.container is not None
     node.container.close()
     done = subprocess.run(inside, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr.partition("\n")[0]) == (1, "error: no container of this instance runs")
+    assert (done.returncode, done.stderr.partition("\n")[0]) == (1, "error: no container of this instance is running")
 
 
 # -- by the engine of this machine, or the stand-in --------------------------------------------------------------------

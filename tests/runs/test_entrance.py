@@ -171,8 +171,8 @@ def test_the_second_of_two_that_train_at_once_is_turned_away(start: Any) -> None
     (late,) = [each for each in letters if isinstance(each, CameTooLate)]
     assert isinstance(first.message, Finished)
     assert (late.leader, late.alone) == (first.message.epoch, False)
-    assert f"process {late.leader} of the same command is its training" in begun.said()
-    assert "a job of its own" in begun.said()
+    assert f"process {late.leader} of the same command already trains" in begun.said()
+    assert "into a separate job" in begun.said()
 
 
 def test_one_that_comes_after_the_other_is_alone(start: Any) -> None:
@@ -213,7 +213,7 @@ def test_unrelated_process_of_the_same_user_is_refused(start: Any) -> None:
         text=True,
         check=True,
     )
-    assert "is not of this training" in forged.stdout
+    assert "does not belong to this training" in forged.stdout
     begun.process.kill()
     letters = begun.end()
     assert steps(letters) == [1]
@@ -304,6 +304,6 @@ def test_process_of_another_user_is_always_refused(start: Any) -> None:
     assert trainer.exists()
     pid = int(trainer.name)
     assert why_stranger(Peer(pid, os.geteuid()), pid, AGENT, begun.address) == ""
-    assert "is user" in why_stranger(Peer(pid, os.geteuid() + 1), pid, AGENT, begun.address)
-    assert "is not of this training" in why_stranger(Peer(0, os.geteuid()), pid, AGENT, begun.address)
-    assert "is not of this training" in why_stranger(Peer(1 << 22, os.geteuid()), pid, AGENT, begun.address)
+    assert "belongs to user" in why_stranger(Peer(pid, os.geteuid() + 1), pid, AGENT, begun.address)
+    assert "does not belong to this training" in why_stranger(Peer(0, os.geteuid()), pid, AGENT, begun.address)
+    assert "does not belong to this training" in why_stranger(Peer(1 << 22, os.geteuid()), pid, AGENT, begun.address)

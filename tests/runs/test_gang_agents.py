@@ -275,7 +275,7 @@ def test_a_member_that_the_others_do_not_reach_is_named_although_it_reaches_the_
     for count in (1, 2):
         ended = run.wait_for(ev.AttemptEnded, count, within_s=WITHIN_S)
         assert (ended.cause, ended.missing) == (Cause.EXTERNAL, (MemberName(1, 1),))
-        assert "1.1 not reached on the network" in ended.detail
+        assert "1.1 cannot be reached on the network" in ended.detail
         assert newest(run) > stored
     networks.plug_in(1)
     completes(run, first, second)

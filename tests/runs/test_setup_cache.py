@@ -140,7 +140,7 @@ def test_a_packed_setup_that_cannot_be_unpacked_leaves_nothing_behind(machines: 
     archive.write_bytes(tar_of(forged))
     assert setup_cache.upload(second.store, key, 99, archive) is not None
     assert prepare(second).how == "run"
-    assert "does not belong to the run" in log(second)
+    assert "is outside of the run's folders" in log(second)
     assert not (second.assignment.work / "left-behind").exists()
     assert not (second.assignment.folder.parent / "escaped").exists()
 
@@ -162,7 +162,7 @@ def tar_of(members: list[tuple[str, bytes]]) -> bytes:
     ("spec", "why"),
     [
         ({"setup": "echo once >> $COUNTER"}, "it has changed nothing"),
-        ({"setup": "echo once >> $COUNTER; touch x; sleep 100 & disown"}, "it has left processes behind"),
+        ({"setup": "echo once >> $COUNTER; touch x; sleep 100 & disown"}, "it has left processes running"),
         ({"setup": "echo once >> $COUNTER; touch x; mkdir $HOME/data"}, "/data"),
         ({"pack_setup": False}, ""),
     ],

@@ -202,8 +202,8 @@ def test_state_that_never_rests_is_reported_once(start: Start):
     node = run.launch()
     named = run.wait_for(ev.StateNotCarried)
     assert [one.place for one in named.places] == ["the state of the command"]
-    assert "it never rests: out/log is still being written" in named.places[0].what
-    eventually(lambda: "it never rests: out/log" in run.log(node))
+    assert "its files never stop changing: out/log is still being written" in named.places[0].what
+    eventually(lambda: "its files never stop changing: out/log" in run.log(node))
     assert not run.state.commits
 
 
@@ -280,7 +280,7 @@ def test_a_secret_in_the_state_keeps_it_from_the_store(start: Start, monkeypatch
     )
     run.launch()
     named = run.wait_for(ev.StateNotCarried)
-    assert "out/a cannot be stored: it holds the value of a secret" in named.places[0].what
+    assert "out/a cannot be stored: the file contains the value of a secret" in named.places[0].what
     assert not run.state.commits
 
 

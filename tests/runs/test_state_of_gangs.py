@@ -205,7 +205,9 @@ def test_a_file_of_the_state_that_is_another_one_on_another_member_ends_the_run(
     nodes = run.run.launch_members(2)
     run.open("1")
     told = run.refused(*nodes)
-    assert "1.1 has written out/shard into the state, and the lead of the gang has another one of that name" in told
+    assert (
+        "1.1 has written out/shard into the state, and the lead of the gang has a different file with that name" in told
+    )
 
 
 def test_the_last_checkpoint_is_not_made_without_the_answer_of_a_member_that_freezes(gang: Gang) -> None:

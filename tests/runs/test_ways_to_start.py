@@ -205,7 +205,7 @@ def test_a_command_that_begins_its_training_again_is_started_again_and_resumes(b
     assert exited.cause is ev.Cause.USER_ERROR
     assert "planted" in exited.detail
     assert run.state.terminal is not None
-    assert "its command trains again" in run.log(node)
+    assert "its command began another training" in run.log(node)
     assert sorted({step for _, step in run.steps_done()}) == list(range(1, STEPS + 1))
     EXPECTED.add(result(run))
     assert len(EXPECTED) == 1
@@ -239,11 +239,11 @@ def test_a_python_that_finds_no_agent_is_unprotected_and_said_to_be(begin: Any, 
     run = begin({"run": command}, ignores__py=IGNORES_US)
     node = run.launch()
     assert told_unprotected(run, node).unprotected
-    eventually(lambda: "UNPROTECTED: it runs Python" in run.log(node))
+    eventually(lambda: "UNPROTECTED: the command runs Python" in run.log(node))
     assert run.state.is_unprotected
     decided = decisions(run.ledger.entries, RunSpec.from_dict(run.state.created.spec))
     (told,) = [one.sentence for one in decided if one.kind == "unprotected"]
-    assert "no training in it has found its agent" in told
+    assert "no training in it has connected to spotrun's agent" in told
     assert "train: {state: [out/]}" in told
     status = run_status(run.state, summarise(run.state, run.clock.now()), run.clock.now())
     assert status.unprotected

@@ -102,7 +102,7 @@ def test_a_signature_is_of_one_entry_of_one_run_under_one_number() -> None:
         data = seal(signed(moved, parted(seal(body))[0]))
         assert run.put(data) == FORGED, name
     other = replace(stop, number=run.ledger.state.next_number, run="ffffffffff")
-    assert run.put(encode_entry(other, OWNER)) == "it belongs to another run"
+    assert run.put(encode_entry(other, OWNER)) == "the entry belongs to another run"
     right = replace(stop, number=run.ledger.state.next_number)
     assert run.put(encode_entry(right, OWNER)) == ""
     assert run.ledger.state.stop_requested

@@ -154,7 +154,11 @@ def test_billed_disk_has_the_requested_size() -> None:
         (["us-east-1"], "0.08", "us-east-1"),
         (["eu-central-1"], "0.0952", "eu-central-1"),
         (["us-east-1", "eu-west-1", "us-west-2"], "0.088", "eu-west-1"),
-        (["us-east-1", "mx-central-1"], "0.152", "sa-east-1, the dearest known, as there is no price for mx-central-1"),
+        (
+            ["us-east-1", "mx-central-1"],
+            "0.152",
+            "sa-east-1, the most expensive known region, as there is no price for mx-central-1",
+        ),
     ],
 )
 def test_a_disk_costs_what_the_dearest_of_the_runs_regions_asks(regions: list[str], usd: str, where: str) -> None:

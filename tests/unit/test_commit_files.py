@@ -434,7 +434,7 @@ def test_limits_and_secrets_leave_files_out_and_a_resume_does_not_remove_them(ru
     number = one.save()
     assert [file.path for file in run.listing(number).files] == ["a"]
     left_out = {left.path: left.reason for left in run.listing(number).left_out}
-    assert left_out == {"b": SECRET, "c": "checkpoint.files.max_gb is 2.5e-08, and the smaller files go first"}
+    assert left_out == {"b": SECRET, "c": "checkpoint.files.max_gb is 2.5e-08, and smaller files have priority"}
     assert len(one.notes) == 2
     one.save()
     assert len(one.notes) == 2, "told once"

@@ -120,7 +120,7 @@ def test_a_corrected_end_takes_the_place_of_the_bound_and_no_training_moves() ->
     [
         (-1.0, "not between"),
         (LIFE_S + 1, "not between"),
-        (HEARD_S + 90, "its end already"),
+        (HEARD_S + 90, "already has this end"),
     ],
 )
 def test_an_end_outside_of_what_it_had_reserved_is_void(after_s: float, because: str) -> None:

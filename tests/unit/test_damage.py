@@ -131,7 +131,7 @@ def test_runner_that_read_a_now_missing_entry_rents_nothing(number: int) -> None
     with pytest.raises(LedgerDamaged, match=f"entry {number} was read, and is missing now"):
         played.settle(runner, 10)
     played.store.put(key_of(number), lost + b" ")
-    with pytest.raises(LedgerDamaged, match=f"entry {number} has another size"):
+    with pytest.raises(LedgerDamaged, match=f"the size of entry {number} has changed since it was read"):
         played.settle(runner, 10)
     assert played.cloud.alive == []
     assert len(played.cloud.launches) == 1

@@ -263,7 +263,7 @@ def test_reason_names_the_tool_that_would_obey_the_file(run: Run, spotrun: Spotr
     tools = {
         ".git/config": "git or another version control",
         ".vscode/.hg/hgrc": "git or another version control",
-        "HEAD": "git may take",
+        "HEAD": "git may treat",
         "venv/x": "no agent stores",
         ".envrc": "a shell",
         "sitecustomize.so": "Python",

@@ -94,7 +94,7 @@ def test_a_reader_comes_to_an_end_with_what_was_there_when_it_began(
 
 def test_an_append_is_given_up_if_others_always_come_first(run: Trains, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, flood = run.ledger(), Flood(monkeypatch)
-    with pytest.raises(LedgerFlooded, match="others always write first"):
+    with pytest.raises(LedgerFlooded, match="other programs always wrote the next entry first"):
         opened.append(lambda _: ev.StopRequested(by="test"))
     assert not opened.state.stop_requested
     flood.goes_on = False
@@ -150,6 +150,6 @@ def test_down_ends_the_instances_before_it_asks_again(
     said = spotrun("down", run.history.uid, "-y")
     assert ended
     assert said.code == (LedgerFlooded.exit_code if endless else 7)
-    assert "others always write first" in said.err
+    assert "other programs always wrote the next entry first" in said.err
     flood.goes_on = False
     assert run.ledger().refresh().stop_requested is not endless

@@ -127,7 +127,7 @@ def test_a_launch_reserves_the_lives_of_all_its_members() -> None:
 
 def test_a_budget_that_has_room_for_two_members_has_none_for_three() -> None:
     history = GangHistory(3, FREE_STORAGE, budget_usd=Decimal("3.60") * 24 * 2)
-    refused(history, gang.intended(3), "more than the rest of the budget")
+    refused(history, gang.intended(3), "the reservation exceeds the rest of the budget")
     assert history.ask(2)
 
 
@@ -157,7 +157,7 @@ def test_a_gap_is_of_the_newest_gang() -> None:
     attempt = history.attempt
     refused(history, gang.intended(1), "an attempt is current")
     refused(history, gang.intended(1, attempt - 1), "not the newest")
-    refused(history, gang.intended(1, attempt, standby_for=attempt), "for its gang")
+    refused(history, gang.intended(1, attempt, standby_for=attempt), "name their gang")
     history.end_without(names[1])
     refused(history, gang.intended(1, attempt - 1), "not the newest")
     history.ask(1, attempt)
@@ -181,7 +181,11 @@ def test_each_member_is_recorded_by_itself() -> None:
     history.exist(second)
     refused(history, gang.recorded(second), "already recorded")
     refused(history, gang.recorded(MemberName(first.launch, 2)), "there is no member")
-    refused(history, replace(gang.recorded(first), instance_id=f"i-{second}"), "that instance is another member")
+    refused(
+        history,
+        replace(gang.recorded(first), instance_id=f"i-{second}"),
+        "that instance already belongs to another member",
+    )
     history.exist(first)
     launch = history.state.launches[first.launch]
     history.lost(first)
@@ -227,7 +231,7 @@ def test_rule_33_who_was_named_has_to_say_it_again_after_the_end() -> None:
     history, names = training_gang()
     refused(history, gang.ready(history.state, names[0]), "is in the current attempt")
     history.end_without(names[1])
-    refused(history, gang.started(names), "has not said so since the last end")
+    refused(history, gang.started(names), "has not reported ready since the last attempt ended")
     history.ready(*names)
     history.start_gang(names)
 
@@ -237,8 +241,8 @@ def test_rule_33_a_word_from_before_the_end_is_void() -> None:
     late = gang.ready(history.state, names[2])
     history.start_gang(names[:2])
     history.end_without(names[1])
-    refused(history, late, "an attempt has ended since")
-    refused(history, gang.started([names[0], names[2]]), "has not said so since the last end")
+    refused(history, late, "an attempt has ended since the member reported ready")
+    refused(history, gang.started([names[0], names[2]]), "has not reported ready since the last attempt ended")
 
 
 def test_rule_33_the_members_of_a_gang_that_leaves_are_not_named_in_the_next() -> None:
@@ -250,7 +254,7 @@ def test_rule_33_the_members_of_a_gang_that_leaves_are_not_named_in_the_next() -
 
 def test_rule_34_one_word_after_each_end_is_taken() -> None:
     history, (first, second) = ready_gang()
-    refused(history, gang.ready(history.state, first), "said so already")
+    refused(history, gang.ready(history.state, first), "already reported this")
     history.start_gang([first, second])
     history.end_without(second)
     history.ready(first)
@@ -295,11 +299,11 @@ def test_whom_a_runner_told_to_hand_over_and_whom_the_cloud_takes_has_nothing_to
     history.drained(None)
     assert [history.state.has_to_leave(name) for name in (first, second)] == [False, True]
     history.ready(first)
-    refused(history, gang.ready(history.state, second), "or the cloud takes it")
+    refused(history, gang.ready(history.state, second), "or the cloud is taking it")
     (third,) = history.ask(1, attempt)
     history.exist(third)
     history.ready(third)
-    refused(history, gang.started([first, second]), "or the cloud takes it")
+    refused(history, gang.started([first, second]), "or the cloud is taking it")
     history.start_gang([first, third])
     history.write(ev.DrainRequested(attempt=history.attempt, reason="spot is back"))
     assert all(map(history.state.has_to_leave, (first, second, third)))
@@ -319,13 +323,13 @@ def test_rule_36_ranks_follow_the_names_and_the_lead_is_the_first() -> None:
     history, names = ready_gang()
     whole = gang.started(names)
     assert isinstance(whole.gang, Gang)
-    refused(history, gang.started(names[::-1]), "do not follow its names")
+    refused(history, gang.started(names[::-1]), "do not follow the order of its names")
     refused(history, gang.started(names[:1]), "has 2 members")
     refused(history, replace(whole, gang=replace(whole.gang, members=())), "names no members")
     refused(history, replace(whole, gang=UNSET), "names no members")
-    refused(history, replace(whole, gang=replace(whole.gang, world=1)), "not those of its world")
+    refused(history, replace(whole, gang=replace(whole.gang, world=1)), "do not match its number of processes")
     refused(history, replace(whole, gang=replace(whole.gang, batches=(1, 0))), "a part of each batch")
-    refused(history, replace(whole, instance_id=f"i-{names[1]}"), "does not speak of its lead")
+    refused(history, replace(whole, instance_id=f"i-{names[1]}"), "does not describe its lead")
     refused(history, gang.started([names[0], MemberName(names[0].launch, 2)]), "there is no member")
     history.start_gang(names, ranks_each=2)
     attempt = history.state.current
@@ -342,7 +346,7 @@ def test_rule_36_survivors_come_before_newcomers() -> None:
     (newcomer,) = history.ask(1, history.state.attempts.values()[-1].number)
     history.exist(newcomer)
     history.ready(newcomer, second)
-    refused(history, gang.started([newcomer, second]), "do not follow its names")
+    refused(history, gang.started([newcomer, second]), "do not follow the order of its names")
     history.start_gang([second, newcomer])
 
 
@@ -352,13 +356,13 @@ def test_rule_36_survivors_come_before_newcomers() -> None:
 def test_rule_37_each_incarnation_meets_at_the_lead_and_in_a_new_place() -> None:
     history, names = ready_gang()
     history.start_gang(names)
-    refused(history, replace(gang.resumed(history.state), meet=UNSET), "where its trainers meet")
+    refused(history, replace(gang.resumed(history.state), meet=UNSET), "where the trainers meet")
     elsewhere = Meeting(address="127.77.9.9", port=29_500)
     refused(history, gang.resumed(history.state, meet=elsewhere), "would not meet at the lead")
     history.meet(port=29_500)
     history.training()
     history.exited()
-    refused(history, gang.resumed(history.state, 29_500), "an earlier trainer meets there")
+    refused(history, gang.resumed(history.state, 29_500), "earlier trainers met at this address")
     history.meet(port=29_501)
 
 
@@ -367,18 +371,18 @@ def test_rule_42_a_commit_repeats_what_each_shard_says() -> None:
     history.step = 10
     whole = history.shards()
     first, second = whole.shards
-    refused(history, replace(whole, shards=UNSET), "who has which part")
-    refused(history, replace(whole, layout=UNSET), "who has which part")
-    refused(history, replace(whole, shards=()), "who has which part")
-    refused(history, replace(whole, shards=(first,)), "not all shards are there")
-    refused(history, replace(whole, shards=(second, first)), "not all shards are there")
-    refused(history, replace(whole, layout=Layout.REPLICATED), "not all shards are there")
+    refused(history, replace(whole, shards=UNSET), "which rank stored which part")
+    refused(history, replace(whole, layout=UNSET), "which rank stored which part")
+    refused(history, replace(whole, shards=()), "which rank stored which part")
+    refused(history, replace(whole, shards=(first,)), "shards are missing")
+    refused(history, replace(whole, shards=(second, first)), "shards are missing")
+    refused(history, replace(whole, layout=Layout.REPLICATED), "shards are missing")
     for field in ("attempt", "incarnation", "snapshot", "step", "world"):
         other = replace(second, **{field: getattr(second, field) + 1})
-        refused(history, replace(whole, shards=(first, other)), "not of one snapshot")
-    refused(history, replace(whole, step=11), "not of one snapshot")
-    refused(history, replace(whole, size_bytes=1), "not those of its shards")
-    refused(history, replace(whole, manifest_blake3="f" * 64), "not those of its shards")
+        refused(history, replace(whole, shards=(first, other)), "from different snapshots")
+    refused(history, replace(whole, step=11), "from different snapshots")
+    refused(history, replace(whole, size_bytes=1), "do not match its shards")
+    refused(history, replace(whole, manifest_blake3="f" * 64), "do not match its shards")
     number = history.write(whole)
     assert history.state.latest_commit() == history.state.commit(number)
 
@@ -484,7 +488,7 @@ def test_rule_46_a_launch_is_closed_until_one_of_its_members_was_ready() -> None
     history.exist(*names)
     closed = ev.LaunchClosed(launch=names[0].launch, cause=Cause.EXTERNAL)
     history.ready(names[0])
-    refused(history, closed, "a member of it was ready")
+    refused(history, closed, "a member of the launch was ready")
 
 
 def test_rule_47_of_two_notices_that_of_the_earlier_deadline_counts() -> None:
@@ -694,7 +698,7 @@ def test_the_bill_corrects_the_end_of_one_member() -> None:
         launch=names[1].launch, member=1, ended_at=began + timedelta(minutes=30), by="test", evidence="the bill"
     )
     history.write(corrected)
-    refused(history, corrected, "that is its end already")
+    refused(history, corrected, "the instance already has this end")
     refused(history, replace(corrected, ended_at=began - timedelta(days=2)), "not between")
     assert before - summarise(history.state, history.now).total.spot_usd == Decimal("0.18")
     assert history.state.settled_usd == sum(

@@ -277,7 +277,7 @@ def test_objects_that_are_no_sightings_are_passed_over_and_said() -> None:
     record = MarketRecord(store)
     history = lost(other())
     assert len(record.exchange(History().state, MARKET, history.now)) == 1
-    assert record.trouble == f"passed over objects in {FOLDER}/ that are no observations: 3"
+    assert record.trouble == f"skipped objects in {FOLDER}/ that are not observations: 3"
 
 
 @pytest.mark.parametrize("error", [StoreError("access denied"), StoreUnavailable("connection reset")])
@@ -295,7 +295,7 @@ def test_a_run_trains_on_without_the_record_and_says_so_until_it_is_back(error: 
         played.turn()
         seen = runner.tick()
     assert played.training_on() is not None
-    assert seen.remark == f"what other runs saw of the market cannot be used: {error.message}"
+    assert seen.remark == f"other runs' observations of the market cannot be used: {error.message}"
     faults[0] = False
     played.clock.advance(READ_EVERY.total_seconds())
     assert runner.tick().remark is None

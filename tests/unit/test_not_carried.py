@@ -60,7 +60,7 @@ def test_a_place_is_named_once_in_a_run() -> None:
         step=50,
         places=(ev.Uncarried(place="b", what="x"), ev.Uncarried(place="module.link", what="y")),
     )
-    refused(history, again, "named already")
+    refused(history, again, "already reported")
     assert [(one.place, one.what, one.step) for one in history.state.not_carried] == [
         ("module.link", "socket.socket", 40)
     ]

@@ -193,7 +193,7 @@ def test_n16_a_save_that_seems_too_slow_waits_for_the_upload_in_flight_and_is_tr
     drain.begin(idle)
     assert not drain.too_short
     drain.begin(uploading)
-    assert drain.too_short == "29 s were left, and to save a final snapshot takes 200 s"
+    assert drain.too_short == "29 s were left, but saving a final snapshot takes 200 s"
 
 
 @pytest.mark.parametrize("body", NOT_NOTICES)

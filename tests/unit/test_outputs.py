@@ -262,7 +262,7 @@ def test_an_agent_that_slept_through_its_replacement_damages_nothing(run: Run) -
     before = run.fetched()
 
     def refuse(_: object) -> None:
-        raise EntryRefused("the run goes on elsewhere")
+        raise EntryRefused("the run continues on another instance")
 
     one.node.recorder = SimpleNamespace(state=asleep, append=refuse)
     one.pieces.sweep()
@@ -316,7 +316,7 @@ def test_files_over_the_limit_are_reported_and_small_ones_go_first(run: Run, mon
     one.write("no.txt", "no")
     one.store_files()
     assert sorted(run.fetched()) == ["a.txt", "b.txt"]
-    assert run.left_out() == {"c.txt": "outputs.max_gb is 2.5e-08, and the smaller files go first"}
+    assert run.left_out() == {"c.txt": "outputs.max_gb is 2.5e-08, and smaller files have priority"}
     one.write("c.txt", "hunter2hunter2")
     (one.work / "b.txt").unlink()
     one.store_files()
@@ -389,7 +389,7 @@ def test_keeper_sends_on_request_and_gives_up_in_time(run: Run, monkeypatch: pyt
     keeper.finish(60)
     assert run.fetched() == {"a": "after the hold"}
     assert next(refusals, None) is None
-    assert one.notes == ["files of the script could not be stored: the disk is full"], "said once"
+    assert one.notes == ["the script's files could not be stored: the disk is full"], "said once"
 
     two = run.instance()
     two.write("b", "never")

@@ -124,7 +124,7 @@ def test_end_of_a_trainer_is_reported_in_its_own_words() -> None:
         ): "ValueError: boom (exit code 1)",
         str(exit_words(3, Cause.USER_ERROR, "")): "exit code 3",
         str(exit_words(0, Cause.USER_ERROR, stale)): "ended with exit code 0 before fit() was done",
-        str(exit_words(-9, Cause.OUT_OF_MEMORY, stale)): "killed: out of memory, or by hand",
+        str(exit_words(-9, Cause.OUT_OF_MEMORY, stale)): "killed: out of memory, or by a person",
         str(exit_words(-9, Cause.HANG, stale)): "no sign of life; its stacks are in the log",
         str(exit_words(-signal.SIGTERM, Cause.USER_ERROR, stale)): "died of SIGTERM",
         str(exit_words(-signal.SIGSEGV, Cause.USER_ERROR, faults)): (

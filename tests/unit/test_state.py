@@ -48,7 +48,7 @@ def training() -> History:
 
 def test_only_entry_0_creates_a_run() -> None:
     history = History()
-    refused(history, history.entries[0].event, "entry 0 only")
+    refused(history, history.entries[0].event, "only entry 0")
 
 
 def test_a_run_of_another_ledger_version_is_not_folded() -> None:
@@ -61,7 +61,7 @@ def test_an_entry_of_another_run_is_void() -> None:
     history = training()
     foreign = replace(history.entry(ev.StopRequested(by="x")), run="ffffffffff")
     state = apply(history.state, foreign)
-    assert state.voids[-1].reason == "it belongs to another run"
+    assert state.voids[-1].reason == "the entry belongs to another run"
     assert not state.stop_requested
 
 
@@ -136,7 +136,7 @@ def test_open_launches_reserve_their_whole_life_at_their_ceiling() -> None:
 def test_a_life_below_nothing_cannot_free_a_budget() -> None:
     history = History(budget_usd=Decimal(1))
     for seconds in (0.0, -86_400.0, 1e12):
-        refused(history, intent(history, time_to_live_s=seconds), "no instance lives that long")
+        refused(history, intent(history, time_to_live_s=seconds), "the time-to-live is out of bounds")
 
 
 def test_nothing_is_launched_after_a_stop_was_requested_or_the_run_has_ended() -> None:
@@ -256,13 +256,13 @@ def test_a_commit_names_a_trainer_that_has_begun_and_a_prefix_of_its_own() -> No
     history = training()
     commit = history.entries[history.commit()].event
     refused(history, commit, "already")
-    refused(history, replace(commit, prefix="x", incarnation=1), "no such trainer")
+    refused(history, replace(commit, prefix="x", incarnation=1), "that trainer has not begun")
 
 
 def test_each_trainer_has_a_number_of_its_own() -> None:
     history = training()
     resumed = ev.ResumedFrom(attempt=history.attempt, incarnation=0, commit=None, epoch=0, step=0)
-    refused(history, resumed, "another trainer of that number")
+    refused(history, resumed, "another trainer with that number")
     history.exited()
     exited = ev.TrainerExited(attempt=history.attempt, incarnation=0, cause=Cause.HANG, exit_code=1, step=1)
     refused(history, exited, "newest trainer")
@@ -273,7 +273,7 @@ def test_training_never_begins_from_zero_where_there_is_a_checkpoint() -> None:
     commit = history.commit()
     history.exited()
     from_zero = ev.ResumedFrom(attempt=history.attempt, incarnation=1, commit=None, epoch=0, step=0)
-    refused(history, from_zero, "from zero although there is a checkpoint")
+    refused(history, from_zero, "the trainer begins from scratch although there is a checkpoint")
     history.write(replace(from_zero, commit=commit, step=10))
 
 
@@ -286,7 +286,7 @@ def test_training_resumes_from_the_newest_unless_that_was_skipped_by_name() -> N
     history.write(replace(event, skipped=(newer,)))
     assert [commit.number for commit in history.state.restore_candidates()] == [older], "the newer one is cut off"
     history.exited()
-    refused(history, replace(event, incarnation=2, commit=newer), "may not be resumed from")
+    refused(history, replace(event, incarnation=2, commit=newer), "no training may resume")
 
 
 def test_newest_is_by_entry_and_not_by_step() -> None:
@@ -305,13 +305,13 @@ def test_a_spoilt_checkpoint_is_never_resumed_from(spoilt: str) -> None:
     assert history.state.latest_commit().number == good
     history.exited()
     event = ev.ResumedFrom(attempt=history.attempt, incarnation=1, commit=bad, epoch=0, step=10)
-    refused(history, event, "may not be resumed from")
+    refused(history, event, "no training may resume")
 
 
 def test_only_the_current_attempt_retires_and_a_runner_after_the_end() -> None:
     history = training()
     commits = [history.commit(), history.commit()]
-    refused(history, ev.CheckpointRetired(attempt=None, commit=commits[0]), "only when the run has ended")
+    refused(history, ev.CheckpointRetired(attempt=None, commit=commits[0]), "only after the run's end")
     refused(history, ev.CheckpointRetired(attempt=1, commit=commits[0]), "not the current one")
     history.write(ev.CheckpointRetired(attempt=history.attempt, commit=commits[0]))
     refused(history, ev.CheckpointRetired(attempt=history.attempt, commit=commits[0]), "already retired")
@@ -349,8 +349,8 @@ def test_a_run_is_completed_with_an_accepted_checkpoint() -> None:
     history = training()
     history.commit(suspect=True)
     event = ev.RunCompleted(attempt=history.attempt, final_commit=history.state.commits[-1].number, step=10)
-    refused(history, event, "not an accepted one")
-    refused(history, replace(event, final_commit=999), "not an accepted one")
+    refused(history, event, "was not accepted")
+    refused(history, replace(event, final_commit=999), "was not accepted")
 
 
 @pytest.mark.parametrize("event", [ev.RunStopped(reason=""), ev.RunFailed(cause=Cause.QUOTA, detail="")])

@@ -88,7 +88,7 @@ def test_throttled_account_is_polled_less_while_its_instance_trains(still: Plain
     tick = still.ticks[-1]
     assert tick.blind is None
     assert tick.remark is not None
-    assert tick.remark.startswith("the instances are those known before: ")
+    assert tick.remark.startswith("using the last known list of instances: ")
     assert "RequestLimitExceeded" in tick.remark
     still.aws.fault = lambda _: None
     still.goes_on(60, PASS_S)

@@ -67,8 +67,9 @@ def test_files_that_look_like_secrets_are_not_uploaded_and_are_named(tmp_path: P
     assert found.ignored == []
     assert "server.pem may hold secrets." in (told(found, 6) or "")
     assert told(found) == (
-        "of the work folder stays here: .aws/, .env, .env.production, account.json, keys/id_ed25519 and 1 more "
-        "(`launch --dry-run` names all) may hold secrets. A line !NAME in .spotrunignore takes a file along."
+        "not uploaded from the work folder: .aws/, .env, .env.production, account.json, keys/id_ed25519 and 1 more "
+        "(`launch --dry-run` names all) may hold secrets. "
+        "To upload a file anyway, add the line !NAME to .spotrunignore."
     )
 
 

@@ -231,7 +231,7 @@ def test_a_commit_that_borrows_of_what_may_be_gone_is_void() -> None:
     history.write(ev.CheckpointRetired(attempt=history.attempt, commit=borrower))
     history.write(ev.CheckpointRetired(attempt=history.attempt, commit=lender))
     too_late = history.entry(borrowing(history, prefix))
-    assert fold.refusal(history.state, too_late) == "it borrows from a checkpoint that may be gone"
+    assert fold.refusal(history.state, too_late) == "the checkpoint borrows from one that may be gone"
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------

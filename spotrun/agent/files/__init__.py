@@ -1,1 +1,4 @@
-"""One set of files: rules, survey, store and restore, for the files of a training and for the state of a command."""
+"""
+Handles a set of files: the rules that select them, their survey, storage and restore. There are two such sets: the
+files of a training, and the state of a command.
+"""

@@ -1,9 +1,9 @@
 """
-Stores the files of a checkpoint. All of them are in the store before the ledger's entry names them.
+Stores the files of a checkpoint. All files are in the store before the ledger's entry names them.
 
-Files that have not changed since the last commit are neither read nor sent. If a training's file was written to before
-it could be read, the snapshot is torn: it never becomes a commit, and the trainer copies that file at the next step
-boundary. A command's state is stored whole or not at all.
+Files that have not changed since the last commit are neither read nor sent. If a training's file was changed before the
+agent could read it, the snapshot is torn: it never becomes a commit, and at the next step boundary the trainer makes a
+copy of that file. A command's state is stored completely or not at all.
 """
 
 from __future__ import annotations
@@ -45,11 +45,14 @@ from spotrun.folder.work_files import FileVersion, Stamp
 from spotrun.run.events import CommittedFiles
 
 TRIES_AT_THE_END = 5
-"""Maximum reads of a file for a final snapshot: a training that does no more steps hardly ever writes."""
+"""
+Maximum reads of a file for a final snapshot. A training that does no more steps hardly ever writes files, so these are
+enough.
+"""
 
 
 class FilesTorn(Exception):
-    """The snapshot must not become a commit. The files at `paths` need copies, made at another step boundary."""
+    """The snapshot must not become a commit. The files at `paths` have to be copied at another step boundary."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         super().__init__(", ".join(paths[:5]))
@@ -57,18 +60,18 @@ class FilesTorn(Exception):
 
 
 class StateRefused(Exception):
-    """A part of the state may not be stored, and the state is unusable without that part."""
+    """A part of the state may not be stored, and without that part the state cannot be used."""
 
 
 class StoredFile(NamedTuple):
-    """A file of a commit: its version in the work folder, and its entry in the commit's list."""
+    """A file of a commit: the file's version in the work folder, and its entry in the commit's list."""
 
     version: FileVersion
     entry: OutputFile | LeftOut
 
 
 class StoredFiles(NamedTuple):
-    """The stored files of a snapshot. The ledger does not name `name` yet."""
+    """The stored files of a snapshot. The ledger does not name the list `name` yet."""
 
     name: CommittedFiles
     listing: Listing
@@ -76,7 +79,9 @@ class StoredFiles(NamedTuple):
 
 
 class CommitFiles:
-    """Stores the files of snapshots, in the thread that saves. Call `begin` before each trainer's first snapshot."""
+    """
+    Stores the files of snapshots in the thread that saves them. Call `begin` before the first snapshot of each trainer.
+    """
 
     def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
         self._context = context
@@ -85,7 +90,7 @@ class CommitFiles:
         self.known: dict[str, StoredFile] = {}
 
     def begin(self, attempt: int, known: dict[str, StoredFile]) -> None:
-        """Set the files that a new trainer's work folder has: the `known` files and no others."""
+        """Set which files the work folder of a new trainer contains: the `known` files, and no others."""
         self._attempt, self.known = attempt, known
 
     @contextlib.contextmanager
@@ -93,8 +98,8 @@ class CommitFiles:
         self, frozen: Frozen | None, control: UploadControl, *, final: bool = False
     ) -> Iterator[StoredFiles | None]:
         """
-        Store the files of a snapshot, and yield them; None if it has no files. The ledger has to name them before this
-        block ends, because unnamed files may be deleted afterwards.
+        Store the files of a snapshot, and yield them; yield None if the snapshot has no files. The ledger has to name
+        the files before the caller's `with` block ends, because files that it does not name may be deleted after that.
 
         Raises:
             FilesTorn, StateRefused, Abandoned
@@ -162,7 +167,7 @@ class _Storing:
 
     def all_files(self, *, hurried: bool) -> dict[str, StoredFile]:
         """
-        Store the files that have changed. Return each file's version and entry, by its path.
+        Store the files that have changed. Return all files, keyed by path, each with its version and its entry.
 
         Raises:
             FilesTorn: some files were torn. All others were read, so the next snapshot has to copy only the torn files.
@@ -171,7 +176,7 @@ class _Storing:
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []
-        # most states have many small files, so most time is spent waiting for the store
+        # Most states have many small files, so most of the time is spent waiting for the store.
         senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
         with ThreadPoolExecutor(senders, "files") as pool:
             coming = {file.path: pool.submit(self._one, file) for file in self._changed(done)}
@@ -188,7 +193,10 @@ class _Storing:
         return done
 
     def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
-        """Return the files to read, the small ones first, up to the limits. Add the unchanged files to `done`."""
+        """
+        Return the files that have to be read, the small ones first, within the limits. Add the unchanged files to
+        `done`.
+        """
         files, changed = self._frozen.folder.files, []
         sizes = (file.stamp.size_bytes for file in files)
         limits = over_limits(sizes, self._files_max, self._max_gb, "checkpoint.files.max_gb")
@@ -217,7 +225,10 @@ class _Storing:
             return self._at_rest(file)
 
     def _at_rest(self, file: FrozenFile) -> StoredFile:
-        """Read the file in the work folder: training stands still, and no other step boundary follows."""
+        """
+        Read the file in the work folder. This is possible because training has stopped, and no other step boundary
+        follows.
+        """
         for _ in range(TRIES_AT_THE_END):
             try:
                 stamp = Stamp.of(os.stat(self._work / file.place, follow_symlinks=False))
@@ -236,7 +247,7 @@ class _Storing:
             return self._without(file, str(refused))
         except OSError as error:
             if file.source is ContentSource.PLACE and not self._is_final:
-                raise TornFile from error  # the file was removed, and no process held it open
+                raise TornFile from error  # the file was removed, and no process keeps it open
             return self._without(file, f"it cannot be read: {error.strerror}")
         mode = stat.S_IMODE(file.stamp.mode) if self._is_whole else None
         return StoredFile(file.version, output_file(file.path, file.stamp, self._attempt, pieces, mode))
@@ -246,7 +257,7 @@ class _Storing:
 
     def _left_out(self, path: str, reason: str, size_bytes: int = 0) -> LeftOut:
         """
-        Return the record of a file that is left out.
+        Return the record of a file that is left out of the list.
 
         Raises:
             StateRefused: the file belongs to a state, which is stored whole or not at all.
@@ -258,8 +269,9 @@ class _Storing:
 
     def listing(self, known: Mapping[str, StoredFile]) -> tuple[Listing, list[LeftOut]]:
         """
-        Return the list of files, and all files that were left out. The list names only the first LEFT_OUT_NAMED_MAX of
-        them. A pipe, or another thing that is not a regular file, is left out of a state too.
+        Return the list of files, and the records of all files that were left out. The list names only the first
+        LEFT_OUT_NAMED_MAX of these. Things that are not regular files, such as pipes, are left out even of a command's
+        state.
         """
         folder, names_secret = self._frozen.folder, self._pieces.names_secret
         entries = [each.entry for _, each in sorted(known.items())]
@@ -276,7 +288,10 @@ class _Storing:
         return listing, left_out
 
     def _folders(self) -> tuple[Folder, ...]:
-        """Return the folders to list, up to a limit. The others need no report: restoring a file makes its folder."""
+        """
+        Return the folders to list, up to a limit. Folders beyond the limit need not be reported, because restoring a
+        file makes its folder.
+        """
         folders = self._frozen.folder.folders
         secret = {path for path in folders if self._pieces.names_secret(path)}
         for path in secret:

@@ -1,6 +1,6 @@
 """
-Stores the script's files in pieces, by content. All parts of the agent send files through this module, so each content
-is sent once, and no part deletes a piece that another part is about to name.
+Stores the script's files in pieces, by content. All parts of the agent send files through this module. So each content
+is sent only once, and no part deletes a piece that another part is about to name.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from spotrun.errors import CheckpointDamaged
 from spotrun.folder.stored_files import FILES_MAX, FOLDER, LeftOut, Listing, Piece, list_key
 
 LEFT_OUT_NAMED_MAX, TOLD_MAX = 200, 20
-"""Maximum number of left-out files that one list names, and that an attempt's log names."""
-SECRET = "it holds the value of a secret"
-SECRET_NAME = "its name holds the value of a secret"
+"""Maximum numbers of left-out files: in one list, and in the log of an attempt."""
+SECRET = "the file contains the value of a secret"
+SECRET_NAME = "its name contains the value of a secret"
 RESTLESS = "it is still being written"
 TOO_MANY = f"there are more than {FILES_MAX:,} files"
 
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class StoredList(NamedTuple):
-    """A list of files in the store. `sent` has the size of each object that was sent for it, the list included."""
+    """A list of files in the store. `sent` has the size of each object that was sent for it, including the list."""
 
     key: str
     blake3: str
@@ -46,7 +46,10 @@ class StoredList(NamedTuple):
 
 
 class ContentStore:
-    """The pieces of a run's files that this agent stores. Call `begin` first. Several threads may use it."""
+    """
+    The pieces of a run's files that this agent stores. Before any other method, call `begin`. Several threads may use
+    one object.
+    """
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context
@@ -54,7 +57,7 @@ class ContentStore:
         self._lock = threading.Lock()
         self._at_work = 0
         self._lists: dict[str, Listing | None] = {}
-        """The lists that the ledger still names, by key; None for a list that cannot be read."""
+        """The lists that the ledger names, by key. The value is None for a list that cannot be read."""
         self._sent: dict[str, int] = {}
         self._looked_for_garbage = False
         self._told: set[tuple[str, str]] = set()
@@ -65,8 +68,8 @@ class ContentStore:
     @contextlib.contextmanager
     def sending(self, go_on: Callable[[], None]) -> Iterator[PieceUpload]:
         """
-        Yield a Sending. Nothing is deleted until this block ends; by then, the ledger has to name the list of the sent
-        files.
+        Yield an object that sends pieces. Nothing is deleted until the caller's `with` block ends; by then, the ledger
+        has to name the list of the files that were sent.
 
         Raises:
             StoreError: the lists in the store cannot be read now.
@@ -89,7 +92,7 @@ class ContentStore:
 
     def put_list(self, sending: PieceUpload, listing: Listing) -> StoredList:
         """
-        Store a list of files, unless the store has it already.
+        Store a list of files, unless the store already has this list.
 
         Raises:
             StoreError: the list could not be stored.
@@ -116,18 +119,21 @@ class ContentStore:
         return self._context.console.redaction.is_in(path)
 
     def left_out(self, path: str, size_bytes: int, reason: str) -> LeftOut:
-        """Return the record of a file that was left out, with the secrets in its path hidden."""
+        """Return the record of a file that was left out. Secrets in the file's path are hidden."""
         return LeftOut(path=self._context.console.redaction.hide_in(path), size_bytes=size_bytes, reason=reason)
 
     def tell(self, left_out: Iterable[LeftOut]) -> None:
-        """Write to the log which files were left out: once for each file and reason, and only the first TOLD_MAX."""
+        """
+        Write to the log which files were left out. Each file is named once for each reason, and only the first TOLD_MAX
+        are named.
+        """
         for each in left_out:
             if each.reason != RESTLESS and len(self._told) < TOLD_MAX and (each.path, each.reason) not in self._told:
                 self._told.add((each.path, each.reason))
                 self._context.note(f"{each.path} is not stored: {each.reason}")
 
     def sweep(self) -> None:
-        """Delete the pieces of this and earlier attempts that no list names, if all lists can be read."""
+        """If all lists can be read, delete those pieces of this attempt and earlier ones that no list names."""
         with self._lock:
             if not self._at_work:
                 self._sweep()
@@ -157,7 +163,7 @@ class ContentStore:
                 self._lists[outputs.event.key] = read_listing(self._context.store, outputs)
             except CheckpointDamaged as damage:
                 self._lists[outputs.event.key] = None
-                self._context.note(f"files that were stored before cannot be read back: {damage.message}")
+                self._context.note(f"the lists of files that were stored before cannot be read: {damage.message}")
 
     def _readable(self) -> list[Listing]:
         return [listing for listing in self._lists.values() if listing is not None]
@@ -165,8 +171,8 @@ class ContentStore:
 
 class PieceUpload:
     """
-    Sends the pieces of files, each content once. `known` has the stored pieces by digest; `sent` has the objects that
-    this sent. Several threads use it.
+    Sends the pieces of files, each content once. `known` has the stored pieces by digest. `sent` has the objects that
+    this object has sent. Several threads use it.
     """
 
     def __init__(
@@ -180,7 +186,7 @@ class PieceUpload:
 
     def pieces(self, contents: Iterable[bytes]) -> tuple[Piece, ...]:
         """
-        Store a file from its `contents`, one piece after the other, and return the pieces.
+        Store a file. `contents` are the file's bytes, one piece after another. Return the stored pieces.
 
         Raises:
             Refused: the file contains a secret.
@@ -205,8 +211,8 @@ class PieceUpload:
 
 def over_limits(sizes: Iterable[int], files: int, gb: float, key: str, taken_bytes: int = 0) -> Iterator[str | None]:
     """
-    Yield for each file why it is left out; None if it is within the limits `files` and `gb`. `sizes` are in ascending
-    order, `key` is the job's key for `gb`, and `taken_bytes` are already used of it.
+    For each file, yield the reason why it is left out; None if it is within the limits `files` and `gb`. `sizes` must
+    be in ascending order. `key` is the job's key that sets `gb`. `taken_bytes` of that limit are already used.
     """
     left_bytes = gb * 1e9 - taken_bytes
     for size_bytes in sizes:
@@ -214,11 +220,11 @@ def over_limits(sizes: Iterable[int], files: int, gb: float, key: str, taken_byt
         if files < 0:
             yield TOO_MANY
         else:
-            yield f"{key} is {gb:g}, and the smaller files go first" if left_bytes < 0 else None
+            yield f"{key} is {gb:g}, and smaller files have priority" if left_bytes < 0 else None
 
 
 def stand_behind() -> None:
-    """Lower the priority of this thread, so that training goes first. On Linux, each thread has its own priority."""
+    """Lower the priority of this thread, so that training goes first. On Linux, each thread has a separate priority."""
     thread = threading.get_native_id()
     niceness = os.getpriority(os.PRIO_PROCESS, thread)
     os.setpriority(os.PRIO_PROCESS, thread, min(niceness + NICENESS, NICENESS_MAX))

@@ -6,8 +6,8 @@ A thread surveys the work folder:
 - at a notice
 - when the trainer has ended and its last checkpoint is durable
 
-Changed files are sent in pieces, then the list of all files, and the ledger's entry last, so `spotrun fetch` never
-returns an incomplete upload. Errors here are noted in the log, and training goes on.
+First the changed files are sent in pieces, then the list of all files, and finally the ledger's entry is written. So
+`spotrun fetch` never returns an incomplete upload. Errors in this work are written to the log, and training continues.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ from spotrun.run.state import RunState
 from spotrun.spec.patterns import chooser
 
 EVERY_S = 300.0
-"""Run seconds between two surveys if no checkpoint is made."""
+"""Run seconds between two surveys if the training makes no checkpoint."""
 APART_S = COMMIT_GAP.total_seconds()
 """Minimum run seconds between two surveys."""
 APART_MIN_S = 2.0
-"""Minimum system seconds between two surveys. A larger value would skip checkpoints where run time passes faster."""
+"""Minimum system seconds between two surveys. If run time passes faster, a larger value would skip checkpoints."""
 REST_S = 1.0
-"""System seconds for which a file must stay unchanged; otherwise it may be half written."""
+"""System seconds for which a file must stay unchanged. A file that changed more recently may be half written."""
 TRIES_BETWEEN_WRITES = 5
 WAKE_S = 0.25
 AGAIN_AFTER_S = 2.0
-"""System seconds before another try after a store fault that may pass."""
+"""System seconds until the next try after a store fault that may pass."""
 SENDERS, SENDERS_AT_THE_END = 2, 8
 GIVE_UP_AFTER_S = 1800.0
-"""Maximum system seconds to store the files when the training is complete."""
+"""Maximum system seconds for storing the files after the training is complete."""
 HAND_OVER_AFTER_S = 30.0
-"""Maximum system seconds to store the files when the run continues on another instance, or has failed."""
+"""Maximum system seconds for storing the files if the run continues on another instance, or has failed."""
 
 
 class Abandoned(Exception):
@@ -81,7 +81,7 @@ class _StoredOutput(NamedTuple):
 
 
 class OutputKeeper:
-    """Stores the files of the script after `start`, in a separate thread. The main loop calls the methods."""
+    """Stores the files of the script in a separate thread, once `start` was called. The main loop calls the methods."""
 
     def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
         self._context = context
@@ -90,7 +90,7 @@ class OutputKeeper:
         self._wake = threading.Event()
         self._hurried = self._ending = False
         self._free = threading.Event()
-        """Cleared while nothing may be sent."""
+        """This event is cleared while nothing may be sent."""
         self._free.set()
         self._closed = threading.Event()
         self._failure = ""
@@ -106,16 +106,18 @@ class OutputKeeper:
         self._thread.start()
 
     def hurry(self) -> None:
-        """Survey now, during the training, because the instance will soon be taken."""
+        """Survey immediately, while the training continues, because the cloud will soon take the instance."""
         self._hurried = True
         self._wake.set()
 
     def hold(self) -> None:
-        """Stop sending, to leave the network to a final checkpoint."""
+        """Stop sending for now, to leave the network to a final checkpoint."""
         self._free.clear()
 
     def finish(self, within_s: float) -> None:
-        """Store the files of the ended trainer. Return when they are stored, or after `within_s` system seconds."""
+        """
+        Store the files of the trainer that has ended. Return when they are stored, or after `within_s` system seconds.
+        """
         if self._thread is None:
             return
         self._ending = True
@@ -126,7 +128,7 @@ class OutputKeeper:
         self.close()
 
     def close(self) -> None:
-        """Stop sending, even if files remain."""
+        """Stop sending, even if some files are not stored yet."""
         self._closed.set()
         self._free.set()
         self._wake.set()
@@ -143,14 +145,14 @@ class OutputKeeper:
                 if self._store(storing, due, ending=ending) and ending:
                     return
         except (Abandoned, EntryRefused):
-            pass  # the run goes on elsewhere
+            pass  # the run continues on another instance
         except Exception as error:  # noqa: BLE001  the training goes on after any fault here
-            self._context.note(f"files of the script are not stored any more: {error!r}")
+            self._context.note(f"the script's files are no longer stored: {error!r}")
         finally:
             self._done.set()
 
     def _wait(self, due: _Due) -> bool:
-        """Wait until a survey is due. Return True if it is the last one."""
+        """Wait until a survey is due. Return True if it is the last survey."""
         while not (self._ending or (self._free.is_set() and (self._hurried or due.now()))):
             if self._closed.is_set():
                 raise Abandoned
@@ -160,13 +162,16 @@ class OutputKeeper:
         return self._ending
 
     def _store(self, storing: _Storing, due: _Due, *, ending: bool) -> bool:
-        """Store the files. Return False after a store fault that may pass; another try sends only the missing files."""
+        """
+        Store the files. Return False after a store fault that may pass. A later try then sends only the files that are
+        still missing.
+        """
         due.looked()
         try:
             storing.store(self._pause, ending=ending)
         except StoreError as error:
             if error.message != self._failure:
-                self._context.note(f"files of the script could not be stored: {error.message}")
+                self._context.note(f"the script's files could not be stored: {error.message}")
             self._failure = error.message
             if not isinstance(error, StoreUnavailable):
                 return True
@@ -176,13 +181,13 @@ class OutputKeeper:
         return True
 
     def _pause(self) -> None:
-        """Wait between two surveys, in which the files must not change."""
+        """Wait between two surveys. A file that changes during this time is not at rest."""
         until_s = time.monotonic() + REST_S
         while time.monotonic() < until_s and not (self._ending or self._closed.is_set()):
             time.sleep(WAKE_S)
 
     def _go_on(self) -> None:
-        """Wait until sending is allowed; called before each piece."""
+        """Wait until sending is allowed. Called before each piece."""
         self._free.wait()
         if self._closed.is_set():
             raise Abandoned
@@ -239,7 +244,7 @@ class _Storing:
 
     def store(self, pause: Callable[[], None], *, ending: bool) -> None:
         """
-        Survey the files, send the new ones, and write the list to the ledger.
+        Survey the files, send the new ones, and write an entry that names the list.
 
         Raises:
             StoreError: not all files could be stored; nothing was recorded.
@@ -260,7 +265,7 @@ class _Storing:
     # -- the files ---------------------------------------------------------------------------------------------------
 
     def _found(self, sending: PieceUpload, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
-        """Send the new files, and return the list of all files, including files that only an earlier attempt had."""
+        """Send the new files. Return the list of all files, including files that only an earlier attempt had."""
         newest = self._pieces.newest()
         before = {} if newest is None else {file.path: file for file in newest.files}
         files = {path: file for path, file in before.items() if file.attempt != self._attempt}
@@ -275,7 +280,7 @@ class _Storing:
                     files[path] = done[path] = future.result()
                 except Refused as refusal:
                     if refusal.passing and path in before:
-                        files[path] = before[path]  # the newest version of the file that was at rest
+                        files[path] = before[path]  # keep the newest version of the file that was at rest
                     else:
                         refused[path] = (taken[path].stamp.size_bytes, str(refusal))
                 except BaseException:
@@ -292,7 +297,7 @@ class _Storing:
     def _within_limits(
         self, files: Mapping[str, FileVersion], carried: Mapping[str, OutputFile], refused: dict[str, tuple[int, str]]
     ) -> dict[str, FileVersion]:
-        """Choose files within the limits, the small ones first."""
+        """Choose the files that are within the limits. Small files have priority."""
         smallest_first = sorted(files.items(), key=lambda item: (item[1].stamp.size_bytes, item[0]))
         limits = over_limits(
             (seen.stamp.size_bytes for _, seen in smallest_first),
@@ -314,7 +319,7 @@ class _Storing:
         Store one file.
 
         Raises:
-            Refused: the file cannot be stored, or not now.
+            Refused: the file cannot be stored, or cannot be stored now.
         """
         if self._pieces.names_secret(path):
             raise Refused(SECRET_NAME)
@@ -325,8 +330,8 @@ class _Storing:
 
     def _as_it_rests(self, path: str, seen: FileVersion, resting: Survey | None) -> FileVersion:
         """
-        Return the version of the file that did not change between two surveys. A small file that is always being
-        written, like a log, is taken as it is.
+        Return the version of the file that did not change between two surveys. A small file that is written all the
+        time, for example a log, is taken as it is now.
         """
         now = seen if resting is None else resting.files.get(path)
         if now is None or (now != seen and now.stamp.size_bytes > PIECE_MAX_BYTES):
@@ -348,7 +353,7 @@ class _Storing:
 
     def _small(self, seen: FileVersion) -> tuple[FileVersion, bytes]:
         """
-        Read a file of at most one piece between two writes. Return its contents with their version.
+        Read a file of at most one piece, without a write in between. Return the contents and their version.
 
         Raises:
             TornFile: the file changes too fast, or has grown.

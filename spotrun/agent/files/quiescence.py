@@ -2,8 +2,9 @@
 Decides when a command's state is at rest, and finds processes that still write to it. Pure, except `writer_of`, which
 reads /proc.
 
-Files that belong together, like those of a database or a sharded save, are written one after another. So the state is
-copied only when none of its files has changed for a while, and no process has any of them open for writing.
+Files that belong together, for example those of a database or a sharded save, are written one after another. So the
+state is copied only when two conditions hold: none of its files has changed for a while, and no process has one of them
+open for writing.
 """
 
 from __future__ import annotations
@@ -19,25 +20,27 @@ from spotrun.folder.state_files import TOO_MANY, has_too_many
 from spotrun.folder.work_files import Survey
 
 REST_S = 5.0
-"""Minimum run seconds without a change that count as rest."""
+"""Minimum run seconds without a change after which a state counts as at rest."""
 REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
-"""The minimum in system seconds, because programs write equally slowly at any speed of run time. Tests set less."""
+"""
+Minimum of REST_S in system seconds. Programs write no faster when run time passes faster. Tests set a smaller value.
+"""
 SURVEYS = 2
-"""Minimum length of a rest, as a multiple of the duration of a survey."""
+"""Minimum length of a rest, as a multiple of the time that a survey takes."""
 LOOKS = 5
-"""Surveys during a rest's minimum length, so that a rest is noticed soon."""
+"""Number of surveys within the minimum length of a rest, so that a rest is noticed soon."""
 BUSY_SHARE_MAX = 0.05
-"""Maximum share of a processor for surveys. A state of many files is surveyed less often."""
+"""Maximum share of a processor that surveys may use. A state with many files is therefore surveyed less often."""
 COMMAND_MAX = 40
 Files = Mapping[tuple[int, int], str]
-"""Paths by device and inode."""
+"""The paths of files, keyed by device and inode."""
 
-REST_MORE = "let the command close its files between saves, or write elsewhere what changes all the time"
+REST_MORE = "let the command close its files between saves, or write constantly changing files outside of the state"
 NAME_FEWER = "name folders with fewer files as train.state, or pack them"
 
 
 class Writer(NamedTuple):
-    """A process that may write to a file of the state; through a memory mapping if `mapped`."""
+    """A process that may write to a file of the state. If `mapped`, it writes through a memory mapping."""
 
     pid: int
     command: str
@@ -50,14 +53,14 @@ class Writer(NamedTuple):
 
 
 class TimedSurvey(NamedTuple):
-    """The state at one moment; the survey took `took_s` of system time."""
+    """A survey of the state. It took `took_s` seconds of system time."""
 
     survey: Survey
     took_s: float
 
 
 def rest_s(look: TimedSurvey, scale: float) -> float:
-    """Return the system seconds for which nothing may change."""
+    """Return for how many system seconds nothing may change before the state counts as at rest."""
     return max(REST_S / scale, REST_MIN_S, SURVEYS * look.took_s)
 
 
@@ -68,8 +71,8 @@ def pause_s(look: TimedSurvey, scale: float) -> float:
 
 def why_not_at_rest(before: TimedSurvey, now: TimedSurvey, writer: Writer | None) -> str | None:
     """
-    Return why the state is not at rest; None if it is. `before` and `now` are two surveys at least `rest_s` apart.
-    `writer` is a process that had a file open after the second survey.
+    Return the reason why the state is not at rest; None if it is at rest. `before` and `now` are two surveys that are
+    at least `rest_s` apart. `writer` is a process that still had a file open for writing after the second survey.
     """
     if has_too_many(now.survey):
         return TOO_MANY
@@ -82,7 +85,7 @@ def why_not_at_rest(before: TimedSurvey, now: TimedSurvey, writer: Writer | None
 def writer_of(files: Files) -> Writer | None:
     """
     Return a process on this machine that has one of `files` open for writing, or mapped shared and writable; None if
-    there is none. Ignore this process, and processes that this user may not inspect.
+    there is no such process. Ignore this process, and processes that this user may not inspect.
     """
     if not files:
         return None
@@ -102,13 +105,13 @@ def _written_by(pid: str, files: Files, inodes: set[int]) -> Iterator[tuple[str,
             if os.lstat(place).st_mode & stat.S_IWUSR and (path := files.get(_key(place))) is not None:
                 yield path, False
     for line in Path(f"/proc/{pid}/maps").read_bytes().splitlines():
-        fields = line.split(maxsplit=5)  # address, permissions, offset, device, inode, path (proc_pid_maps(5))
+        fields = line.split(maxsplit=5)  # fields (proc_pid_maps(5)): address, permissions, offset, device, inode, path
         if fields[1][1:2] == b"w" and fields[1][3:4] == b"s" and int(fields[4]) in inodes:
             with contextlib.suppress(OSError):
                 if (path := files.get(_key(f"/proc/{pid}/map_files/{fields[0].decode()}"))) is not None:
                     yield path, True
                 continue
-            # not every user may follow links in map_files
+            # Some users may not follow the links in map_files.
             yield next(path for (_, inode), path in files.items() if inode == int(fields[4])), True
 
 
@@ -124,5 +127,7 @@ def _command(pid: str) -> str:
 
 
 def in_words(trouble: str) -> tuple[str, str]:
-    """Return what to report about a state that cannot be copied because of `trouble`, and advice for the user."""
-    return (trouble, NAME_FEWER) if trouble == TOO_MANY else (f"it never rests: {trouble}", REST_MORE)
+    """
+    Return two texts for the user about a state that cannot be copied because of `trouble`: a report and some advice.
+    """
+    return (trouble, NAME_FEWER) if trouble == TOO_MANY else (f"its files never stop changing: {trouble}", REST_MORE)

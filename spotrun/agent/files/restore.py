@@ -1,10 +1,11 @@
 """
-Restores a checkpoint's files into the work folder: exactly these files, each one verified.
+Restores a checkpoint's files into the work folder. Each file is verified, and afterwards the folder has exactly these
+files.
 
-Missing files are fetched into a folder next to the work folder, then renamed into their places. A command's state is
-put in place before the command starts. The files of a training are fetched while the trainer imports, and put in place
-when it requests them: not earlier, because the part of the script before the training runs in every attempt, and may
-write files too.
+Missing files are fetched into a folder next to the work folder, and then renamed into their places. A command's state
+is put in place before the command starts. A training's files are fetched while the trainer imports, and put in place
+when the trainer requests them. They are not put in place earlier, because the part of the script before the training
+runs in every attempt, and may write files too.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from spotrun.folder.work_files import FileVersion, LinkTo
 from spotrun.run.state import Commit
 
 OWNERS = 0o700
-"""Permissions that the owner needs to change a folder's contents."""
+"""The permissions that an owner needs to change what is in a folder."""
 
 
 class FilesOfCommit:
     """
-    The files of `commit`; if that is None, the work folder as it was uploaded. `known` has the files of the work folder
-    whose content is already known. `rules` select the files: by default, the files of a training.
+    The files of `commit`. If `commit` is None, they are the work folder as it was uploaded. `known` has the files of
+    the work folder whose content is already known. `rules` select the files; by default, they select the files of a
+    training.
     """
 
     def __init__(
@@ -57,11 +59,11 @@ class FilesOfCommit:
         self._listing = Listing(files=())
         self._right: dict[str, FileVersion] = {}
         self._folders: Collection[str] = ()
-        """Folders that existed before the current trainer began. The trainer may keep the folders that it makes."""
+        """Folders that existed before the current trainer began. Folders that the trainer has made since stay."""
 
     def fetch(self) -> None:
         """
-        Fetch the missing files into a folder next to the work folder. The work folder does not change.
+        Fetch the missing files into a folder next to the work folder. Leave the work folder unchanged.
 
         Raises:
             CheckpointDamaged: files of the commit are missing from the store, or damaged.
@@ -78,7 +80,7 @@ class FilesOfCommit:
         self._bring([file for file in self._listing.files if file.path not in self._right])
 
     def written(self) -> list[str]:
-        """Return the paths of the files in the work folder that are new or have changed since before the training."""
+        """Return the paths of those files in the work folder that are new or have changed since before the training."""
         return sorted(self._rules.survey().files)
 
     def _is_here(self, file: OutputFile, found: Mapping[str, FileVersion]) -> bool:
@@ -97,8 +99,8 @@ class FilesOfCommit:
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
         """
-        Return a function that calls `put`, and passes the files that the work folder then has to `files`. The function
-        returns "" or the reason for its failure.
+        Return a function that calls `put`. It passes the files that the work folder then has to `files`. It returns "",
+        or the reason why it failed.
         """
 
         def put(opened: Sequence[str], attempt: int) -> str:
@@ -114,8 +116,8 @@ class FilesOfCommit:
 
     def put(self, opened: Collection[str], attempt: int) -> dict[str, StoredFile]:
         """
-        Put the files into their places, and return the files that the work folder now has. A file that the trainer has
-        `opened` for writing is overwritten in place, and stays even if the checkpoint lacks it.
+        Put the files into their places, and return the files that the work folder now has. If the trainer has `opened`
+        a file for writing, the file is overwritten in place, and it stays even if the checkpoint lacks it.
 
         Raises:
             SpotrunError: a file cannot be put in its place, or cannot be fetched.
@@ -170,7 +172,9 @@ class FilesOfCommit:
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
         if not self._rules.IS_WHOLE:
             if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
-                self._context.note("files that the checkpoint lacks stay, because it names only some of those left out")
+                self._context.note(
+                    "files that the checkpoint lacks are kept, because it names only some of the files left out"
+                )
                 return
             left_out = {left.path for left in self._listing.left_out}
         hide_in = self._context.console.redaction.hide_in
@@ -183,7 +187,7 @@ class FilesOfCommit:
                     os.unlink(name, dir_fd=parent)
 
     def _remove_folders(self, root: int) -> None:
-        """Remove empty folders that the checkpoint lacks, except the folders that the current trainer made."""
+        """Remove empty folders that the checkpoint lacks, except those that the current trainer made."""
         listing = self._listing
         kept = {folder.path for folder in listing.folders}
         for path in (*(file.path for file in listing.files), *(link.path for link in listing.links)):
@@ -193,7 +197,7 @@ class FilesOfCommit:
                 os.rmdir(name, dir_fd=parent)
 
     def _put_uploaded(self, root: int, paths: list[str], opened: Collection[str]) -> None:
-        """Restore the uploaded version of files that were changed after the checkpoint."""
+        """Restore the uploaded version of those files that were changed after the checkpoint."""
         if not paths:
             return
         workdir.fetch(self._context.store, self._context.created.workdir_sha256, self._beside / ".uploaded")
@@ -202,14 +206,14 @@ class FilesOfCommit:
             if source.is_file():
                 _place(root, source, path, in_place=path in opened)
             else:
-                self._context.note(f"{path} was changed after the checkpoint, and only the set-up can make it again")
+                self._context.note(f"{path} was changed after the checkpoint; only running setup again can recreate it")
 
 
 def restore_state(
     context: AgentContext, commit: Commit, known: Mapping[str, StoredFile], attempt: int
 ) -> dict[str, StoredFile]:
     """
-    Put a command's state into the work folder, before the command starts. Return the files that the folder now has.
+    Put a command's state into the work folder before the command starts. Return the files that the folder now has.
 
     Raises:
         CheckpointDamaged: files of the commit are missing from the store, or damaged.
@@ -222,13 +226,19 @@ def restore_state(
 
 
 def tidy(context: AgentContext, attempt: int) -> None:
-    """Restore the work folder as uploaded if the run has no checkpoint: an earlier training may have written there."""
+    """
+    If the run has no checkpoint, restore the work folder as uploaded, because an earlier training may have written into
+    it.
+    """
     if context.recorder.state.latest_commit() is None:
         as_uploaded(context, attempt)
 
 
 def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool] = lambda _: False) -> None:
-    """Restore the work folder as uploaded, if a trainer ran there. Keep the paths for which `stays` returns True."""
+    """
+    If a trainer has run in the work folder, restore the folder as uploaded. Keep the paths for which `stays` returns
+    True.
+    """
     if not context.assignment.training_mark.exists():
         return
     files = FilesOfCommit(context, None, {}, TrainingFiles(context, stays))
@@ -241,7 +251,7 @@ def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool
 
 
 def _remove_emptied(work: Path) -> None:
-    """Remove logger folders in which only spotrun's mark is left. A logger counts its folders to name the next one."""
+    """Remove logger folders that contain only spotrun's mark. A logger counts such folders to name the next one."""
     for folder, inner, names in os.walk(work):
         inner[:] = [name for name in inner if name not in work_files.NEVER]
         if work_files.MARK in names and all(each == [work_files.MARK] for *_, each in os.walk(folder) if each):
@@ -259,14 +269,20 @@ def _make_folder(root: int, path: str, mode: int) -> None:
 
 
 def _set_modes(root: int, modes: Mapping[str, int]) -> None:
-    """Set modes of files or folders, the innermost first, because a folder may be closed to its own owner."""
+    """
+    Set the modes of files or folders, the innermost first: the owner may not be allowed to enter a folder once its mode
+    is set.
+    """
     for path in sorted(modes, reverse=True):
         with parent_of(root, path) as (parent, name):
-            os.chmod(name, modes[path], dir_fd=parent)  # not a link: nothing that could make one is running
+            os.chmod(name, modes[path], dir_fd=parent)  # not a link: no process that could make one is running
 
 
 def _link(root: int, path: str, text: str) -> None:
-    """Make a link, after all files, so that no file is written through it. An open file at `path` loses its name."""
+    """
+    Make a link. This is done after all files, so that no file is written through it. If a file is open at `path`, only
+    its name disappears.
+    """
     with parent_of(root, path, make=True) as (parent, name):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(name, dir_fd=parent)
@@ -285,7 +301,7 @@ def _place(root: int, source: Path, path: str, *, in_place: bool) -> None:
             with source.open("rb") as file:
                 facts = os.fstat(file.fileno())
                 copy_bytes(file.fileno(), to, 0, facts.st_size)
-            os.ftruncate(to, facts.st_size)  # last, because a process that maps the cut-off part would be killed
+            os.ftruncate(to, facts.st_size)  # last, because a process that has mapped the rest would be killed
             os.utime(to, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         finally:
             os.close(to)

@@ -1,4 +1,6 @@
-"""The rules that select files of the work folder: the files of a training, and a command's state."""
+"""
+The rules that select files of the work folder. There is one for the files of a training, and one for a command's state.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from spotrun.spec.patterns import chooser
 
 class TrainingFiles:
     """
-    All files that a script has written into the work folder, except files that the job excludes and paths for which
+    All files that a script has written into the work folder, except files that the job excludes, and paths for which
     `stays` returns True. Files that cannot be stored are left out, and a restore does not change them.
     """
 
@@ -29,7 +31,7 @@ class TrainingFiles:
 
     @cached_property
     def before(self) -> Mapping[str, Stamp]:
-        """The work folder before the script began."""
+        """The files of the work folder before the script began."""
         return work_files.remembered(self._assignment.files_before)
 
     def survey(self) -> Survey:
@@ -38,8 +40,8 @@ class TrainingFiles:
 
 class StateFiles:
     """
-    All files, links and folders at the paths where the job's command keeps its state, with their permissions: all or
-    none. A restore removes everything else at these paths.
+    All files, links and folders at the paths where the job's command keeps its state, with their permissions. They are
+    stored completely or not at all. A restore removes everything else at these paths.
     """
 
     WHAT = "the command's state"

@@ -1,1 +1,1 @@
-"""Facts on the other members of a gang: their statuses, which of them reach one another, and the rendezvous."""
+"""Facts about the other members of a gang: their statuses, which of them can reach one another, and the rendezvous."""

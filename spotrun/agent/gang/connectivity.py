@@ -1,8 +1,10 @@
 """
-Checks whether the members of a gang reach one another. Their access to the store does not prove that.
+Checks whether the members of a gang can reach one another over the network. That they can reach the store does not
+prove this.
 
-Each agent has a door: a socket at its member's address that accepts a connection and closes it. Every few seconds, each
-agent connects to the other members' doors. Even a stopped agent's door answers, because the kernel accepts connections.
+Each agent has a door: a socket at its member's address that accepts connections and closes them immediately. Every few
+seconds, each agent connects to the other members' doors. Even a stopped agent's door answers, because the kernel
+accepts connections.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import Attempt, RunState
 
 UNREACHED_S = 30.0
-"""Run seconds without an answer after which a member counts as unreachable (protocol 44)."""
+"""Run seconds without an answer from a door after which its member counts as unreachable (protocol 44)."""
 UNREACHED_MIN_S = 10.0
-"""The minimum in system seconds: a busy machine is slow, and a killed agent needs time to restart."""
+"""Minimum of UNREACHED_S in system seconds: a busy machine is slow, and a killed agent needs time to restart."""
 TRIES_EVERY_S = 5.0
 TRIES_EVERY_MIN_S = 0.5
-"""Minimum system seconds between two tries."""
+"""Minimum system seconds between two tries to connect."""
 ANSWERS_WITHIN_S = 3.0
-"""Maximum system seconds for an answer."""
+"""Maximum system seconds to wait for an answer."""
 BACKLOG = 64
 
 
@@ -37,8 +39,8 @@ class DoorAddress(NamedTuple):
 
 class Door:
     """
-    A socket that is open until `close`. `port` is the port of an earlier agent of this instance, which is used again if
-    it is free.
+    A socket that is open until `close` is called. `port` is the port that an earlier agent of this instance had. It is
+    used if it is free.
 
     Raises:
         OSError: `address` does not belong to this machine.
@@ -64,12 +66,12 @@ class Door:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
         self._socket.close()
 
 
 class Connectivity:
-    """Thread that tries the doors of the other members."""
+    """A thread that tries to connect to the doors of the other members."""
 
     def __init__(self, clock: Clock, doors: Mapping[MemberName, DoorAddress]) -> None:
         self._clock = clock
@@ -85,7 +87,7 @@ class Connectivity:
         self._stop.set()
 
     def begins(self) -> None:
-        """Restart each member's time without an answer, because a trainer has begun."""
+        """Count each member's time without an answer from now on, because a trainer has begun."""
         self._reached_s = dict.fromkeys(self._doors, self._clock.monotonic())
 
     @property
@@ -113,7 +115,7 @@ def _answers(door: DoorAddress) -> bool:
 
 
 def doors_of_others(state: RunState, attempt: Attempt, own: MemberName) -> dict[MemberName, DoorAddress]:
-    """Return the known doors of the other members. An agent that could not open its door reports none."""
+    """Return the known doors of the other members. If an agent could not open its door, its member is absent."""
     known = zip(attempt.names, state.members_of(attempt), strict=True)
     return {
         name: DoorAddress(member.ready.address, member.ready.door)

@@ -1,4 +1,4 @@
-"""Decides what the members of a gang do, from facts. Pure: nothing here reads a clock or touches a process."""
+"""Decides, from facts, what the members of a gang do. Pure: this module reads no clock and touches no process."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from spotrun.run.reasons import lost_a_peer
 from spotrun.run.state import Attempt, RunState
 
 ANOTHER_STARTS_AFTER_S = 30.0
-"""Run seconds after which a member other than the lead may start the attempt (protocol 36)."""
+"""Run seconds after which any ready member, not only the lead, may start the attempt (protocol 36)."""
 SILENT_S = 30.0
-"""Run seconds after which a member with an unchanged status counts as not reached (protocol 44)."""
+"""Run seconds after which a member whose status has not changed counts as not reached (protocol 44)."""
 SILENT_MIN_S = 10.0
-"""The minimum in system seconds, because a busy machine is slow."""
+"""Minimum of SILENT_S in system seconds, because a busy machine is slow."""
 ENDS_WITHIN_S = 10.0
 """
 Maximum run seconds for which the other members' trainers may run after the lead's trainer has ended. A trainer that
-notices the end of its peer ends immediately.
+notices the end of another one ends immediately.
 """
 ENDS_WITHIN_MIN_S = 5.0
-"""The minimum in system seconds."""
+"""Minimum of ENDS_WITHIN_S in system seconds."""
 TOLD_WITHIN_S = 40.0
 """
-Maximum run seconds between the failure of trainers that lost a peer and the report that this peer has ended. After
-that, the peer's member counts as not reached.
+Maximum run seconds to wait for a report about a lost trainer, after other trainers have failed because they lost it.
+After this time, the lost trainer's member counts as not reached.
 """
 TOLD_WITHIN_MIN_S = 15.0
-"""The minimum in system seconds."""
+"""Minimum of TOLD_WITHIN_S in system seconds."""
 BEGINS_WITHIN_S = 60.0
-"""Maximum run seconds from the start of the lead's trainer to the other members' reports of theirs (protocol 39)."""
+"""
+Maximum run seconds from the start of the lead's trainer until the other members report that their trainers have started
+(protocol 39).
+"""
 BEGINS_WITHIN_MIN_S = 20.0
-"""The minimum in system seconds."""
+"""Minimum of BEGINS_WITHIN_S in system seconds."""
 
 
 class MemberAction(Enum):
@@ -54,8 +57,9 @@ def stands(state: RunState, name: MemberName) -> MemberAction:
     """
     Return the next action of member `name` according to the ledger (protocol 33 to 35).
 
-    If the current attempt names the member, it trains. A member of the replacement gang reports ready while the current
-    gang still trains. When all members of the new gang are ready, a runner makes the current attempt hand over.
+    If the current attempt names the member, the member trains. A member of a replacement gang reports ready while the
+    current gang still trains. When all members of the replacement gang are ready, a runner makes the current attempt
+    hand over.
     """
     launch = state.launches.get(name.launch)
     if launch is None or state.terminal is not None or name.member >= len(launch.members):
@@ -74,8 +78,8 @@ def stands(state: RunState, name: MemberName) -> MemberAction:
 
 def stays(state: RunState, attempt: Attempt) -> bool:
     """
-    Return True if the members of an ended attempt may train in the next one: the attempt ended because it lost a
-    member. If it ended because of its training, the members leave.
+    Return True if the members of an ended attempt may train in the next one. They may if the attempt ended because it
+    lost a member. If it ended because of its training, the members leave.
     """
     if state.terminal is not None or attempt.end is None or attempt.end.gave_up:
         return False
@@ -85,9 +89,9 @@ def stays(state: RunState, attempt: Attempt) -> bool:
 
 def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | None:
     """
-    Return the gang of the next attempt if member `name` has to start it now; None otherwise. The gang consists of the
-    earliest ready members, as many as the job requests. The first of them starts the attempt. After
-    ANOTHER_STARTS_AFTER_S, any of them may (protocol 36).
+    Return the gang of the next attempt if member `name` has to start that attempt now; otherwise None. The gang
+    consists of the earliest ready members, as many as the job requests. The first of them starts the attempt. After
+    ANOTHER_STARTS_AFTER_S, any of them may start it (protocol 36).
     """
     if state.current is not None or state.terminal is not None or state.stop_requested:
         return None
@@ -100,7 +104,7 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
 
 
 def ready_members(state: RunState) -> list[MemberName]:
-    """Return the members that have reported ready since the newest end of an attempt, in the order of their names."""
+    """Return the members that have reported ready since an attempt last ended, in the order of their names."""
     return [name for name in state.names() if _is_ready(state, name)]
 
 
@@ -121,7 +125,7 @@ def _seated(state: RunState, names: list[MemberName]) -> Gang:
 
 
 class EndedTrainer(NamedTuple):
-    """The end of a member's trainer. `damaged` as in MembersTrainer."""
+    """The end of a member's trainer. `damaged` has the same meaning as in MembersTrainer."""
 
     name: MemberName
     exit_code: int
@@ -131,7 +135,7 @@ class EndedTrainer(NamedTuple):
 
 
 def ended_trainers(seen: Mapping[MemberName, SeenStatus], attempt: int, incarnation: int) -> list[EndedTrainer]:
-    """Return the ended trainers of `incarnation`, in the order of their ends."""
+    """Return the trainers of `incarnation` that have ended, in the order in which they ended."""
     found = []
     for name, each in seen.items():
         trainer = _trainer_of(each, attempt, incarnation)
@@ -142,23 +146,23 @@ def ended_trainers(seen: Mapping[MemberName, SeenStatus], attempt: int, incarnat
 
 def has_the_reason(ended: Sequence[EndedTrainer]) -> EndedTrainer:
     """
-    Return the trainer whose end caused all others: the first one, except trainers that failed because they lost a peer.
-    The time of such a trainer may still be the earliest: the clocks of two machines differ, and a process may take long
-    to end.
+    Return the trainer whose end made all others end: the one that ended first, not counting trainers that failed
+    because they lost another one. Such a trainer may still have the earliest time, because the clocks of two machines
+    differ, and a process may take long to end.
     """
     return min(ended, key=lambda one: (lost_a_peer(one.reason), one.at))
 
 
 def silent_members(seen: Mapping[MemberName, SeenStatus], now_s: float, scale: float) -> tuple[MemberName, ...]:
-    """Return the members that count as not reached, because their statuses have not changed for too long."""
+    """Return the members whose statuses have not changed for too long. They count as not reached."""
     limit_s = max(SILENT_S, SILENT_MIN_S * scale)
     return tuple(name for name, each in seen.items() if now_s - each.since_s >= limit_s)
 
 
 def cut_off_members(unreached: Mapping[MemberName, tuple[MemberName, ...]], lead: MemberName) -> tuple[MemberName, ...]:
     """
-    Return the members to leave out so that all remaining ones reach one another. If the lead is the member that fewest
-    others reach, return all other members.
+    Return the members that have to be left out so that all remaining members reach one another. If the lead is the
+    member that the fewest others reach, return all members except the lead.
     """
     apart = {frozenset((name, other)) for name, others in unreached.items() for other in others if other in unreached}
     missing: set[MemberName] = set()
@@ -176,12 +180,12 @@ def are_settled(
     seen: Mapping[MemberName, SeenStatus], ended: int, since_s: float, now_s: float, scale: float, *, lost: bool = False
 ) -> bool:
     """
-    Return True if enough is known about the other members to judge the end of the lead's trainer at `since_s`: all
-    their trainers have ended or have had time to end, or a member is silent. A trainer that still runs may be waiting
-    in a collective call.
+    Return True if enough is known about the other members to judge why the lead's trainer ended at `since_s`. That is
+    so if all their trainers have ended, if they have had time to end, or if a member is silent. A trainer that still
+    runs may be waiting in a collective call.
 
-    `lost`: all ended trainers failed only because they lost a peer. Either the report of that peer's end is still to
-    come, or the network between them is broken, so the limit is TOLD_WITHIN_S.
+    `lost`: all trainers that have ended failed only because they lost another trainer. Either the report about the lost
+    trainer has not arrived yet, or the network between the members is broken. So the limit is TOLD_WITHIN_S.
     """
     if silent_members(seen, now_s, scale):
         return True
@@ -197,14 +201,14 @@ def are_settled(
 def missing_at_start(
     seen: Mapping[MemberName, SeenStatus], attempt: int, incarnation: int, since_s: float, scale: float
 ) -> tuple[MemberName, ...]:
-    """Return the members whose agents have not reported in time that their trainer has begun (protocol 39)."""
+    """Return the members whose agents have not reported in time that their trainers have begun (protocol 39)."""
     if since_s < max(BEGINS_WITHIN_S, BEGINS_WITHIN_MIN_S * scale):
         return ()
     return tuple(name for name, each in seen.items() if _trainer_of(each, attempt, incarnation) is None)
 
 
 def _trainer_of(seen: SeenStatus, attempt: int, incarnation: int) -> MembersTrainer | None:
-    """Return the agent's report on its trainer of `attempt` and `incarnation`; None if that trainer has not begun."""
+    """Return the member's report on its trainer of `attempt` and `incarnation`; None if that trainer has not begun."""
     trainer = None if seen.status is None else seen.status.trainer
     if trainer is None or (trainer.attempt, trainer.incarnation) != (attempt, incarnation):
         return None

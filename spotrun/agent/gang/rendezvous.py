@@ -14,7 +14,7 @@ from spotrun.run.state import Attempt, RunState
 from spotrun.trainer_link import GANG
 
 MEETS_AS = ("SPOTRUN", "SKYPILOT")
-"""Prefixes of the variables; with the second, they have the names that scripts for SkyPilot read."""
+"""Prefixes of the variables. With the second prefix, they have the names that scripts for SkyPilot read."""
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -24,8 +24,8 @@ NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
 @dataclass(frozen=True)
 class Rendezvous:
     """
-    A member's place in an attempt. `addresses` are the addresses of the gang's members, in the order of their ranks,
-    and `at` is the index of this member.
+    A member's place in an attempt. `addresses` are the addresses of all the gang's members, in the order of their
+    ranks. `at` is the index of this member in `addresses`.
     """
 
     run_uid: str
@@ -57,7 +57,7 @@ class Rendezvous:
 
     def new_meeting(self) -> Meeting:
         """
-        Return a new rendezvous for the trainers of one incarnation: this member's address, with a port that is free
+        Return a new rendezvous for the trainers of one incarnation: the address of this member, and a port that is free
         now.
 
         Raises:
@@ -72,7 +72,7 @@ class Rendezvous:
         Return the environment variables with which this member's trainer of `incarnation` finds the others.
 
         `LightningEnvironment` reads `MASTER_ADDR`, `MASTER_PORT` and `NODE_RANK`; a Trainer without `num_nodes` reads
-        `PL_TRAINER_NUM_NODES`. The remaining variables are for `train: {run}`
+        `PL_TRAINER_NUM_NODES`. The other variables are for commands (`train: {run}`)
         (https://lightning.ai/docs/pytorch/stable/clouds/cluster_intermediate_1.html).
         """
         size = len(self.addresses)
@@ -87,17 +87,20 @@ class Rendezvous:
 
 
 def alone(accelerators: str) -> dict[str, str]:
-    """Return the place variables for a run on one instance, so that a script for several nodes also runs on one."""
+    """
+    Return the place variables (rank, addresses, number of processes) for a run on one instance, so that a script for
+    several nodes also runs on one node.
+    """
     return _places((LOOPBACK,), 0, max(1, count_in(accelerators)))
 
 
 def listens_on(address: str) -> dict[str, str]:
     """
-    Return the variables that make gloo and NCCL listen only on the network interface of `address`. `address` is "" for
-    a run on one instance, because no other machine has to reach it.
+    Return the variables that make gloo and NCCL listen only on the network interface that has `address`. `address` is
+    "" for a run on one instance, because no other machine has to reach that instance.
 
-    If `address` is not a loopback address, NCCL gets no variable and chooses its interface itself: another network may
-    be faster, and NCCL does not execute the data that it receives.
+    If `address` is not a loopback address, there is no variable for NCCL, so NCCL chooses its interface: another
+    network may be faster, and NCCL does not execute the data that it receives.
     """
     interface = _interface_at(address or LOOPBACK)
     if interface == LOOPBACK_INTERFACE:
@@ -106,21 +109,26 @@ def listens_on(address: str) -> dict[str, str]:
 
 
 def _interface_at(address: str) -> str | None:
-    """Return the name of the interface with `address`; None if the address does not belong to this machine."""
+    """
+    Return the name of the network interface that has `address`; None if the address does not belong to this machine.
+    """
     try:
         number = socket.gethostbyname(address)
     except OSError:
         return None
     if ip_address(number).is_loopback:  # every loopback address belongs to this machine
         return LOOPBACK_INTERFACE
-    import psutil  # needed only if a member has to reach other machines
+    import psutil  # only members that have to reach other machines need it
 
     found = psutil.net_if_addrs().items()
     return next((name for name, has in found if any(each.address == number for each in has)), None)
 
 
 def _places(addresses: Sequence[str], rank: int, processes: int) -> dict[str, str]:
-    """Return the place variables of a member, with both prefixes, for `processes` processes on each member."""
+    """
+    Return the place variables (rank, addresses, number of processes) of a member, with both prefixes. Each member runs
+    `processes` processes.
+    """
     places = {
         "NUM_NODES": str(len(addresses)),
         "NODE_RANK": str(rank),

@@ -1,4 +1,6 @@
-"""Reads the other members' statuses for a gang's lead. Each agent overwrites its status object every few seconds."""
+"""
+Reads the statuses of a gang's other members for the lead. Each agent overwrites its status object every few seconds.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,22 @@ from spotrun.store.port import Store
 LOOKS_EVERY_S = 10.0
 """Run seconds between two reads while all members train."""
 LOOKS_CLOSELY_EVERY_S = 2.0
-"""Run seconds between two reads while this member waits for another member."""
+"""Run seconds between two reads while the lead waits for another member."""
 LOOKS_EVERY_MIN_S = 0.2
 """Minimum system seconds between two reads."""
 
 
 class SeenStatus(NamedTuple):
-    """A member's newest status, and since when it has not changed (`since_s`, in this agent's run time)."""
+    """
+    A member's newest status. `since_s` is the time since which the status has not changed, in this agent's run time.
+    """
 
     status: AgentStatus | None
     since_s: float
 
 
 class WorkerStatuses:
-    """Thread that reads the statuses of the other members."""
+    """A thread that reads the statuses of the other members."""
 
     def __init__(self, store: Store, clock: Clock, names: Sequence[MemberName]) -> None:
         self._store = store
@@ -45,11 +49,11 @@ class WorkerStatuses:
         self._closely.set()
 
     def look_closely(self) -> None:
-        """Read more often from now on, until the next trainer begins."""
+        """Read the statuses more often, from now until the next trainer begins."""
         self._closely.set()
 
     def begins(self) -> None:
-        """Restart each member's time without a change, because a trainer has begun."""
+        """Count the time for which each member's status has not changed from now on, because a trainer has begun."""
         self._closely.clear()
         now_s = self._clock.monotonic()
         self._seen = {name: SeenStatus(seen.status, now_s) for name, seen in self._seen.items()}

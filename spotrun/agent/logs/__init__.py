@@ -1,1 +1,1 @@
-"""The console of an instance: ships it, and redacts the secrets in all that an agent writes."""
+"""The console of an instance: ships it to the store, and hides the secrets in everything that an agent writes."""

@@ -1,7 +1,7 @@
 """
 Removes the run's secrets from the events and statuses that an agent writes.
 
-Each of them passes through `cleaned` just before it is written.
+Each event and status passes through `cleaned` just before it is written.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NAMES = frozenset(
         *("phase", "kind", "how", "why"),
     )
 )
-"""Fields that are not cleaned: they contain only names, addresses, digests or spotrun's own words."""
+"""Fields that are not cleaned, because they contain only names, addresses, digests or spotrun's words."""
 
 
 def cleaned(written: Written, clean: Clean) -> Written:
-    """Return the event or status with `clean` applied to each of its texts, keys of mappings included."""
+    """Return the event or status with `clean` applied to all its texts, including the keys of mappings."""
     return cast(Written, _cleaned(written, clean))
 
 

@@ -1,17 +1,18 @@
 """
-The output of set-up and training: a file on the instance, shipped to the store in chunks that are created once.
+The output of set-up and training. It is a file on the instance, and it is shipped to the store in chunks that are never
+changed.
 
     logs/LAUNCH/000000.log, 000001.log, …      joined in this order, they are the file
     logs/LAUNCH.MEMBER/                        the same for any other member of a gang
 
-The shipped bytes are counted from the chunks in the store, so a restarted agent continues where the previous agent
-ended. A line after a silence is shipped immediately. If a program prints all the time, a chunk is shipped every few
-seconds.
+The chunks in the store show how many bytes were shipped, so a restarted agent continues where the previous agent
+stopped. After a pause in the output, a new line is shipped immediately. If a program prints all the time, a chunk is
+shipped every few seconds.
 
-Programs write into the file directly and keep it open as long as they like, so no output is lost when an agent ends.
-For the same reason the file cannot be replaced by a new one, and is rotated in place: the disk space of shipped output
-is freed, except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Secrets in shipped
-output are replaced by stars on the disk too.
+Programs write directly into the file and may keep it open, so no output is lost when an agent ends. Because the file
+may be open, it cannot be replaced by a new one. Instead, the disk space of shipped output is freed within the file,
+except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Once output is shipped, the
+secrets in it are replaced by stars on the disk too.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ from spotrun.store.port import Store
 SHIP_EVERY_S = 5.0
 """Minimum run seconds between two chunks."""
 SHIP_EVERY_MIN_S = 1.0
-"""The minimum in system seconds, because each chunk costs an fsync."""
+"""Minimum of SHIP_EVERY_S in system seconds, because each chunk costs an fsync."""
 LOOK_EVERY_S = 0.25
 """System seconds between two reads of the file's length."""
 TAIL_BYTES = 2000
 KEPT_BYTES = 64 << 20
-"""Bytes of shipped output that stay on the disk of the instance."""
+"""Number of bytes of shipped output that stay on the instance's disk."""
 GIVEN_BACK_AT_ONCE_BYTES = 1 << 20
-"""Unit in which disk space is freed: a multiple of any page size."""
+"""Unit, in bytes, in which disk space is freed: a multiple of any page size."""
 TEXT_MAX_BYTES = 4096
-"""Maximum bytes of a text. A longer text is cut before the search for secrets."""
+"""Maximum bytes of a text in which secrets are searched for. A longer text is cut before."""
 CUT = " …"
 LOG_NAME = "training.log"
 
 
 class Console:
     """
-    The log file of an instance, to which all programs that run for the user write. The text that this class reads from
-    it is redacted by `redaction`.
+    The log file of an instance, into which all programs that run for the user write. When this class reads from the
+    file, `redaction` hides the secrets in the text.
     """
 
     def __init__(self, folder: Path, redaction: OutputRedaction | None = None, kept_bytes: int = KEPT_BYTES) -> None:
@@ -59,12 +60,14 @@ class Console:
         self._kept_bytes = kept_bytes
         self._given_back = 0
         self._shipped: deque[tuple[int, bytes]] = deque()
-        """Shipped output that is not yet redacted on the disk, with the offset of its first byte."""
+        """
+        Shipped output in which the secrets are not yet hidden on the disk. Each item has the offset of its first byte.
+        """
         self.redaction = redaction or OutputRedaction()
         self.path.touch(mode=0o600)
 
     def open(self) -> int:
-        """Return a descriptor for a child's output; its owner closes it."""
+        """Return a descriptor for the output of a child process. The caller closes it."""
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def note(self, line: str) -> None:
@@ -72,7 +75,10 @@ class Console:
             file.write(f"[spotrun] {line}\n")
 
     def read(self, start: int, size_bytes: int, *, last: bool = True) -> bytes:
-        """Return redacted bytes from `start`. Unless they are the `last`, leave out an end that may begin a secret."""
+        """
+        Return redacted bytes from byte `start` on. If they are not the `last` bytes, leave out an end that may be the
+        beginning of a secret.
+        """
         before = min(start, self.redaction.reach)
         data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
         hidden = self.redaction.hide(data)
@@ -86,8 +92,8 @@ class Console:
 
     def clean(self, text: str) -> str:
         """
-        Return a text that did not come from the file, without secrets. A long text is cut first. If the cut text may
-        end with the beginning of a secret, that end is removed too.
+        Return a text that did not come from the file, without its secrets. A long text is cut first. If the cut text
+        may end with the beginning of a secret, that beginning is removed too.
         """
         whole = text.encode(errors="backslashreplace")
         data = whole.removesuffix(CUT.encode())[:TEXT_MAX_BYTES]
@@ -99,14 +105,15 @@ class Console:
 
     def shipped(self, start: int, hidden: bytes) -> None:
         """
-        Record that the store has the redacted output `hidden` from byte `start` on. The disk gets this version too, as
-        soon as the original is no longer needed to recognise a secret that continues in later output.
+        Record that the store has the output from byte `start` on in the redacted form `hidden`. The redacted form is
+        written to the disk as soon as the original is no longer needed to recognise a secret that continues in later
+        output.
         """
         self._shipped.append((start, hidden))
         self._hide(start + len(hidden) - self.redaction.reach)
 
     def ends(self) -> None:
-        """Write the redacted form of all remaining shipped output to the disk, because nothing more is shipped."""
+        """Write the redacted form of all remaining shipped output to the disk. Nothing more will be shipped."""
         self._hide(self.size_bytes())
 
     def _hide(self, before: int) -> None:
@@ -118,7 +125,10 @@ class Console:
                     file.write(hidden)
 
     def give_back(self, shipped: int) -> None:
-        """Free the disk space of the first `shipped` bytes, except for the last `kept_bytes`, if the disk can."""
+        """
+        Free the disk space of the first `shipped` bytes, except for the last `kept_bytes` of them. Do nothing if the
+        file system does not support this.
+        """
         end = (shipped - self._kept_bytes) // GIVEN_BACK_AT_ONCE_BYTES * GIVEN_BACK_AT_ONCE_BYTES
         if end <= self._given_back:
             return
@@ -135,7 +145,7 @@ class Console:
         return self.path.stat().st_size
 
     def tail(self, size_bytes: int = TAIL_BYTES, since: int = 0) -> str:
-        """Return the last whole lines of the output after byte `since`, within `size_bytes`."""
+        """Return the last whole lines of the output after byte `since`, at most `size_bytes`."""
         end = self.size_bytes()
         start = max(since, end - size_bytes)
         text = self.read(start, end - start).decode(errors="replace")
@@ -143,7 +153,7 @@ class Console:
 
 
 class LogShipper:
-    """Thread that ships the console. If the store is unavailable, the log is delayed, not lost."""
+    """A thread that ships the console. While the store is unavailable, the log is delayed, not lost."""
 
     def __init__(self, store: Store, clock: Clock, console: Console, place: str) -> None:
         self._store = store
@@ -171,7 +181,7 @@ class LogShipper:
             try:
                 place = self._ship(place or self._shipped(), last=stopping)
             except StoreError:
-                place = None  # it is unknown which chunks the store has: count again
+                place = None  # unknown which chunks the store has: count them
             if stopping:
                 self._console.ends()
                 return
@@ -181,7 +191,7 @@ class LogShipper:
         return (0 if place is None else place[1]) == self._console.size_bytes()
 
     def _shipped(self) -> tuple[int, int]:
-        """Return (chunks, bytes) in the store."""
+        """Return the numbers of chunks and bytes in the store."""
         chunks = self._store.list(self._prefix)
         return len(chunks), sum(chunk.size_bytes for chunk in chunks)
 

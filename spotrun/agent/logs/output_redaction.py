@@ -1,5 +1,5 @@
 """
-Replaces the secrets that a program prints by stars, before its output leaves the instance. Each byte becomes one star,
+Replaces the secrets in a program's output by stars, before the output leaves the instance. Each byte becomes one star,
 so shipped output has as many bytes as the file.
 
 It finds two kinds of secret:
@@ -18,21 +18,24 @@ from spotrun.secrets.readings import WAYS_OF_BYTES
 from spotrun.secrets.redaction import forms_of, sounds_secret
 
 ONE_BYTE_EACH = "latin-1"
-"""Encoding that reads each byte of any text as one character."""
+"""An encoding in which each byte of any text is read as one character."""
 STAR = ord("*")
 VALUE_MIN = 8
-"""Minimum length of a secret, in characters. A shorter value occurs in any output by chance."""
+"""Minimum length of a secret, in characters. A shorter value would occur in any output by chance."""
 
 
 def secret_values(environment: Mapping[str, str]) -> set[str]:
-    """Return the values of variables whose names sound secret. A path is not a secret, even of a file with secrets."""
+    """
+    Return the values of variables whose names sound secret. A path does not count as a secret, even if it leads to a
+    file with secrets.
+    """
     values = [value for name, value in environment.items() if sounds_secret(name) and not value.startswith("/")]
     lines = {line.strip() for value in values for line in (value, *value.splitlines())}
     return {line for line in lines if len(line) >= VALUE_MIN}
 
 
 def forms_of_all(secrets: Iterable[str]) -> set[str]:
-    """Return the secrets as they are, and quoted for a URL, in JSON and in base64."""
+    """Return each secret in all its forms: as it is, and quoted for a URL, in JSON and in base64."""
     return {form for secret in secrets for form in forms_of(secret)}
 
 
@@ -42,8 +45,8 @@ def _one_byte_each(name: str) -> str:
 
 class OutputRedaction:
     """
-    Replaces `secrets` by stars. Also replaces the first `sealed` bytes of the output, which were written when other
-    secrets may have been in use.
+    Replaces `secrets` by stars. Also replaces all of the first `sealed` bytes of the output, because they may contain
+    other secrets that were in use when they were written.
     """
 
     def __init__(self, secrets: Iterable[str] = (), sealed: int = 0) -> None:
@@ -53,11 +56,17 @@ class OutputRedaction:
 
     @property
     def reach(self) -> int:
-        """Maximum number of bytes before a position that may belong to a secret that continues after that position."""
+        """
+        Maximum number of bytes that the part of a secret before any position may have, if the secret continues after
+        the position.
+        """
         return max(named_values.REACH, self._exact.reach)
 
     def hide(self, data: bytes) -> bytes:
-        """Return `data`, in the same length, with every whole secret replaced. A secret cut off at an end stays."""
+        """
+        Return `data` with each complete secret replaced, in the same length. A secret that is cut off at either end
+        stays.
+        """
         return named_values.hide(self._without_exact(data)).encode(ONE_BYTE_EACH)
 
     def _without_exact(self, data: bytes) -> str:
@@ -69,7 +78,10 @@ class OutputRedaction:
         return hidden.decode(ONE_BYTE_EACH)
 
     def finds(self, data: bytes) -> bool:
-        """Return True if `data` contains an exact value. Named values do not count: a file may need to hold them."""
+        """
+        Return True if `data` contains an exact value. Values after a name that sounds secret do not count, because a
+        file may have to contain them.
+        """
         return any(secret in data for secret in self._secrets)
 
     def is_in(self, name: str) -> bool:
@@ -81,12 +93,15 @@ class OutputRedaction:
 
     def unfinished(self, data: bytes) -> int:
         """
-        Return the number of bytes at the end that may begin a secret whose remainder is still to come. `data` is the
-        original output, because even a redacted value may be the name before another value.
+        Return how many bytes at the end of `data` may begin a secret that continues in later output. `data` must be the
+        original output, because a value that was redacted may also be the name before another value.
         """
         end = data[-self.reach :]
         return max(named_values.unfinished(self._without_exact(end)[-named_values.REACH :]), self.begun(end))
 
     def begun(self, data: bytes, least: int = 1) -> int:
-        """Return how many bytes at the end begin an exact value; 0 if they are fewer than `least` characters of it."""
+        """
+        Return how many bytes at the end of `data` begin an exact value. Return 0 if they are fewer than `least`
+        characters of the value.
+        """
         return self._exact.begun(data[-self.reach :].decode(ONE_BYTE_EACH), least)

@@ -1,4 +1,7 @@
-"""Reads the run's secrets on an instance: once per agent, before it ships any output, and only for the trainer."""
+"""
+Reads the run's secrets on an instance. Each agent reads them once, before it ships any output; only the trainer
+receives them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from spotrun.spec.model import RunSpec
 
 @dataclass(frozen=True)
 class Secrets:
-    """The run's secrets by variable name. If they could not be read, `failure` has the reason and what to do."""
+    """The run's secrets, by variable name. If they could not be read, `failure` contains the reason and advice."""
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     failure: str | None = None
@@ -30,8 +33,8 @@ class Secrets:
 
     def redaction(self, spec: RunSpec, folder: Path) -> OutputRedaction:
         """
-        Return the redaction for all output that leaves the instance. If the secrets cannot be read again, all earlier
-        output is hidden, because the trainer of an earlier agent had them.
+        Return the redaction for all output that leaves the instance. If the secrets cannot be read, all output that
+        already exists is hidden, because the trainer of an earlier agent may have had the secrets.
         """
         named = {**os.environ, **spec.envs}
         log = folder / LOG_NAME
@@ -40,5 +43,8 @@ class Secrets:
 
 
 def kept_from_setup(spec: RunSpec) -> set[str]:
-    """Return the variables with secrets that a local instance inherits, and that only the trainer may have."""
+    """
+    Return the variables that contain secrets and are in the environment of a local instance. Only the trainer may have
+    them, so the set-up does not get them.
+    """
     return {name for secret, reference in spec.secret_references.items() for name in (secret, reference.name)}

@@ -1,1 +1,1 @@
-"""The instance: processors, GPUs, process groups, and the Python environment of the run."""
+"""The machine: processors, GPUs, process groups, and the Python environment of the run."""

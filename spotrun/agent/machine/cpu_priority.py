@@ -1,14 +1,14 @@
 """
-Gives training priority over its agent on a full processor, while a checkpoint is sent.
+Gives training priority over its agent while a checkpoint is sent and the processor is fully used.
 
 With the autogroup feature (sched(7)), which most distributions switch on, Linux divides a processor between sessions
-first, then between the threads of each session. A trainer has its own session, so only the niceness of the agent's
-session counts against it, not the niceness of the agent's threads.
+first, then between the threads of each session. A trainer is in a separate session. So only the niceness of the agent's
+session matters to the trainer, not the niceness of the agent's threads.
 
-Measured by benchmarks/cpu_priority.py on two full cores that other programs used too: while a checkpoint is sent,
-training runs at 0.98 of its speed without an agent. Without this priority it runs at 0.86, so the priority makes it
-1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The price: as long as the cores are full, and until the
-next checkpoint is due or a notice comes, the agent sends 0 to 6 MB/s instead of 167.
+benchmarks/cpu_priority.py measured this on two full cores that other programs used too. While a checkpoint is sent,
+training runs at 0.98 of the speed that it has without an agent. Without the priority, training runs at 0.86 of that
+speed, so the priority makes it 1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The price: as long as the
+cores are full, and until the next checkpoint is due or a notice comes, the agent sends 0 to 6 MB/s instead of 167.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from pathlib import Path
 
 AUTOGROUP = Path("/proc/self/autogroup")
 NICENESS = 15
-"""With this niceness, the agent has a thirtieth of training's weight."""
+"""The niceness of the agent's session. With it, the agent has a thirtieth of the training's weight."""
 
 
 class CpuPriority:
-    """Sets the priority of this process's session. Without autogroups, only the threads' niceness counts."""
+    """
+    Sets the priority of this process's session. Where Linux has no autogroups, only the niceness of threads counts.
+    """
 
     def __init__(self, autogroup: Path = AUTOGROUP) -> None:
         self._autogroup = autogroup
@@ -31,8 +33,8 @@ class CpuPriority:
 
     def stand_behind(self, behind: bool) -> None:
         """
-        Let training go first if `behind`, otherwise restore the usual priority. Call it repeatedly: the kernel refuses
-        more than ten changes a second by an unprivileged process.
+        If `behind`, let training go first; otherwise restore the usual priority. Call this repeatedly, because for an
+        unprivileged process the kernel refuses more than ten changes a second.
         """
         if self._usual is None:
             return
@@ -47,7 +49,10 @@ class CpuPriority:
 
 
 def _niceness(autogroup: Path) -> int | None:
-    """Return the niceness that the kernel shows as `/autogroup-34514 nice 0`; None if it has no such file."""
+    """
+    Return the niceness of a session, which the kernel shows as `/autogroup-34514 nice 0`. Return None if there is no
+    such file.
+    """
     try:
         found = re.search(r"nice (-?\d+)", autogroup.read_text())
     except OSError:

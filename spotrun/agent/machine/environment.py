@@ -1,8 +1,9 @@
 """
-The Python environment of a run on one instance, into which `setup` installs: a layer over the agent's own environment.
+The Python environment of a run on one instance, into which the job's `setup` command installs. It is a layer over the
+agent's environment.
 
-It can import every package of the agent's Python, such as torch (in a container, of the image's Python). A `pip
-install` changes only the instance's folder, never the machine's own Python.
+It can import every package of the Python below it, such as torch. This is the agent's Python or, in a container, the
+image's. A `pip install` changes only the instance's folder, never the machine's Python.
 """
 
 from __future__ import annotations
@@ -24,34 +25,43 @@ from spotrun.spec.model import RunSpec
 
 FOLDER = "env"
 TORCH_VARIABLE = "SPOTRUN_INSTALLS_TORCH"
-"""Variable set by the start script if the machine image has no suitable PyTorch."""
+"""Variable that the start script sets if the machine image has no suitable PyTorch."""
 _OF_PACKAGES = (".dist-info", ".egg-info")
 _VECTORS = ("avx", "amx", "sse", "fma", "bmi", "sve", "asimd")
-"""Prefixes of the processor features that code compiled for its own machine may depend on."""
+"""Prefixes of processor features. Code that was compiled for one machine may depend on these features."""
 
 
 def make(instance_dir: Path) -> None:
-    """Make the environment on top of the agent's Python, or replace it."""
+    """Make the environment on top of the agent's Python. If the environment exists, replace it."""
     layer.make(instance_dir / FOLDER)
 
 
 def exists(instance_dir: Path) -> bool:
-    """Return True if the run has an environment. Its Python may be a link into a container, dangling here."""
+    """
+    Return True if the run has an environment. The environment's Python may be a link that leads to a file only inside a
+    container.
+    """
     return os.path.lexists(instance_dir / FOLDER / "bin" / "python")
 
 
 def python(instance_dir: Path, beneath: str = sys.executable) -> str:
-    """Return the interpreter for a script on this instance: the environment's, or `beneath` if there is none."""
+    """
+    Return the Python interpreter for a script on this instance: the environment's, or `beneath` if there is no
+    environment.
+    """
     return str(instance_dir / FOLDER / "bin" / "python") if exists(instance_dir) else beneath
 
 
 def lacks_torch() -> bool:
-    """Return True if PyTorch is to be installed into the environment of a run."""
+    """Return True if PyTorch has to be installed into a run's environment."""
     return TORCH_VARIABLE in os.environ
 
 
 def torch_command() -> str:
-    """Return the command that installs PyTorch with pinned digests, then checks that a training's packages exist."""
+    """
+    Return the command that installs PyTorch with pinned digests, and then checks that all packages that a training
+    needs are installed.
+    """
     pip = "pip --disable-pip-version-check --no-input --no-cache-dir install --quiet --retries 10"
     locks = " ".join(f"--requirement {shlex.quote(str(lock))}" for lock in _torch_locks())
     return f"{pip} --require-hashes --no-deps --only-binary :all: {locks} && {pip} --no-index 'spotrun[lightning]'"
@@ -62,16 +72,19 @@ def _torch_locks() -> list[Traversable]:
 
 
 def variables(instance_dir: Path) -> Mapping[str, str]:
-    """Return the variables besides PATH that an activated environment sets; none if the run has no environment."""
+    """Return the variables, other than PATH, that an activated environment sets; none if the run has no environment."""
     return {"VIRTUAL_ENV": str(instance_dir / FOLDER)} if exists(instance_dir) else {}
 
 
 def relocate(instance_dir: Path, made_in: str) -> None:
-    """Rewrite the paths in scripts and editable installs that were made in folder `made_in` to paths of this folder."""
+    """
+    In scripts and editable installs that were made in the folder `made_in`, replace the paths of that folder by paths
+    of this folder.
+    """
     folder = instance_dir / FOLDER
     if made_in == str(instance_dir):
         return
-    packages = "lib/python3.*/site-packages"  # of a container's Python, perhaps
+    packages = "lib/python3.*/site-packages"  # the Python may be a container's
     for path in (
         *(folder / "bin").iterdir(),
         *folder.glob(f"{packages}/*.pth"),
@@ -86,7 +99,8 @@ def relocate(instance_dir: Path, made_in: str) -> None:
 
 def key_of(spec: RunSpec, workdir_sha256: str, accelerators: str) -> str:
     """
-    Return the cache key of the environment that `setup` makes here: a hash of all its inputs.
+    Return the cache key of the environment that `setup` makes on this instance. The key is a hash of all inputs of the
+    set-up.
 
     The inputs are the command, the work folder with every file that the command may read, the command's variables, and
     the platform: Python, its packages (with the machine image's torch, or the torch that spotrun installs), the
@@ -118,8 +132,8 @@ def _hash(facts: Mapping[str, Any]) -> str:
 
 def _packages() -> list[str]:
     """
-    Return the packages with versions, read from the names of their metadata folders, because reading the metadata
-    itself takes a second on a cold disk.
+    Return the installed packages with their versions. They are read from the names of the metadata folders, because
+    reading the metadata takes a second on a cold disk.
     """
     folders = [Path(path) for path in sys.path if os.path.isdir(path)]
     return sorted({each.name for folder in folders for each in folder.iterdir() if each.suffix in _OF_PACKAGES})

@@ -1,7 +1,7 @@
 """
 Reads how busy this machine's GPUs are, through NVML, the library of Nvidia's driver.
 
-There are no figures on a machine without a GPU, in a container without the library (`libnvidia-ml.so.1`), or if the
+Figures are missing on a machine without a GPU, in a container without the library (`libnvidia-ml.so.1`), or if the
 driver and the library have different versions (https://docs.nvidia.com/deploy/nvml-api).
 """
 
@@ -24,10 +24,10 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 class Gpus:
     """
-    The GPUs that a training with the variables `environment` may use.
+    The GPUs that a training with the environment variables `environment` may use.
 
-    A separate thread reads the figures, because the driver of a faulty GPU may never answer, and heartbeats must
-    continue.
+    A separate thread reads the figures, because the driver of a faulty GPU may never answer, and the agent's heartbeats
+    must continue meanwhile.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -39,12 +39,12 @@ class Gpus:
         threading.Thread(target=self._work, name="gpus", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop the thread, without waiting for an answer."""
+        """Stop the thread. Do not wait for the driver's answer."""
         self._stop.set()
 
     @property
     def newest(self) -> tuple[Gpu, ...]:
-        """The newest figures; empty if no driver reports anything."""
+        """The newest figures; empty if no driver reports any."""
         answered_s, found = self._answer
         return found if time.monotonic() - answered_s < STALE_S else ()
 
@@ -63,7 +63,10 @@ class Gpus:
 
 
 def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
-    """Yield the GPUs that `visible` names (all if None) and that have a figure. Missing figures are None or 0."""
+    """
+    Yield the figures of those GPUs that `visible` names (all GPUs if it is None) and that report a figure. A figure
+    that a GPU does not report is None or 0.
+    """
     for handle in _chosen(nvml, visible):
         busy = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -77,13 +80,13 @@ def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
 
 def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
     """
-    Yield the GPUs up to the first name that matches none, as CUDA does.
+    Yield the GPUs that `visible` names. As CUDA does, stop at the first name that matches no GPU.
 
-    A number is an index in NVML's order, the order of the PCI bus. CUDA itself puts faster GPUs first: if a machine has
-    several kinds, and CUDA_DEVICE_ORDER is not PCI_BUS_ID, the number may mean another GPU.
+    A number is an index in NVML's order, which is the order on the PCI bus. CUDA puts faster GPUs first. So if a
+    machine has several kinds of GPU and CUDA_DEVICE_ORDER is not PCI_BUS_ID, CUDA's number may mean another GPU.
     """
     by_index = (_told(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount()))
-    # A Slurm job may open only the devices of its own context, and counts those from 0.
+    # A Slurm job may open only the devices that Slurm gave to it, and their numbers begin at 0.
     every = [handle for handle in by_index if handle is not None]
     if visible is None:
         yield from every
@@ -96,7 +99,9 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
 
 
 def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
-    """Return a GPU by its number or the beginning of its UUID, or a MIG slice by its UUID; None if none matches."""
+    """
+    Return a GPU by its number or by the beginning of its UUID, or a MIG slice by its UUID; None if nothing matches.
+    """
     if name.isdecimal():
         return every[int(name)] if int(name) < len(every) else None
     if name.startswith("MIG-"):
@@ -106,7 +111,9 @@ def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
 
 
 def _told(nvml: Any, ask: Any, of: Any) -> Any | None:
-    """Return the figure, or None if the driver has none, for example a MIG slice's utilisation."""
+    """
+    Return the figure; None if the driver does not report it. For example, it reports no utilisation of a MIG slice.
+    """
     try:
         return ask(of)
     except nvml.NVMLError:

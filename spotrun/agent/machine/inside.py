@@ -4,8 +4,8 @@ Opens a shell in an instance's container, with the training's environment variab
     sudo FOLDER/enter                  FOLDER is the instance's folder; the agent writes `enter`, which calls this
     sudo FOLDER/enter COMMAND …        runs COMMAND instead of a shell
 
-The shell is not part of the training. It does not connect to the agent, and runs until the instance ends, even if the
-trainer ends first.
+The shell is not part of the training. It does not connect to the agent. It runs until the instance ends, even if the
+trainer ends before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRAINER = "trainer.json"
 """See Assignment.trainer_mark, and spotrun/agent/machine/process_groups.py."""
 SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi")
 NOT_ITS_OWN = (AGENT, process_groups.TRAINER_VARIABLE, MARK)
-"""Variables that mark a process as part of the training, so that it is ended with the training."""
+"""Variables that mark a process as part of the training, so that the process is ended with the training."""
 OF_THE_TERMINAL = ("TERM", "COLORTERM", "LANG")
 
 
@@ -40,7 +40,9 @@ class Entry(NamedTuple):
 
 
 def write_entrance(folder: Path) -> None:
-    """Write the script `enter` for users. It reads the training's secrets when it is called, and contains none."""
+    """
+    Write the script `enter` for users. When called, the script reads the training's secrets; it does not contain them.
+    """
     path = folder / ENTRANCE
     python = shlex.join([sys.executable, "-P", "-m", __name__, str(folder)])
     path.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
@@ -49,19 +51,19 @@ def write_entrance(folder: Path) -> None:
 
 def entry(folder: Path, command: Sequence[str], outside: Mapping[str, str]) -> Entry:
     """
-    Return the command and the environment that run `command` in the container of the instance in `folder`. `outside` is
-    the caller's environment.
+    Return a command and an environment. Together they run `command` in the container of the instance whose folder is
+    `folder`. `outside` is the caller's environment.
 
     Raises:
         NotInstalled: the caller is not root.
         SpotrunError: the instance has no running container.
     """
     if os.geteuid() != 0:
-        raise NotInstalled("only root enters a container", hint=f"sudo {folder / ENTRANCE}")
+        raise NotInstalled("only root may enter a container", hint=f"sudo {folder / ENTRANCE}")
     left = remembered(folder / FILE)
     holders = [] if left is None else proc.started_with(MARK, left.name)
     if not holders:
-        raise SpotrunError("no container of this instance runs", hint="wait until its image is pulled")
+        raise SpotrunError("no container of this instance is running", hint="wait until its image is pulled")
     trainer = _trainer(folder / TRAINER)
     environment = variables_of(holders[0] if trainer is None else trainer)
     environment = {name: value for name, value in environment.items() if name not in NOT_ITS_OWN}
@@ -80,7 +82,7 @@ def _trainer(remembered_at: Path) -> int | None:
 
 
 def main(folder: str, *command: str) -> NoReturn:
-    """Replace this process by the command; if that fails, print the reason and exit."""
+    """Replace this process by the command. If that fails, print the reason and exit."""
     try:
         found = entry(Path(folder), command or SHELL, os.environ)
     except SpotrunError as error:

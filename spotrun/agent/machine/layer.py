@@ -1,6 +1,6 @@
 """
-Makes a run's environment on top of the Python that executes this file: `python -I layer.py FOLDER` makes it in FOLDER.
-That Python may be a container's, so this file needs only the standard library.
+Makes a run's environment on top of the Python that executes this file. `python -I layer.py FOLDER` makes the
+environment in FOLDER. The Python may belong to a container, so this file needs only the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from pathlib import Path
 
 
 def make(folder: Path) -> None:
-    """Make the environment, or replace it. Its `pip` is this Python's; if there is none, the bundled one."""
+    """
+    Make the environment. If it exists, replace it. Its `pip` is the `pip` of this Python; if this Python has none, it
+    is the one bundled with Python.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     venv.EnvBuilder(symlinks=True, with_pip=find_spec("pip") is None).create(folder)
     lines = [f"import site; site.addsitedir({path!r})\n" for path in _own_site_folders()]

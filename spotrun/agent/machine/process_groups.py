@@ -1,7 +1,8 @@
 """
 Finds and ends process groups that this agent, or an earlier one, started.
 
-A process is identified by its id and its start time, so that another process with a reused id does not match.
+A process is identified by its id and its start time. So if the id is reused for another process, that process does not
+match.
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ from spotrun.proc import ProcessMark, Stat
 from spotrun.run.bounds import OutOfBounds, decode
 
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
-"""Variable with the instance's id, in the environment of a trainer and of all processes that it starts."""
+"""Variable that contains the instance's id. A trainer and all processes that it starts have it in their environment."""
 GONE_WITHIN_S = 30.0
 _PAUSE_S = 0.01
 
 
 def mark(pid: int) -> ProcessMark | None:
-    """Return the mark of process `pid`, also if it is a zombie; None if it does not exist."""
+    """
+    Return the mark of process `pid`, even if it has ended but is not reaped yet; None if there is no such process.
+    """
     found = proc.stat(pid)
     return None if found is None else found.mark
 
 
 def members(leader: int) -> list[Stat]:
     """
-    Return the processes in the group of `leader`, and their descendants in other groups. For example, `torchrun` starts
-    each rank in a new group.
+    Return the processes in the group of `leader`, and their descendants in other groups. Other groups exist, for
+    example, because `torchrun` starts each rank in a new group.
     """
     stats = list(proc.all_stats())
     found = {each.mark.pid: each for each in stats if leader in (each.group, each.mark.pid)}
@@ -46,18 +49,24 @@ def members(leader: int) -> list[Stat]:
 
 
 def cpu_s(leader: int) -> float:
-    """Return the processor seconds of the group's running members and of the children that they have waited for."""
+    """
+    Return the processor seconds used by the group's running members, and by those of their children that have ended and
+    were waited for.
+    """
     return sum(found.cpu_s for found in members(leader))
 
 
 def runs_python(leader: int) -> bool:
-    """Return True if any member runs a Python interpreter, according to the name of its program file."""
+    """Return True if a member runs a Python interpreter, judged by the name of its program file."""
     programs = (proc.program(found.mark.pid) for found in members(leader))
     return any(program.startswith(("python", "pypy")) for program in programs)
 
 
 def signal_all(leader: int, number: signal.Signals) -> None:
-    """Signal the whole group, then each member in another group. The caller guarantees that the id is not reused."""
+    """
+    Send a signal to the whole group, and then to each member that is in another group. The caller guarantees that the
+    group's id is not reused.
+    """
     others = [found.mark.pid for found in members(leader) if found.group != leader]
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
@@ -73,15 +82,18 @@ def remember(path: Path, group: ProcessMark) -> None:
 
 
 def kill_group(group: int) -> None:
-    """Send SIGKILL to the group; harmless if it is gone. The caller guarantees that the id is not reused."""
+    """
+    Send SIGKILL to the group. This is harmless if the group is gone. The caller guarantees that the group's id is not
+    reused.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
 def end_left_over(path: Path, instance_id: str) -> None:
     """
-    End the processes that the previous agent left running on this instance (protocol 17): the process group that the
-    file at `path` names, and all processes of a trainer, found by their environment.
+    End the processes that an earlier agent left running on this instance (protocol 17). These are the process group
+    that the file at `path` names, and all processes of a trainer, which are found by their environment.
     """
     _end_remembered(path)
     if left := end_each(lambda: carrying(instance_id)):
@@ -90,7 +102,7 @@ def end_left_over(path: Path, instance_id: str) -> None:
 
 
 def end_each(find: Callable[[], list[int]]) -> list[int]:
-    """Send SIGKILL to the processes that `find` returns, for up to GONE_WITHIN_S. Return the remaining processes."""
+    """Send SIGKILL, for up to GONE_WITHIN_S, to the processes that `find` returns. Return those that still remain."""
     give_up_at = time.monotonic() + GONE_WITHIN_S
     while found := find():
         for pid in found:
@@ -112,5 +124,8 @@ def _end_remembered(path: Path) -> None:
 
 
 def carrying(instance_id: str) -> list[int]:
-    """Return the processes of set-up and training on instance `instance_id`, found by their initial environment."""
+    """
+    Return the processes that set-up and training have started on instance `instance_id`. They are found by the
+    environment that they had at their start.
+    """
     return [pid for pid in proc.started_with(TRAINER_VARIABLE, instance_id) if pid != os.getpid()]

@@ -1,4 +1,7 @@
-"""Variables that make a script start in the same way in each attempt of a run (spotrun/autoload/sitecustomize.py)."""
+"""
+Computes variables that make a script start in the same way in each attempt of a run
+(spotrun/autoload/sitecustomize.py).
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ def variables(
     environment: Mapping[str, str], given: Mapping[str, str], run_uid: str, created_at: datetime
 ) -> dict[str, str]:
     """
-    Return the variables to add to a trainer's `environment`. The run determines the seed of generators and the order of
-    sets of texts; values from the job's `envs` (`given`) take precedence. Names that contain the date have the date of
-    the run's first day.
+    Return the variables to add to a trainer's `environment`. They set the seeds of random generators and the order of
+    sets of strings, both computed from the run's uid. Values from the job's `envs` (`given`) take precedence. If a
+    script puts the date into names, it gets the date of the run's first day.
 
-    `environment` may already have the seed and the start time, so that two runs have the same values (`verify-resume`).
+    `environment` may already contain the seed and the start time. `verify-resume` uses this to give two runs the same
+    values.
     """
     seed = given.get(OF_LIGHTNING) or environment.get(SEED_VARIABLE) or str(_number("generators", run_uid))
     paths = [str(FOLDER), *filter(None, [environment.get(PATH)])]
@@ -35,5 +39,5 @@ def variables(
 
 
 def _number(what: str, seed: str) -> int:
-    """Return a 32-bit number, as Python and numpy accept for a seed."""
+    """Return a 32-bit number, which Python and numpy accept as a seed."""
     return int.from_bytes(hashlib.sha256(f"{what} {seed}".encode()).digest()[:4], "little")

@@ -1,9 +1,9 @@
 """
-Finds changes that a set-up makes outside of the run's own folders. They cannot be packed, so such a set-up has to run
+Finds changes that a set-up makes outside of the run's folders. Such changes cannot be packed, so the set-up has to run
 on each instance.
 
 This is a check, not a proof. It finds mounted file systems, running processes, and names that were added to or removed
-from the usual folders of programs, packages and data. Caches do not count, because programs fill them again.
+from the usual folders of programs, packages and data. Caches do not count, because programs refill them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ MOUNTS = Path("/proc/self/mounts")
 
 
 class SideEffects:
-    """Records the machine outside of the run's folders; `since` returns the paths that have changed after this."""
+    """
+    Records the state of the machine outside of the run's folders. `since` returns the paths that have changed after
+    this object was made.
+    """
 
     def __init__(self, home: Path, folders: Sequence[str] = FOLDERS) -> None:
         self._home = home
@@ -31,7 +34,7 @@ class SideEffects:
         self._mounts = _mounts()
 
     def since(self) -> list[str]:
-        """Return paths that are new or gone, and new or removed mount points."""
+        """Return the paths that are new or gone, including mount points."""
         return sorted((self._names ^ self._look()) | (_mounts() - self._mounts))
 
     def _look(self) -> set[str]:
@@ -40,7 +43,10 @@ class SideEffects:
 
 
 def _names_in(folder: str) -> set[str]:
-    """Return the paths directly in `folder`. Deeper, there are hundreds of thousands of files on a cold disk."""
+    """
+    Return the paths directly in `folder`. Deeper levels are not read: they have hundreds of thousands of files, on a
+    cold disk.
+    """
     try:
         return {os.path.join(folder, name) for name in os.listdir(folder)}
     except OSError:

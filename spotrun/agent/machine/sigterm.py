@@ -1,10 +1,10 @@
 """
-Sends SIGTERM to a command, and decides whether the command then ended on its own, with its files complete.
+Sends SIGTERM to a command, and decides whether the command then completed its files and ended, or was cut off.
 
-A shell that is running a program dies immediately if it gets SIGTERM. If only the program gets it, the shell continues
-with its next line when the program has ended. So shells are paused with SIGSTOP, and only the program gets SIGTERM. Its
-children do not, unless the program is a shell that catches the signal. `targets_of` decides which processes get which
-signal, without side effects; `Termination` acts.
+If a shell that is running a program gets SIGTERM, the shell dies immediately. If only the program gets SIGTERM, the
+shell continues with its next line after the program has ended. So shells are paused with SIGSTOP, and only the program
+gets SIGTERM. The program's children do not get it, unless the program is a shell that catches the signal. `targets_of`
+only decides which processes get which signal; `Termination` sends the signals.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from spotrun import proc
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "mksh", "sh", "zsh"})
 CODES_OF_AN_END = (0, 128 + signal.SIGTERM)
 """
-Exit codes of a program that ended on its own after SIGTERM. Such a program catches the signal, and when it is done, it
-exits with one of these codes or sends itself the signal again.
+Exit codes of a program that handled SIGTERM and then ended. Such a program catches the signal. When its work is done,
+it exits with one of these codes, or sends the signal to itself.
 """
 _TERM_BIT = 1 << (signal.SIGTERM - 1)
 
 
 class Process(NamedTuple):
-    """A process. `catches`: it handles SIGTERM, or waits for it."""
+    """A process. `catches`: it handles SIGTERM, or waits for the signal."""
 
     pid: int
     parent: int
@@ -38,8 +38,8 @@ class Process(NamedTuple):
 
 class Targets(NamedTuple):
     """
-    The processes that get SIGSTOP, the processes that get SIGTERM, and the processes whose ends are judged as the
-    command's end. All judged processes catch SIGTERM.
+    The processes that get SIGSTOP, the processes that get SIGTERM, and the judged processes, whose ends decide how the
+    command ended. All judged processes catch SIGTERM.
     """
 
     stopped: tuple[int, ...]
@@ -49,7 +49,7 @@ class Targets(NamedTuple):
 
 def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
     """
-    Return the targets among `leader` and its descendants. If no program catches SIGTERM, all programs get it, and none
+    Choose the targets among `leader` and its descendants. If no program catches SIGTERM, all programs get it, and none
     is judged.
     """
     programs = list(_programs(leader, processes))
@@ -64,8 +64,8 @@ def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
 
 def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
     """
-    Yield the programs that are run by `pid` and the shells below it. A shell that catches SIGTERM, or has no children,
-    counts as a program.
+    Yield the programs that `pid` and the shells below it run. A shell counts as a program if it catches SIGTERM or has
+    no children.
     """
     process, children = processes.get(pid), _children(pid, processes)
     if process is None:
@@ -78,7 +78,7 @@ def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 
 def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
-    """Yield `pid`, if it is a shell, and the shells that it runs."""
+    """Yield `pid` if it is a shell, and all shells that it runs."""
     process = processes.get(pid)
     if process is not None and process.is_shell and not process.catches:
         yield pid
@@ -105,8 +105,8 @@ class Termination:
     @property
     def is_over(self) -> bool:
         """
-        True if all judged processes have ended, or, if none is judged, all that got SIGTERM. No process reaps them,
-        because their shells are stopped.
+        True if all judged processes have ended. If none is judged, True if all processes that got SIGTERM have ended.
+        No process reaps them, because the shells that would do so are stopped.
         """
         awaited = self._targets.judged or self._targets.terminated
         for pid in awaited:
@@ -119,7 +119,10 @@ class Termination:
         return True
 
     def ended_well(self, leaders_code: int) -> bool:
-        """Return True if every judged process ended on its own. `leaders_code` is negative if a signal killed it."""
+        """
+        Return True if every judged process handled SIGTERM and then ended. `leaders_code` is negative if a signal
+        killed the leader.
+        """
         codes = [
             leaders_code if pid == self._leader else os.waitstatus_to_exitcode(self._statuses.get(pid, 1 << 8))
             for pid in self._targets.judged
@@ -128,7 +131,7 @@ class Termination:
 
 
 def _tree(leader: int) -> dict[int, Process]:
-    """Return `leader` and its descendants, without processes that have ended."""
+    """Return `leader` and its descendants, except processes that have ended."""
     parents = {each.mark.pid: each.parent for each in proc.all_stats() if not each.ended}
     found, pending = {}, [leader] if leader in parents else []
     while pending:
@@ -145,7 +148,9 @@ def _is_shell(pid: int) -> bool:
 
 
 def _catches(pid: int) -> bool:
-    """Return True if the process catches SIGTERM, by its masks of caught and blocked signals (proc_pid_status(5))."""
+    """
+    Return True if the process catches SIGTERM, judged by its masks of caught and blocked signals (proc_pid_status(5)).
+    """
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         masks = [int(line.split()[1], 16) for line in status if line.startswith(("SigCgt:", "SigBlk:"))]
@@ -154,7 +159,7 @@ def _catches(pid: int) -> bool:
 
 
 def _exit_status(pid: int) -> int:
-    """Return the exit status of an ended process that is not reaped yet: the last field of proc_pid_stat(5)."""
+    """Return the exit status of a process that has ended and is not reaped yet: the last field of proc_pid_stat(5)."""
     with contextlib.suppress(OSError, ValueError):
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").split()[-1])
     return 1 << 8

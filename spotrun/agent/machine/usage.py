@@ -1,5 +1,5 @@
 """
-Measures how much of its machine a training uses (processors, memory and GPUs), and how long it waits for its data.
+Measures how much of its machine's processors, memory and GPUs a training uses, and how long it waits for data.
 
 The figures are for the whole machine. On every cloud except the local one, the training is alone on the machine.
 """
@@ -17,17 +17,17 @@ from spotrun.trainer_link import Progress
 LOOKS_EVERY_S = 5.0
 """System seconds between two reads of the machine."""
 WINDOW_S = 60.0
-"""System seconds over which the waiting for data is averaged."""
+"""System seconds over which the share of time spent waiting for data is averaged."""
 ENOUGH_S = 20.0
-"""Minimum system seconds of training before the share of waiting is meaningful."""
+"""Minimum system seconds of training after which the share of waiting is meaningful."""
 WORTH_TELLING = 0.30
-"""Share of a training's time spent waiting for data, above which the agent reports the waiting."""
+"""Share of a training's time above which the agent reports that the training waits for data."""
 
 
 class Machine:
     """
-    The use of this machine, from /proc/stat and /proc/meminfo (proc(5)). Waiting for a disk or hypervisor does not
-    count as computing.
+    The use of this machine, from /proc/stat and /proc/meminfo (proc(5)). Time in which a processor waits for a disk or
+    for the hypervisor does not count as busy.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -40,7 +40,9 @@ class Machine:
         """The use while a trainer trained, in system time."""
 
     def usage(self, gpus: tuple[Gpu, ...] = (), *, trains: bool = False) -> Usage | None:
-        """Return the use between the last two reads; None before the second read, and on a machine without figures."""
+        """
+        Return the use between the last two reads; None before the second read, or if the machine reports no figures.
+        """
         now_s = time.monotonic()
         passed_s = now_s - self._looked_s
         if passed_s >= LOOKS_EVERY_S:
@@ -69,7 +71,10 @@ class Machine:
         )
 
     def _read_times(self) -> tuple[int, int] | None:
-        """Return all processors' ticks, and the ticks in which they computed; None if the machine has no figures."""
+        """
+        Return the ticks of all processors, and the ticks in which they were busy; None if the machine reports no
+        figures.
+        """
         try:
             first = (self._proc / "stat").read_text().split("\n", 1)[0].split()
         except OSError:
@@ -81,7 +86,10 @@ class Machine:
         return computed + idle + waits + stolen, computed
 
     def _read_memory(self) -> tuple[int, int] | None:
-        """Return the bytes of memory, and the bytes that programs can still get; None if the machine has no figures."""
+        """
+        Return the total bytes of memory, and the bytes that programs can still get; None if the machine reports no
+        figures.
+        """
         try:
             lines = (self._proc / "meminfo").read_text().splitlines()
         except OSError:
@@ -92,7 +100,7 @@ class Machine:
 
 
 def used_in(seconds: float, usage: Usage) -> MachineUse:
-    """Return the use over `seconds` if the machine was as busy as in `usage` all the time."""
+    """Return the use in `seconds` seconds if the machine was as busy as in `usage` for all that time."""
     gpu_used, gpu_bytes = usage.gpu_memory
     return MachineUse(
         cpu=_busy(seconds, usage.cpu_share),
@@ -111,7 +119,10 @@ def _busy(seconds: float, share: float | None) -> Busy:
 
 
 class DataWait:
-    """The share of its recent time that a training waited for its data, and its totals, without validations."""
+    """
+    The share of its recent time in which a training waited for data, and the totals of all training. Validations do not
+    count.
+    """
 
     def __init__(self) -> None:
         self._known: deque[tuple[float, float]] = deque()
@@ -121,14 +132,14 @@ class DataWait:
         """The totals of all training so far, in system time."""
 
     def new_trainer(self) -> None:
-        """Start again, because a new trainer counts its waiting from 0."""
+        """Forget the counts of the previous trainer, because a new trainer counts its waiting from 0."""
         self._known.clear()
 
     def progressed(self, at: Progress, at_s: float) -> None:
         """Record progress at `at_s` of system time."""
         known = self._known
         if at.phase != "train" or (known and at.data_s < known[-1][1]):
-            known.clear()  # a validation, or another fit
+            known.clear()  # a validation or another fit() came in between
         if at.phase == "train":
             if known and self._last is not None:
                 before_s, waited_s = known[-1]
@@ -145,7 +156,7 @@ class DataWait:
 
     @property
     def share(self) -> float | None:
-        """The share of waiting; None until ENOUGH_S of training without interruption were measured."""
+        """The share of waiting; None until ENOUGH_S seconds of uninterrupted training were measured."""
         if not self._known:
             return None
         (began_s, before_s), (now_s, waited_s) = self._known[0], self._known[-1]
@@ -154,7 +165,7 @@ class DataWait:
         return min(1.0, (waited_s - before_s) / (now_s - began_s))
 
     def news(self) -> str:
-        """Return a note for the user if the training waits too much, the first time; "" otherwise."""
+        """Return a note for the user the first time that the training waits too much; otherwise ""."""
         share = self.share
         if self._told or share is None or share <= WORTH_TELLING:
             return ""
@@ -166,5 +177,5 @@ class DataWait:
 
 
 def _samples_since(before: Progress, now: Progress) -> int:
-    """Return the number of samples between two reports. The last batch of each epoch is always reported."""
+    """Return the number of samples between two reports. The training always reports the last batch of an epoch."""
     return max(0, now.samples - (before.samples if before.epoch == now.epoch else 0))

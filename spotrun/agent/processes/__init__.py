@@ -1,1 +1,1 @@
-"""Trainers: their processes, their socket, and their signs of life."""
+"""Trainers: their processes, their sockets, and their signs of life."""

@@ -1,8 +1,9 @@
 """
 Watches a trainer for signs of life, so that no silence lasts forever (promise I16; failures.md R13).
 
-During training, progress is the only sign, because ranks that wait for each other compute busily. Before the first
-progress and after fit(), a script may do anything, such as download or export, so output and computing are signs too.
+During training, progress is the only sign of life: ranks that wait for each other keep their processors busy. Before
+the first progress and after fit(), a script may do anything, for example download or export. So in these phases, output
+and use of the processor are signs of life too.
 """
 
 from __future__ import annotations
@@ -14,21 +15,24 @@ from dataclasses import dataclass
 from spotrun.clock import Clock
 
 LOOK_EVERY_S = 1.0
-"""System seconds between two reads of a silent trainer's signs. Each read scans all of /proc."""
+"""System seconds between two reads of the signs of a silent trainer. Each read scans all of /proc."""
 BUSY_SHARE = 0.01
-"""Minimum share of one core that counts as computing. A process that only waits uses less, even if its threads poll."""
+"""
+Share of one core above which a process counts as computing. A process that only waits uses less, even if its threads
+poll.
+"""
 
 
 @dataclass(frozen=True)
 class Signs:
-    """Signs of life. `cpu_s` is the processor time that the trainer's processes have used, in system seconds."""
+    """Signs of life. `cpu_s` is the processor time, in system seconds, that the trainer's processes have used."""
 
     output_bytes: int
     cpu_s: float
 
 
 class Liveness:
-    """Watches one trainer from its start. `read_signs` is called while the trainer gives no other sign of life."""
+    """Watches one trainer from the trainer's start. `read_signs` is called while the trainer reports no progress."""
 
     def __init__(self, clock: Clock, read_signs: Callable[[], Signs]) -> None:
         self._clock = clock
@@ -38,11 +42,11 @@ class Liveness:
         self._looked_s = time.monotonic()
 
     def heard(self, at_s: float | None = None) -> None:
-        """Record a sign of life at run time `at_s`, or now if it is None."""
+        """Record a sign of life at run time `at_s`; if it is None, the sign came now."""
         self._heard_s = self._clock.monotonic() if at_s is None else max(self._heard_s, at_s)
 
     def silent_s(self, *, training: bool) -> float:
-        """Return the run seconds since the newest sign that counts."""
+        """Return the run seconds since the newest sign that counts in this phase."""
         if not training and time.monotonic() - self._looked_s >= LOOK_EVERY_S:
             self._look()
         return self._clock.monotonic() - self._heard_s

@@ -1,4 +1,7 @@
-"""Identifies the process at the other end of a Unix socket, and checks whether it belongs to this agent's trainer."""
+"""
+Identifies the process at the other end of a Unix socket, and checks whether the process belongs to this agent's
+trainer.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ from spotrun import proc
 
 _CREDENTIALS = struct.Struct("3i")
 ABOVE_MAX = 1000
-"""Maximum number of ancestors that are read. While ids are reused, the parents may form a circle."""
+"""
+Maximum number of ancestors that are read. If ids of processes are reused during the reads, the ancestors may form a
+circle.
+"""
 
 
 class Peer(NamedTuple):
     """
-    A process as the kernel reports it (SO_PEERCRED, unix(7)), which a process cannot forge. `pid` is 0 if the process
+    A process as the kernel reports it (SO_PEERCRED, unix(7)). The process cannot forge this. `pid` is 0 if the process
     is not visible in this namespace.
     """
 
@@ -31,9 +37,10 @@ def peer_of(sock: socket.socket) -> Peer:
 
 def why_stranger(peer: Peer, trainer: int, variable: str, value: str) -> str:
     """
-    Return why `peer` does not belong to the process `trainer`; "" if it does. A process belongs to the trainer if it is
-    in the trainer's session, descends from it, or was started with `variable` set to `value`. No other trainer has that
-    value, and a process keeps it even if it begins a new session and loses its parent.
+    Return the reason why `peer` does not belong to the process `trainer`; "" if it does. A process belongs to the
+    trainer if it is in the trainer's session, if it descends from the trainer, or if it was started with `variable` set
+    to `value`. No other trainer has that value. A process keeps it even if the process begins a new session and loses
+    its parent.
     """
     if peer.uid != os.geteuid():
         return f"process {peer.pid} belongs to user {peer.uid}, and the training to user {os.geteuid()}"
@@ -41,7 +48,7 @@ def why_stranger(peer: Peer, trainer: int, variable: str, value: str) -> str:
         return ""
     if peer.pid in proc.started_with(variable, value):
         return ""
-    return f"process {peer.pid} is not of this training"
+    return f"process {peer.pid} does not belong to this training"
 
 
 def _is_in_session(pid: int, trainer: int) -> bool:

@@ -1,4 +1,7 @@
-"""One trainer of an attempt, from its start to its exit: its messages, its arenas, and its newest checkpoint."""
+"""
+One trainer of an attempt, from its start to its exit. It handles the trainer's messages, its arenas, and its newest
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -42,21 +45,24 @@ from spotrun.trainer_link import (
 )
 
 HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
-"""Minimum system seconds of silence before a trainer counts as hung. Tests set less."""
+"""Minimum system seconds of silence after which a trainer counts as hung. Tests set a smaller value."""
 ABORT_GRACE_S = 5.0
-"""Maximum system seconds for a hung trainer to write its stacks, and for a refused trainer to exit."""
+"""Maximum system seconds that a hung trainer has to write its stacks, and that a refused trainer has to exit."""
 KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
 TORN_NAMED_MAX = 500
-"""Maximum number of paths in a message. The remaining paths are named after the next snapshot."""
+"""Maximum number of paths in a message. If there are more, the rest is sent after the next snapshot."""
 TELLINGS_MAX = 64
-"""Maximum messages to a trainer about a checkpoint's progress. The socket holds a few hundred unread ones."""
+"""
+Maximum number of messages to a trainer about the progress of a checkpoint's download. The socket holds only a few
+hundred unread messages.
+"""
 
 
 class Newest(NamedTuple):
     """
-    A commit and the arena that had its image: the memory of `fd`, from byte `start`. `digest` is the digest of the
-    image if the image was not sent whole. The trainer may have begun to overwrite the arena.
+    A commit, and the arena from which it was made: the memory of `fd`, from byte `start` on. If the image was not sent
+    whole, `digest` is the image's digest. The trainer may already have begun to overwrite the arena.
     """
 
     commit: int
@@ -68,7 +74,7 @@ class Newest(NamedTuple):
 class _Coming:
     """
     A checkpoint that is being fetched. The trainer gets only few messages about the progress, because it does not read
-    them during its imports.
+    them while it imports.
     """
 
     def __init__(self, image: Image, begin_bytes: int) -> None:
@@ -90,14 +96,14 @@ class Trainer:
     The state of one trainer, and its messages. This class makes no decisions.
 
     `asked` is the reason for a snapshot that was requested and not yet taken. `final` is the commit of the last
-    snapshot, as soon as that is durable, and until another fit() does a step. `fit_wanted` is the number of the fit()
-    that waits for its checkpoint. `stalled_s` is the run time so far in which the trainer stood still for snapshots.
-    `terminated`: the command was sent SIGTERM. `trained_again`: the command began another training after its first
-    training process died.
+    snapshot, once that commit is durable, and until another fit() does a step. `fit_wanted` is the number of a fit()
+    that waits for the checkpoint from which it starts. `stalled_s` is the run time so far for which the trainer has
+    paused for snapshots. `terminated`: the command has received SIGTERM. `trained_again`: the command began another
+    training after its first training process died.
     """
 
     def __init__(self, context: AgentContext, process: TrainerProcess, meets: Mapping[str, str] | None = None) -> None:
-        """`meets` are the variables with which the trainer finds the other trainers of its gang."""
+        """`meets` are the variables by which the trainer finds the other trainers of its gang."""
         self.number = process.incarnation
         self.progress: Progress | None = None
         self.asked: str | None = None
@@ -130,7 +136,7 @@ class Trainer:
 
     @property
     def is_training(self) -> bool:
-        """True if the command uses spotrun's callback (it has said hello), and was not sent SIGTERM."""
+        """True if the command uses spotrun's callback (the callback has said hello), and has not received SIGTERM."""
         return self._process.hello is not None and not self.terminated
 
     @property
@@ -142,7 +148,7 @@ class Trainer:
     # -- where to begin ------------------------------------------------------------------------------------------
 
     def begin_while_it_comes(self, resume: Resume, image: Image, begin_bytes: int) -> None:
-        """Start the trainer from `image` while that is being fetched, beginning with its first `begin_bytes`."""
+        """Start the trainer from `image` while the image is being fetched. The first `begin_bytes` of it come first."""
         self._start_anew_unless_told_of(image)
         self._coming = _Coming(image, begin_bytes)
         self._process.send(replace(resume, here_bytes=0), fds=(image.fd,))
@@ -155,11 +161,11 @@ class Trainer:
 
     def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Send the trainer its start as soon as it says hello, unless it already got the image while the image was
-        fetched. The next calls of fit() use the `later` starts.
+        Send the trainer its start as soon as it says hello, unless it has already received the image during the
+        download. The trainer's next calls of fit() use the `later` starts.
 
-        An image is closed only when the trainer trains: freeing that much memory takes a while, but then delays
-        nothing.
+        The image is closed only when the trainer trains. Freeing that much memory takes a while, but delays nothing at
+        that time.
         """
         self._start_anew_unless_told_of(start.image)
         self._start, self._image, self._later = start, start.image, deque(later)
@@ -167,13 +173,13 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        Restart the trainer if it has started from another image than `image`: that image proved damaged, and the
-        trainer may have loaded weights from it. The trainer cannot have done a step.
+        If the trainer has started from a different image than `image`, restart it. That other image proved to be
+        damaged, and the trainer may have loaded weights from it. The trainer cannot have done a step.
         """
         if self._coming is None or self._coming.image is image:
             return
         self._coming = None
-        self._context.note("the trainer is restarted: the checkpoint that it was to start from is damaged")
+        self._context.note("the trainer is restarted, because the checkpoint that it should start from is damaged")
         self._process.kill()
         forget(self._context.inbox, self.number)
         self._process = start_trainer(self._context, self.number, self._meets)
@@ -193,7 +199,7 @@ class Trainer:
         self._tell_where()
 
     def _tell_where(self) -> None:
-        """Send the start, as soon as both sides are ready."""
+        """Send the start as soon as both the trainer and the start are ready."""
         if self._told_where or self._start is None or self._process.hello is None:
             return
         self._told_where = True
@@ -206,11 +212,14 @@ class Trainer:
 
     @property
     def is_behind(self) -> bool:
-        """True if this trainer has not yet repeated all fits that an earlier trainer had begun."""
+        """True if this trainer has not yet repeated every fit() that an earlier trainer had begun."""
         return bool(self._later)
 
     def take_later(self) -> Start | None:
-        """Return the start of the next fit() that an earlier trainer had begun; None if there is none."""
+        """
+        Return the start of the next fit() among those that an earlier trainer had begun; None if there is no such
+        fit().
+        """
         return self._later.popleft() if self._later else None
 
     def begin_fit(self, start: Start) -> None:
@@ -244,7 +253,7 @@ class Trainer:
         self._process.send(SnapshotWanted(why=why))
 
     def filled(self, taken: SnapshotTaken) -> Arena | None:
-        """Return the arena that has the snapshot; None if the trainer was not allowed to fill it."""
+        """Return the arena that contains the snapshot; None if the trainer was not allowed to fill that arena."""
         arena = self._arenas.fill(taken.arena)
         if arena is None or taken.size_bytes > arena.size_bytes:
             self._context.note(f"the trainer filled arena {taken.arena}, which does not belong to it: ignored")
@@ -253,11 +262,11 @@ class Trainer:
         return arena
 
     def wants_room(self) -> None:
-        """Record that the trainer stands still until it gets an arena."""
+        """Record that the trainer waits for an arena, and does no step until it gets one."""
         self._wants_room = True
 
     def freezes(self, message: FilesFrozen, descriptors: Descriptors) -> None:
-        """Handle the first message about the work folder of the next snapshot."""
+        """Handle the first message about the frozen work folder of the next snapshot."""
         self._freezing = PartialFrozenFolder(message, descriptors)
 
     def freezes_more(self, descriptors: Descriptors) -> None:
@@ -266,7 +275,7 @@ class Trainer:
 
     def _frozen(self, taken: SnapshotTaken) -> Frozen | None:
         """
-        Return the frozen work folder of a snapshot; None if it has no files.
+        Return the frozen work folder of a snapshot; None if the snapshot has no files.
 
         Raises:
             msgspec.MsgspecError, AssertionError: the trainer's messages are wrong.
@@ -296,7 +305,7 @@ class Trainer:
         )
 
     def committed(self, snapshot: Snapshot, commit: int, digest: bytes | None) -> None:
-        """Record that a snapshot of this trainer became commit `commit`, and report that to the trainer."""
+        """Record that a snapshot of this trainer became commit `commit`, and report this to the trainer."""
         if snapshot.taken.final:
             self.final = commit
         if snapshot.arena is None:
@@ -307,7 +316,7 @@ class Trainer:
         self._process.send(Committed(step=snapshot.taken.step, files=snapshot.taken.files))
 
     def torn(self, paths: Sequence[str]) -> None:
-        """Request copies of the files `paths` at another step boundary."""
+        """Ask the trainer to copy the files at `paths` at the next step boundary."""
         self._process.send(FilesTorn(paths=tuple(paths[:TORN_NAMED_MAX])))
 
     def put_files_back(self, opened: Sequence[str], attempt: int) -> None:
@@ -326,7 +335,7 @@ class Trainer:
             self._process.send(figures)
 
     def take_newest(self) -> Newest | None:
-        """Return the newest commit, with its descriptor, now owned by the caller."""
+        """Return the newest commit with its file descriptor, which the caller then owns."""
         newest, self._newest = self._newest, None
         return newest
 
@@ -335,7 +344,7 @@ class Trainer:
             os.close(newest.fd)
 
     def spend(self, arena: Arena) -> None:
-        """Free the common part of an arena."""
+        """Free the part of an arena that both arenas share."""
         self._arenas.spend(arena.number)
         self._make_room()
 
@@ -367,7 +376,7 @@ class Trainer:
 
     @property
     def silent_s(self) -> float:
-        """Run time without a sign of life, in seconds."""
+        """Seconds of run time without a sign of life."""
         return self._liveness.silent_s(training=self.progress is not None and self.finished is None)
 
     def ended(self, exited: Exited) -> None:
@@ -375,15 +384,15 @@ class Trainer:
 
     def watch(self, step_s: float | None, *, draining: bool) -> None:
         """
-        End the trainer if it was silent for too long, and kill it if its end takes too long. During a drain, only the
-        drain's limit applies.
+        End the trainer if it has been silent for too long, and kill it if it then takes too long to end. During a
+        drain, only the drain's time limit applies.
         """
         if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
             self._process.kill()
         if self._kill_at_s is not None or self.exited is not None or draining or self._paused_s is not None:
             return
         if (self._wants_room and self._arenas.none_is_free) or self.fit_wanted is not None:
-            self._liveness.heard()  # the trainer waits for an upload, which makes room when it ends
+            self._liveness.heard()  # the trainer waits for an upload, whose end frees an arena
         if self._putting is not None and self._putting.is_alive():
             self._liveness.heard()
         training = self.progress is not None and self.finished is None
@@ -403,13 +412,13 @@ class Trainer:
         return Signs(self._context.console.size_bytes(), self._process.cpu_s())
 
     def pause(self) -> None:
-        """Stop the trainer's processes until `go_on`."""
+        """Stop the trainer's processes until `go_on` is called."""
         if self._paused_s is None and self.exited is None:
             self._paused_s = self._context.clock.monotonic()
             self._process.stop()
 
     def go_on(self) -> None:
-        """End a pause, which counts as a stall."""
+        """End a pause. The pause counts as a stall."""
         if self._paused_s is not None:
             self.stalled_s += self._context.clock.monotonic() - self._paused_s
             self._paused_s = None
@@ -423,13 +432,16 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Handle a second process of the command that wants to train. If the first one died before its training was done,
-        restart the whole command, so that it resumes from a checkpoint. Otherwise refuse the trainer.
+        Handle a second process of the command that wants to train. If the first process died before its training was
+        done, restart the whole command, so that the command resumes from a checkpoint. Otherwise treat the trainer as
+        refused.
         """
         if self.exited is not None or self.refused is not None:
             return
         if late.alone and self.finished is None:
-            self._context.note(f"process {late.leader} ended, and its command trains again: the command is restarted")
+            self._context.note(
+                f"process {late.leader} ended, and its command began another training: the command is restarted"
+            )
             self.trained_again = True
             self._process.kill()
             return
@@ -439,12 +451,12 @@ class Trainer:
         self._process.kill()
 
     def refuse(self, refused: Refused) -> None:
-        """Record that the trainer has refused to train, and will exit on its own."""
+        """Record that the trainer has refused to train. It will exit without being ended."""
         self.refused = refused
         self._kill_at_s = time.monotonic() + ABORT_GRACE_S
 
     def terminate(self) -> None:
-        """Send SIGTERM to a command that takes no snapshots, without waiting for its end."""
+        """Send SIGTERM to a command that takes no snapshots. Do not wait for its end."""
         self.terminated = True
         self._process.terminate()
 
@@ -453,11 +465,11 @@ class Trainer:
         self._process.wait(within_s)
 
     def last_output(self) -> str:
-        """Return the last lines of the trainer's output, enough for a traceback."""
+        """Return the last lines of the trainer's output. They are enough to contain a traceback."""
         return self._context.console.tail(OUTPUT_BYTES, since=self._log_start)
 
     def close(self) -> None:
-        """Free the trainer's memory, except snapshots that are still being saved: they are freed afterwards."""
+        """Free the trainer's memory, except snapshots that are still being saved. They are freed after that."""
         self._drop_image()
         fits.close([start.image for start in self._later if start.image is not None])
         self._later.clear()

@@ -1,4 +1,7 @@
-"""Starts a trainer's process in its own session, reads its messages, and ends it with all processes that it started."""
+"""
+Starts the process of a trainer in a separate session, reads the trainer's messages, and ends the trainer with all
+processes that it has started.
+"""
 
 from __future__ import annotations
 
@@ -34,22 +37,24 @@ from spotrun.trainer_link import AGENT, RANKS_SECRET, TAKEN, Hello, LinkClosed, 
 READ_REST_WITHIN_S = 5.0
 """Maximum system seconds for reading the last messages of a trainer that has ended."""
 LOOK_S = 0.05
-"""System seconds between two checks for the end of a command after SIGTERM."""
+"""System seconds between two checks whether a command has ended after SIGTERM."""
 NEVER_STARTS = frozenset({errno.ENOENT, errno.EACCES, errno.E2BIG, errno.ENOEXEC})
-"""System errors of a program that cannot start on any instance because of the job, mostly its `PATH`."""
+"""Errors for which a program can start on no instance, because the job is wrong. Usually its `PATH` is."""
 NOT_FOUND = 127
-"""Exit code of a shell that has not found its program."""
+"""Exit code of a shell that did not find its program."""
 STATE_DIR = "SPOTRUN_STATE_DIR"
 TASK_ID = "SKYPILOT_TASK_ID"
-"""Variable with the same value in all attempts. Scripts for SkyPilot name their folders and logs with it."""
+"""
+Variable that has the same value in all attempts. Scripts for SkyPilot use it in the names of their folders and logs.
+"""
 
 
 def not_started(program: str, error: OSError) -> str:
-    return f"{program} cannot be started: {error.strerror}; see PATH and the other envs of the job"
+    return f"{program} cannot be started: {error.strerror}; check PATH and the job's other envs"
 
 
 def training_command(spec: RunSpec, instance_dir: Path, python: str = sys.executable) -> list[str]:
-    """Return the command of the training. `python` is the interpreter to use if the run has no environment."""
+    """Return the command of the training. `python` is the interpreter that is used if the run has no environment."""
     if spec.train.script is not None:
         return [environment.python(instance_dir, python), spec.train.script, *spec.train.args]
     if spec.train.module is not None:
@@ -62,13 +67,14 @@ def user_environment(
     spec: RunSpec, instance_dir: Path, instance_id: str, run_uid: str, container: Container | None = None
 ) -> dict[str, str]:
     """
-    Return the environment variables of all programs that run for the user on this instance.
+    Return the environment variables of all programs that run on this instance for the user.
 
-    `python` on their PATH is the interpreter of the run's environment; if the run has none, the interpreter of the
-    container or the agent. W&B sees all attempts as one run, unless the job's envs name another run.
+    `python` on their PATH is the interpreter of the run's Python environment. If the run has no environment, it is the
+    interpreter of the container, or of the agent if there is no container. W&B sees all attempts as one run, unless the
+    job's envs name a different W&B run.
 
-    An instance of the local cloud inherits its runner's variables, except webhook addresses, which only the runner may
-    have, and secrets, which only the trainer may have.
+    An instance of the local cloud inherits its runner's variables, with two exceptions: webhook addresses, which only
+    the runner may have, and secrets, which only the trainer may have.
     """
     hidden = {AGENT, *(each.variable for each in spec.notify), *kept_from_setup(spec)}
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
@@ -93,11 +99,11 @@ def names_for_loggers(run_uid: str) -> dict[str, str]:
     Return the variables that make logging services treat all attempts as one run.
 
     W&B: https://docs.wandb.ai/guides/runs/resuming. `wandb sync` appends an offline run to the run with the same id.
-    Its file is written every second instead of every 15 s, because lines not written before a checkpoint are lost with
-    the instance.
+    The file of an offline run is written every second instead of every 15 s, because lines that are not written before
+    a checkpoint are lost with the instance.
 
-    Comet: `comet_ml.start`, which CometLogger calls, continues the experiment with that key if it exists. A key has 32
-    to 50 letters and digits.
+    Comet: CometLogger calls `comet_ml.start`, which continues the experiment that has the given key, if there is one. A
+    key has 32 to 50 letters and digits.
     """
     return {
         "WANDB_RUN_ID": f"spotrun-{run_uid}",
@@ -113,7 +119,7 @@ def environment_of(context: AgentContext) -> dict[str, str]:
 
 
 def in_container(context: AgentContext, command: list[str]) -> list[str]:
-    """Return `command` as it runs in this instance's work folder: in the container, if there is one."""
+    """Return the command that runs `command` in this instance's work folder, and in the container if there is one."""
     return command if context.container is None else context.container.within(command, context.assignment.work)
 
 
@@ -130,7 +136,7 @@ def _folder_of_python(instance_dir: Path) -> Path:
         return beside
     folder = instance_dir / "bin"
     folder.mkdir(exist_ok=True)
-    # Not a link: Python finds its virtual environment from the path of its interpreter.
+    # Not a link: Python finds its virtual environment by the path of its interpreter.
     (folder / "python").write_text(f'#!{shutil.which("sh")}\nexec "{sys.executable}" "$@"\n')
     (folder / "python").chmod(0o755)
     return folder
@@ -138,9 +144,10 @@ def _folder_of_python(instance_dir: Path) -> Path:
 
 class TrainerProcess:
     """
-    The process of trainer `incarnation` of an attempt. Its output begins at byte `log_start` of the console.
+    The process of trainer `incarnation` of an attempt. The trainer's output begins at byte `log_start` of the console.
 
-    The inbox gets its messages, then its end. The trainer ends when its first process ends; the others are killed then.
+    The trainer's messages are put into the inbox, and finally a letter about its end. The trainer ends when its first
+    process ends; its other processes are then killed.
     """
 
     def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:
@@ -184,7 +191,9 @@ class TrainerProcess:
         threading.Thread(target=self._wait, args=(process, entrance), name="trainer-end", daemon=True).start()
 
     def _lead(self, link: TrainerLink) -> None:
-        """Use the link of the process that leads the training, and send the messages that waited for a link."""
+        """
+        Use the connection of the process that leads the training, and send the messages that waited for a connection.
+        """
         self._reader = threading.Thread(target=self._read, args=(link,), name="trainer", daemon=True)
         self._reader.start()
         with self._sending:
@@ -193,7 +202,10 @@ class TrainerProcess:
                 self._send(link, *self._unsent.pop(0))
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send a message now, or when the trainer connects. If the trainer has ended, drop the message."""
+        """
+        Send a message now, or, if the trainer has not connected yet, when it connects. If the trainer has ended, drop
+        the message.
+        """
         with self._sending:
             if self._link is None:
                 self._unsent.append((message, Descriptors(map(os.dup, fds))))
@@ -206,14 +218,14 @@ class TrainerProcess:
             link.send(message, fds)
 
     def cpu_s(self) -> float:
-        """Return the seconds of processor time that running processes of the trainer's group have used."""
+        """Return the seconds of processor time that the running processes of the trainer's group have used."""
         return 0.0 if self._process is None or self._gone.is_set() else process_groups.cpu_s(self._process.pid)
 
     def runs_python(self) -> bool:
         return self._process is not None and not self._gone.is_set() and process_groups.runs_python(self._process.pid)
 
     def abort(self) -> None:
-        """Send SIGABRT to the training process, whose faulthandler writes its stacks."""
+        """Send SIGABRT to the training process. Its faulthandler then writes its stacks."""
         if self._process is None or self._gone.is_set():
             return
         leader = self._entrance.leader if self._entrance is not None else None
@@ -222,14 +234,16 @@ class TrainerProcess:
             os.kill(leader.pid if leader is not None and lives else self._process.pid, signal.SIGABRT)
 
     def stop(self) -> None:
-        """Send SIGSTOP to all of the trainer's processes. They keep their state until `go_on`."""
+        """Send SIGSTOP to all processes of the trainer. They keep their state until `go_on` is called."""
         self._signal_all(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self._signal_all(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the command, and after its end SIGKILL to the remaining group. Return without waiting."""
+        """
+        Send SIGTERM to the command. After it has ended, send SIGKILL to the rest of its group. Return without waiting.
+        """
         if self._process is None or self._gone.is_set() or self._termination is not None:
             return
         self._termination = Termination(self._process.pid)
@@ -241,7 +255,7 @@ class TrainerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to all of the trainer's processes, because data loading workers end slowly."""
+        """Send SIGKILL to all processes of the trainer, because data loading workers would take long to end."""
         self._signal_all(signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:
@@ -282,25 +296,28 @@ class TrainerProcess:
 
 def _state_dir(context: AgentContext) -> Path:
     """
-    Return the state folder. Make it only if it is spotrun's default folder: many commands start fresh if the folder
-    that the job names does not exist, and make it with the mode that they want.
+    Return the state folder. Make it only if it is spotrun's default folder. If the job names another folder, many
+    commands start fresh while it does not exist, and make it with the mode that they want.
     """
     folder = context.assignment.work / context.spec.train.state_dir
     if context.spec.train.state_dir == STATE_DIR_OF_OURS:
-        with contextlib.suppress(OSError):  # if a file is in the way, the command has to handle it
+        with contextlib.suppress(OSError):  # if a file is in the way, the command has to handle that
             folder.mkdir(exist_ok=True)
     return folder
 
 
 def _started_for(address: str) -> list[int]:
-    """Return the processes that a trainer has left in other groups, found by their initial environment."""
+    """
+    Return the processes in other groups that a trainer has left. They are found by the environment that they had at
+    their start.
+    """
     return [*proc.started_with(AGENT, address), *proc.started_with(AGENT, TAKEN + address)]
 
 
 def _command(context: AgentContext) -> list[str]:
     """
     Return the command of the trainer. If the container has ended, this agent crashes, and the next agent makes a new
-    one. With `train: {run}`, the container needs no Python.
+    container. With `train: {run}`, the container needs no Python.
     """
     folder, container = context.assignment.folder, context.container
     if container is None:
@@ -312,7 +329,7 @@ def _command(context: AgentContext) -> list[str]:
 
 
 def start_trainer(context: AgentContext, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
-    """Start a trainer. In a gang, it finds the other trainers by the variables `meets`."""
+    """Start a trainer. In a gang, `meets` are the variables by which the trainer finds the other trainers."""
     process = TrainerProcess(incarnation, context.inbox, context.clock, context.console.size_bytes())
     output = context.console.open()
     try:

@@ -1,8 +1,8 @@
 """
-Accepts connections from the processes of one trainer, through its own Unix socket in the instance's folder.
+Accepts connections from the processes of one trainer. Each trainer has a separate Unix socket in the instance's folder.
 
-The first process that connects leads the training and keeps the connection. Every other process is refused, with the
-reason. A process that an earlier trainer left running finds no socket at its path.
+The first process that connects leads the training and keeps the connection. Every other process is refused, and gets
+the reason. If an earlier trainer left a process running, that process finds no socket at the path that it knows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from spotrun.wire import unix_path
 
 NAME = "link-"
 STRANGERS_MAX = 20
-"""Maximum number of strangers in the log, so that a stranger that tries forever does not fill the log."""
-ONE_TRAINING = f"give each training a job of its own, or call fit() several times in one script; {WITHOUT}"
+"""Maximum number of strangers that are logged. A stranger that tries forever does not fill the log."""
+ONE_TRAINING = f"put each training into a separate job, or call fit() several times in one script; {WITHOUT}"
 
 
 class Entrance:
     """
-    The socket of one trainer. The trainer's environment has `address` in `SPOTRUN_AGENT`. `leader` is the process that
-    leads the training.
+    The socket of one trainer. The variable `SPOTRUN_AGENT` in the trainer's environment contains `address`. `leader` is
+    the process that leads the training.
 
     Raises:
         OSError: no socket can be made in the folder.
@@ -38,7 +38,7 @@ class Entrance:
 
     def __init__(self, folder: Path, incarnation: int, inbox: Inbox) -> None:
         for old in folder.glob(f"{NAME}*"):
-            old.unlink(missing_ok=True)  # from an earlier trainer, or from an agent that crashed
+            old.unlink(missing_ok=True)  # of an earlier trainer, or of an agent that crashed
         self.address = str(folder / f"{NAME}{secrets.token_hex(8)}")
         self.leader: ProcessMark | None = None
         self._incarnation = incarnation
@@ -49,11 +49,14 @@ class Entrance:
         self._closed = threading.Event()
 
     def open(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
-        """Accept connections in another thread until `close`. `leads` gets the leader's link, and must not block."""
+        """
+        Accept connections in a separate thread until `close` is called. `leads` is called with the leader's connection,
+        and must not block.
+        """
         threading.Thread(target=self._work, args=(trainer, leads), name="entrance", daemon=True).start()
 
     def close(self) -> None:
-        """Remove the socket, so that no later process connects. Idempotent."""
+        """Remove the socket, so that no process can connect later. Calling this twice does no harm."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
@@ -61,7 +64,7 @@ class Entrance:
         Path(self.address).unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Close the links of the waiting processes, which have ended."""
+        """Close the connections of the waiting processes. These processes have ended."""
         while self._waiting:
             self._waiting.pop().close()
 
@@ -95,15 +98,15 @@ class Entrance:
 
     def _turn_late_one_away(self, link: TrainerLink, pid: int, leader: ProcessMark) -> None:
         """
-        Refuse a process that connected after the leader. If the leader has ended, do not answer the process until it is
-        killed, so that the leader's last output stays the last in the log.
+        Refuse a process that connected after the leader. If the leader has ended, give the process no answer until it
+        is killed, so that the leader's last output stays the last in the log.
         """
         alone = not _lives(leader)
         self._inbox.put(CameTooLate(self._incarnation, pid, leader.pid, alone))
         if alone:
             self._waiting.append(link)
         else:
-            _turn_away(link, f"process {leader.pid} of the same command is its training")
+            _turn_away(link, f"process {leader.pid} of the same command already trains")
 
 
 def _turn_away(link: TrainerLink, reason: str) -> None:

@@ -14,8 +14,8 @@ from spotrun.run.gang import Meeting
 
 class Trainers:
     """
-    The trainers of an attempt. `spare` was started before the takeover and waits in its set-up. In a gang, this member
-    has a `place`, and each trainer starts with the rendezvous of the last call of `arrange`.
+    The trainers of an attempt. `spare` was started before the takeover, and waits at the start of its training. In a
+    gang, this member has a `place`, and each trainer starts with the rendezvous that the last call of `arrange` chose.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Trainers:
         return self._current
 
     def arrange(self) -> Meeting | UnsetType:
-        """Choose and return the rendezvous of the next trainers; UNSET for a run on one instance."""
+        """Choose and return the rendezvous of the next trainers. In a run on one instance, return UNSET."""
         if self._place is not None:
             self._meet = self._place.new_meeting()
         return self._meet
 
     def _met_at(self, incarnation: int) -> dict[str, str]:
-        """Return the variables with which trainer `incarnation` finds the other trainers of its gang."""
+        """Return the variables by which trainer `incarnation` finds the other trainers of its gang."""
         if self._place is None or self._meet is UNSET:
             return {}
         return self._place.variables(incarnation, self._meet)
@@ -62,12 +62,12 @@ class Trainers:
         return spare
 
     def spend(self, snapshot: Snapshot) -> None:
-        """Free the common part of the snapshot's arena, which the saver no longer needs."""
+        """Free the common part of the snapshot's arena. The saver no longer needs it."""
         if snapshot.incarnation == self.current.number and snapshot.arena is not None:
             self.current.spend(snapshot.arena)
 
     def release(self, snapshot: Snapshot) -> None:
-        """Free the snapshot's arena and files, which the saver no longer needs."""
+        """Free the snapshot's arena and files. The saver no longer needs them."""
         snapshot.close_files()
         if snapshot.arena is None:
             return
@@ -77,16 +77,20 @@ class Trainers:
             snapshot.arena.close()
 
     def take_newest(self) -> Newest | None:
-        """Return the newest commit of the current trainer, with its memory, now owned by the caller."""
+        """Return the newest commit of the current trainer with its memory, which the caller then owns."""
         return None if self._current is None else self._current.take_newest()
 
     def forget(self) -> None:
-        """Free the memory of the current trainer. Call this after its end, when no snapshot is in flight."""
+        """
+        Free the memory of the current trainer. Call this after the trainer has ended, when no snapshot is in flight.
+        """
         if self._current is not None:
             self._current.close()
 
     def close(self, within_s: float = KILL_WITHIN_S) -> None:
-        """End the trainers and all processes that they started. Wait for this for at most `within_s` system seconds."""
+        """
+        End the trainers and all processes that they have started. Wait at most `within_s` system seconds for their end.
+        """
         if self._current is not None:
             self._current.kill(within_s)
         if self._spare is not None:

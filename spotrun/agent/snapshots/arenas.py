@@ -1,10 +1,10 @@
 """
-Memory into which a trainer copies its state. The agent makes this memory and passes it to the trainer (protocol 20).
+Memory into which a trainer copies its state. The agent makes this memory, and passes it to the trainer (protocol 20).
 
     free (the trainer's) -> full (the agent's) -> free
 
-Two arenas share one memory, and overlap by two thirds of their size. So two snapshots need four thirds of a snapshot's
-size instead of twice the size:
+Two arenas share one memory, and overlap by two thirds of their size. So together they need four thirds of a snapshot's
+size, instead of twice the size:
 
     | arena 0                 |
             | arena 1                 |
@@ -12,7 +12,8 @@ size instead of twice the size:
 The common part of a full arena is sent first. Then the trainer gets the other arena, and writes to it while the last
 third of the first arena is sent. The trainer has at most one arena at a time.
 
-The memory is a memfd, which needs no /dev/shm and remains after the trainer has died, so its snapshots are not lost.
+The memory is a memfd. It needs no /dev/shm, and it remains after the trainer has died, so the trainer's snapshots are
+not lost.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ import os
 COUNT = 2
 OWN_ONE_OF = 3
 """
-One in this many parts of each arena is not shared. With a smaller part, a snapshot would have to wait longer for an
-arena, and at the end of a run the training would wait too.
+The part of an arena that is not shared is one in this many. If it were smaller, a snapshot would have to wait longer
+for an arena, and at the end of a run the training would wait too.
 """
 
 
 class Arena:
-    """A window of the memory `fd`, from byte `start`. It shares the bytes in `common` with the other arena."""
+    """A window of the memory `fd`, from byte `start` on. It shares the bytes in `common` with the other arena."""
 
     def __init__(self, number: int, fd: int, memory: mmap.mmap, start: int, size_bytes: int, common: range) -> None:
         self.number = number
@@ -40,11 +41,11 @@ class Arena:
         self._memory: mmap.mmap | None = memory
 
     def descriptor(self) -> int | None:
-        """Return a new descriptor of this memory, which the caller closes; None if the arena is closed."""
+        """Return a new descriptor of this memory, which the caller has to close; None if the arena is closed."""
         return None if self._memory is None else os.dup(self.fd)
 
     def image(self, size_bytes: int) -> memoryview:
-        """Return a view of the first `size_bytes` of the arena, which must not be closed yet."""
+        """Return a view of the first `size_bytes` of the arena. The arena must not be closed yet."""
         assert self._memory is not None
         return memoryview(self._memory)[self.start : self.start + size_bytes]
 
@@ -70,18 +71,21 @@ def overlapping(first: int, size_bytes: int) -> list[Arena]:
 
 
 class Arenas:
-    """The arenas of one trainer. A larger set replaces a smaller one, whose full arenas stay until they are freed."""
+    """
+    The arenas of one trainer. When the state grows, a larger pair replaces the smaller one. Full arenas of the smaller
+    pair remain until they are freed.
+    """
 
     def __init__(self) -> None:
         self._arenas: dict[int, Arena] = {}
         self._full: set[int] = set()
         self._spent: set[int] = set()
-        """Full arenas whose common part is not needed any more."""
+        """Full arenas whose common part is no longer needed."""
         self._current: range = range(0)
         self._given: int | None = None
 
     def grant(self, size_bytes: int) -> list[Arena]:
-        """Make a new set of arenas, and give the first one to the trainer."""
+        """Make a new pair of arenas, and give the first one to the trainer."""
         replaced = self._current
         self._current = range(replaced.stop, replaced.stop + COUNT)
         for arena in overlapping(self._current.start, size_bytes):
@@ -93,13 +97,13 @@ class Arenas:
 
     @property
     def none_is_free(self) -> bool:
-        """True if the trainer has requested arenas and now has none to write to."""
+        """True if the trainer has requested arenas, and now has no arena to write to."""
         return bool(self._current) and self._given is None
 
     def fill(self, number: int) -> Arena | None:
         """
-        Take the full arena `number` over from the trainer, and return it. None if the trainer did not have it, which is
-        the trainer's error.
+        Take the full arena `number` over from the trainer, and return it. Return None if the trainer did not have that
+        arena, which is an error of the trainer.
         """
         if number != self._given:
             return None
@@ -108,7 +112,7 @@ class Arenas:
         return self._arenas[number]
 
     def spend(self, number: int) -> None:
-        """Record that the common part of a full arena is not needed any more."""
+        """Record that the common part of a full arena is no longer needed."""
         if number in self._full:
             self._spent.add(number)
 
@@ -118,7 +122,7 @@ class Arenas:
         self._drop_if_unused(number)
 
     def give(self) -> int | None:
-        """Give an arena to the trainer, and return its number; None if none can be given now."""
+        """Give an arena to the trainer, and return the arena's number. Return None if none can be given now."""
         full = self._full.intersection(self._current)
         if self._given is not None or not full <= self._spent or len(full) == len(self._current):
             return None
@@ -126,7 +130,7 @@ class Arenas:
         return self._given
 
     def close(self) -> None:
-        """Close the arenas of a trainer that has ended: unused ones now, full ones when they are freed."""
+        """Close the arenas of a trainer that has ended. Unused arenas are closed now, full ones when they are freed."""
         self._given = None
         self._current = range(self._current.stop, self._current.stop)
         for number in list(self._arenas):

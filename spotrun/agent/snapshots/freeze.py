@@ -1,9 +1,9 @@
 """
-Copies a command's state at rest: all of it, or nothing.
+Copies a command's state while it is at rest: all of it, or nothing.
 
-Files that have changed since the last checkpoint are copied into one unnamed file, quickly where the file system can
-share blocks. Then all files are surveyed again. If anything differs, the copy may mix two moments, and is dropped. A
-training's files are not copied here: the trainer freezes them at a step boundary
+The files that have changed since the last checkpoint are copied into one unnamed file. This is quick if the file system
+can share blocks. Then all files are surveyed a second time. If anything differs, the copy may mix an older and a newer
+state, and is dropped. This module does not copy a training's files: the trainer freezes them at a step boundary
 (spotrun/training/work_folder/freezing.py).
 """
 
@@ -20,7 +20,7 @@ from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder,
 from spotrun.folder.work_files import FileVersion, Stamp, Survey
 
 ALIGNMENT = 4096
-"""Alignment of copies in bytes, because a file system shares whole blocks."""
+"""Alignment of copies, in bytes. File systems share only whole blocks."""
 
 
 class NotAtRest(Exception):
@@ -28,7 +28,9 @@ class NotAtRest(Exception):
 
 
 class Freezing(NamedTuple):
-    """Copies a state. `look` surveys it, and `known` files are already in the store. Copies are made in `folder`."""
+    """
+    Copies a state. `look` surveys the state. The `known` files are already in the store. Copies are made in `folder`.
+    """
 
     work: Path
     folder: Path
@@ -37,7 +39,7 @@ class Freezing(NamedTuple):
 
     def freeze(self, at_rest: Survey) -> Frozen:
         """
-        Return a copy of the state, if the state still equals the survey `at_rest`.
+        Return a copy of the state, provided that the state still equals the survey `at_rest`.
 
         Raises:
             NotAtRest: the state has changed.
@@ -47,7 +49,7 @@ class Freezing(NamedTuple):
         try:
             files = self._copied(at_rest, copies[0])
             if (path := self.look().first_change(at_rest)) is not None:
-                raise NotAtRest(f"{path} was written to meanwhile")
+                raise NotAtRest(f"{path} was changed during the copy")
         except BaseException:
             copies.close()
             raise
@@ -73,8 +75,8 @@ def _copy(root: int, path: str, stamp: Stamp, to: int, start: int) -> None:
         raise NotAtRest(f"{path} is gone") from error
     try:
         if Stamp.of(os.fstat(fd)) != stamp:
-            raise NotAtRest(f"{path} was written to meanwhile")
+            raise NotAtRest(f"{path} was changed during the copy")
         if copy_bytes(fd, to, start, stamp.size_bytes) < stamp.size_bytes:
-            raise NotAtRest(f"{path} is shorter now")
+            raise NotAtRest(f"{path} became shorter during the copy")
     finally:
         os.close(fd)

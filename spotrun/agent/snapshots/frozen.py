@@ -1,6 +1,6 @@
 """
-Reads frozen files (spotrun/folder/frozen_files.py): copies of a command's state, and a trainer's files, which may be
-torn because training continues.
+Reads frozen files (spotrun/folder/frozen_files.py). These are copies of a command's state, or a trainer's files. A
+trainer's files may be torn, because training continues.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spotrun.trainer_link import FilesFrozen
 
 
 class TornFile(Exception):
-    """A file was changed after it was frozen, other than by appending."""
+    """A file was changed after it was frozen, and the change is not only an appended part."""
 
 
 class Descriptors(list[int]):
-    """The file descriptors that came with a message. Their last owner closes them."""
+    """The file descriptors that came with a message. The object that owns them last closes them."""
 
     def close(self) -> None:
         while self:
@@ -34,7 +34,7 @@ class Descriptors(list[int]):
 
 
 class PartialFrozenFolder:
-    """A frozen folder, while some of its descriptors have not arrived."""
+    """A frozen folder of which some descriptors have not arrived yet."""
 
     def __init__(self, message: FilesFrozen, descriptors: Descriptors) -> None:
         self.message = message
@@ -56,15 +56,15 @@ class PartialFrozenFolder:
 
 
 def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
-    """Return the frozen folder, which then owns the descriptors."""
+    """Return the frozen folder. It then owns the descriptors."""
     index = os.pread(descriptors[0], message.index_bytes, message.index_at)
     return Frozen(msgspec.json.decode(index, type=FrozenFolder), descriptors, message.number)
 
 
 class Frozen:
     """
-    Files at one moment, kept until `close`. `number` is the step boundary at which a training's files were frozen.
-    `is_whole`: the files are a command's state, of which no file may be left out.
+    Files as they were at one time, kept until `close` is called. `number` is the step boundary at which a training's
+    files were frozen. `is_whole`: the files are a command's state, so none of them may be left out.
     """
 
     def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int | None = None) -> None:
@@ -75,7 +75,7 @@ class Frozen:
 
     @cached_property
     def survey(self) -> Survey:
-        """The survey of the moment at which the files were frozen."""
+        """The survey of the files at the time when they were frozen."""
         folder = self.folder
         files = {file.path: file.version for file in folder.files}
         return Survey(files, folder.links, folder.folders, folder.refused, folder.gone)
@@ -91,8 +91,8 @@ class Frozen:
 
         Raises:
             OSError: the file cannot be opened.
-            TornFile: the file has to be copied at another step boundary. May also be raised after all bytes were read,
-                and for a file that the trainer wrongly took as already stored (KNOWN).
+            TornFile: the file has to be copied at another step boundary. This may also be raised after all bytes were
+                read, and for a file that the trainer wrongly took to be stored already (KNOWN).
         """
         size_bytes = file.stamp.size_bytes
         match file.source:
@@ -143,7 +143,7 @@ class FileReader:
 
 @contextlib.contextmanager
 def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[FileReader]:
-    """Yield the bytes of a file at its place in the `work` folder. Raises the errors of `Frozen.open`."""
+    """Yield the bytes of a file at its place in the `work` folder. Raise the errors of `Frozen.open`."""
     fd = open_at(work, file.place)
     try:
         with unchanged(fd, file) as whole:
@@ -154,14 +154,19 @@ def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[FileReader]:
 
 @contextlib.contextmanager
 def unchanged(fd: int, file: FrozenFile) -> Iterator[FileReader]:
-    """Yield the bytes of the open file `fd`. Raise TornFile if it was changed since it was frozen, before or after."""
+    """
+    Yield the bytes of the open file `fd`. Check before and after whether the file was changed since it was frozen; if
+    so, raise TornFile.
+    """
     _check(fd, file)
     yield FileReader(fd, 0, file.stamp.size_bytes)
     _check(fd, file)
 
 
 def _check(fd: int, file: FrozenFile) -> None:
-    """Raise TornFile unless the time and size are unchanged, or the file has only grown. A removal changes neither."""
+    """
+    Raise TornFile if the file's time or size has changed, unless the file has only grown. A removal changes neither.
+    """
     now, then = Stamp.of(os.fstat(fd)), file.stamp
     if file.source is ContentSource.PLACE:
         if now != then:

@@ -1,1 +1,4 @@
-"""The programs that an attempt may run: a training with snapshots, a command with state in files, or neither."""
+"""
+The kinds of program that an attempt may run: a training with snapshots, a command that keeps its state in files, or a
+command that keeps no state.
+"""

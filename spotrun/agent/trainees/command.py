@@ -1,4 +1,7 @@
-"""A command whose state is not kept: it runs, gets SIGTERM before its instance is taken, and starts again elsewhere."""
+"""
+A command whose state is not kept: it runs, gets SIGTERM before the cloud takes its instance, and starts from the
+beginning on another instance.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ PLACE = "the state of the command"
 
 class Command:
     """
-    The command that `trainer` runs, without keeping its state. If the run has checkpoints of a training, the command
-    counts as that training as soon as it says hello.
+    A command that `trainer` runs, and whose state is not kept. If the run has checkpoints of a training, the command
+    counts as that training once it says hello.
     """
 
     def __init__(self, context: AgentContext, trainer: Trainer, journal: AttemptJournal) -> None:
@@ -34,7 +37,7 @@ class Command:
 
     @property
     def _has_state(self) -> bool:
-        """True if the job names state files, or a checkpoint has any."""
+        """True if the job names state files, or if a checkpoint has state files."""
         return bool(self._context.spec.train.state)
 
     # -- what can be saved now
@@ -46,7 +49,7 @@ class Command:
         self.discard(letter)
 
     def discard(self, letter: StateFrozen) -> None:
-        """Close a copy of the state that is too late."""
+        """Close a copy of the state that comes too late."""
         if letter.state is not None:
             letter.state.close()
 
@@ -54,16 +57,19 @@ class Command:
         self._tell(f"no checkpoint of the command's state: {reason}", reason)
 
     def unwritten(self, detail: str) -> None:
-        self._context.note(f"the ledger waits: {detail}")
+        self._context.note(f"an entry waits to be written to the ledger: {detail}")
 
     def becomes_training(self) -> None:
-        """Record that the command has said hello, and is now a training."""
+        """Record that the command has said hello, so it is now a training."""
         if self._unprotected:
             self._unprotected = False
-            self._context.note("the training has found its agent: it is protected from now on")
+            self._context.note("the training has connected to its agent: it is protected from now on")
 
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
-        """Write when the command began. `unprotected`: its state is not kept, because the job names no state files."""
+        """
+        Write when the command began. `unprotected`: the command's state is not kept, because the job names no state
+        files.
+        """
         if self._has_begun:
             return
         self._has_begun = True
@@ -73,7 +79,7 @@ class Command:
             self._context.note(f"UNPROTECTED: {UNPROTECTED}. {PROTECT}")
 
     def _tell(self, note: str, what: str) -> None:
-        """Report once why there is no checkpoint."""
+        """Report, once, why there is no checkpoint."""
         if not self._told:
             self._told = True
             self._context.note(note)
@@ -99,7 +105,7 @@ class Command:
         return False
 
     def is_done(self, exited: Exited) -> bool:
-        return False  # the run has checkpoints of a training, and that has not begun here
+        return False  # the run's checkpoints are of a training, which has not begun in this process
 
     def why_give_up(self, exited: TrainerExited) -> str | None:
         return decisions.why_give_up(self._state, exited, self._context.spec.retry.max_restarts)

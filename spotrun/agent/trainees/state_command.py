@@ -1,8 +1,8 @@
 """
-A command that keeps its state in files. The files become a checkpoint when a checkpoint is due and they are at rest,
-after a notice, and after the end of the command.
+A command that keeps its state in files. The files become a checkpoint in three cases: when a checkpoint is due and the
+files are at rest, after a notice, and after the command has ended.
 
-A training's files are in its own checkpoints (commit_files.py).
+The files of a training belong to the training's checkpoints (commit_files.py).
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from spotrun.run.events import TrainerExited
 from spotrun.trainer_link import SnapshotTaken
 
 BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
-"""System seconds without a hello, after which a command counts as one without spotrun's callback."""
+"""System seconds without a hello after which a command counts as not using spotrun's callback."""
 IMPORTS_SHARE, IMPORTS_AT_MOST = 0.5, 5
 """
-A Python process may still be importing on a busy machine: if it has computed for less than IMPORTS_SHARE of
-BEGUN_AFTER_S, it gets up to IMPORTS_AT_MOST times as long. Importing torch and a framework takes 10 to 20 s of
-processor time.
+On a busy machine, a Python process may still be importing after BEGUN_AFTER_S. If it has used the processor for less
+than IMPORTS_SHARE of BEGUN_AFTER_S, the agent waits longer, up to IMPORTS_AT_MOST times as long. To import torch and a
+framework takes 10 to 20 s of processor time.
 """
 
 
 class StateCommand(Command):
-    """A command whose state is kept: the files at the paths that the job names, and in $SPOTRUN_STATE_DIR."""
+    """
+    A command whose state is kept. The state consists of the files at the paths that the job names, and the files in
+    $SPOTRUN_STATE_DIR.
+    """
 
     def __init__(
         self,
@@ -155,7 +158,7 @@ class StateCommand(Command):
         super().awaits_the_last(now_s)
         exited = self.trainer.exited
         if exited is None or not exited.ended_well or self._last_here:
-            return False  # a command that has failed leaves no checkpoint
+            return False  # a command that failed leaves no checkpoint at its end
         if not self._last_wanted:
             self._last_wanted = True
             self._ended_s = now_s

@@ -1,5 +1,5 @@
 """
-Waits in a separate thread until a command's state is at rest, then copies it.
+Waits in a separate thread until a command's state is at rest, and then copies the state.
 
 The thread works only while a copy is wanted. It never stops the command, and its surveys use little of the machine.
 """
@@ -22,7 +22,10 @@ from spotrun.folder import state_files
 from spotrun.folder.work_files import Survey
 
 LAST_WITHIN_S = 60.0
-"""Maximum system seconds for an ended command's files to come to rest. A process it left may still write."""
+"""
+Maximum system seconds for the files of an ended command to come to rest. They may change if the command left a process
+running.
+"""
 
 
 class CopyRequest(NamedTuple):
@@ -33,7 +36,7 @@ class CopyRequest(NamedTuple):
 
 
 class StateWatch:
-    """Watches the state in a separate thread, until `close`. The main loop calls the methods."""
+    """Watches the state in a separate thread until `close` is called. The main loop calls the methods."""
 
     def __init__(self, context: AgentContext, files: CommitFiles) -> None:
         self._context = context
@@ -46,25 +49,28 @@ class StateWatch:
         self._at_work = threading.Lock()
         self._thread: threading.Thread | None = None
         self.trouble: str | None = None
-        """The reason why the state was not at rest in the last survey; None if it was at rest."""
+        """The reason why the state was not at rest at the last survey; None if it was at rest."""
         self.stored: Survey | None = None
-        """The state in the newest checkpoint."""
+        """The survey of the state in the newest checkpoint."""
 
     def want(self, wish: CopyRequest) -> None:
-        """Request a copy; idempotent. One StateFrozen letter follows, unless the request is dropped first."""
+        """
+        Request a copy; a repeated request changes nothing. One StateFrozen letter follows, unless the request is
+        dropped before.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
             self._thread.start()
         self._set(wish)
 
     def drop(self) -> None:
-        """Drop the request for a copy. A copy in progress may still arrive."""
+        """Drop the request for a copy. If a copy is already in progress, its letter may still arrive."""
         self._set(None)
 
     def put_back(self) -> None:
         """
-        Record that the work folder now has the newest checkpoint's state. Call this before the command starts, because
-        a command may end immediately.
+        Record that the work folder now has the state of the newest checkpoint. Call this before the command starts,
+        because a command may end immediately.
         """
         self.stored = self.look().survey
 
@@ -120,7 +126,9 @@ class StateWatch:
             first, since_s = now, time.monotonic()
 
     def _serve_last(self, wish: CopyRequest) -> None:
-        """Copy the state of an ended command. It is at rest unless the command left a process behind."""
+        """
+        Copy the state of a command that has ended. The state is at rest unless the command left a process running.
+        """
         until_s, look = time.monotonic() + LAST_WITHIN_S, self.look()
         with self._at_work:
             state = self._copied(look, look)
@@ -133,15 +141,18 @@ class StateWatch:
         self._answer(wish, state)
 
     def _is_new(self, survey: Survey) -> bool:
-        """Return True if the survey differs from the newest checkpoint's state; without one, if it has files."""
+        """
+        Return True if the survey differs from the state in the newest checkpoint. If there is no checkpoint, return
+        True if the survey has any files.
+        """
         if self.stored is None:
             return bool(survey.files or survey.links)
         return survey.first_change(self.stored) is not None
 
     def _copied(self, before: TimedSurvey, now: TimedSurvey) -> Frozen | None:
         """
-        Return a copy of the state; None if nothing is new, or the state is not at rest. `trouble` is set only once, at
-        the end, because the main loop may read it at any time.
+        Return a copy of the state; None if nothing has changed, or if the state is not at rest. `trouble` is set only
+        once, at the end, because the main loop may read it at any time.
         """
         state, trouble = None, None
         try:
@@ -150,7 +161,7 @@ class StateWatch:
         except NotAtRest as change:
             trouble = str(change)
         except OSError as error:
-            trouble = f"{error.filename or 'it'} cannot be copied: {error.strerror}"
+            trouble = f"{error.filename or 'a file'} cannot be copied: {error.strerror}"
         self.trouble = trouble
         return state
 

@@ -1,6 +1,6 @@
 """
-Port for the program that an attempt runs: a training that takes snapshots, a command that keeps its state in files, or
-a command whose state is not kept.
+The port for the program that an attempt runs. The program is a training that takes snapshots, a command that keeps its
+state in files, or a command whose state is not kept.
 
 Every program starts as a command. It becomes a training when it says hello.
 """
@@ -15,45 +15,47 @@ from spotrun.run.events import TrainerExited
 
 
 class Trainee(Protocol):
-    """Decides what can be saved now, how to react to a notice, and what happens after the program's end."""
+    """Decides what can be saved now, how to react to a notice, and what happens after the program has ended."""
 
     # -- what can be saved now
 
     def turn(self, now_s: float) -> None:
-        """Start a snapshot if one is due at monotonic run time `now_s`. Called even after the program's end."""
+        """
+        Start a snapshot if one is due at monotonic run time `now_s`. This is called even after the program has ended.
+        """
         ...
 
     def frozen(self, letter: StateFrozen) -> None:
-        """Accept a copy of a command's state, or close it if it is too late."""
+        """Accept a copy of a command's state, or close the copy if it comes too late."""
         ...
 
     def given_up(self, reason: str) -> None:
-        """Report files that may not be stored."""
+        """Report that the state contains files that may not be stored."""
         ...
 
     def unwritten(self, detail: str) -> None:
-        """Handle a ledger entry that cannot be written now, because the store refuses writes."""
+        """Handle a ledger entry that cannot be written now because the store refuses writes."""
         ...
 
     # -- what a notice means
 
     @property
     def times(self) -> Times:
-        """The moments at which the program has to stop."""
+        """The times at which the program has to stop."""
         ...
 
     def make_way(self) -> None:
-        """Leave the network to the last snapshot, if the program will take one."""
+        """Stop other uploads, so that the last snapshot has the whole network, if the program will take one."""
         ...
 
     def leave(self, now_s: float) -> None:
-        """Stop training, and save a last snapshot if that is possible."""
+        """Stop training. If possible, save a last snapshot."""
         ...
 
     # -- what follows the end
 
     def awaits_the_last(self, now_s: float) -> bool:
-        """Return True while the last copy of an ended trainer's state is in progress."""
+        """Return True while the last copy of an ended program's state is in progress."""
         ...
 
     def is_done(self, exited: Exited) -> bool:
@@ -61,5 +63,8 @@ class Trainee(Protocol):
         ...
 
     def why_give_up(self, exited: TrainerExited) -> str | None:
-        """Return why no other trainer is started after `exited`, which is in the ledger already; None to start one."""
+        """
+        Return the reason why no other trainer is started after `exited`; None if another one is started. The ledger
+        already has `exited`.
+        """
         ...

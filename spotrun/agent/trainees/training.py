@@ -1,4 +1,6 @@
-"""A training that takes snapshots: handles its messages, and requests snapshots in time before a deadline."""
+"""
+A training that takes snapshots: handles the training's messages, and requests snapshots early enough before a deadline.
+"""
 
 from __future__ import annotations
 
@@ -135,8 +137,8 @@ class Training:
 
     def _make_room(self) -> None:
         """
-        Make room for the trainer's next snapshot. Before a deadline, the last snapshot is worth more than an older one
-        that is not durable yet.
+        Make room for the trainer's next snapshot. Before a deadline, the trainer's last snapshot is worth more than an
+        older snapshot that is not durable yet.
         """
         self._trainer.wants_room()
         self._saver.drop_waiting()
@@ -144,14 +146,16 @@ class Training:
             self._saver.abandon()
 
     def was_torn(self, paths: Sequence[str]) -> None:
-        """Record that a snapshot's files changed before they were stored, so another is due immediately."""
+        """
+        Record that files of a snapshot were changed before they were stored. Another snapshot is then due immediately.
+        """
         self._trainer.torn(paths)
         self._was_torn = True
 
     # -- what can be saved now
 
     def turn(self, now_s: float) -> None:
-        """Request a snapshot if one is due, or needed immediately, and both trainer and saver are free."""
+        """Request a snapshot if one is due or needed immediately, and both the trainer and the saver are free."""
         if self._trainer.exited is not None or self._drain.draining_s is not None:
             return
         self._ask(now_s, at_once=self._backpressure.goes_on or self._was_torn)
@@ -169,8 +173,8 @@ class Training:
 
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
-        Drop a held snapshot, so that the trainer can use its arena for a newer one. Wait until the last moment, because
-        if the trainer died before, the held snapshot would be the newest.
+        Drop a held snapshot, so that the trainer can use its arena for a newer one. Do this as late as possible: if the
+        trainer died after the drop, it would have no snapshot newer than the last commit.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:
@@ -199,14 +203,14 @@ class Training:
         self._outputs.hold()
 
     def leave(self, now_s: float) -> None:
-        """Stop training. A training that has done no step is killed, because it has nothing to save."""
+        """Stop training. If the training has done no step, kill it, because it has nothing to save."""
         if self._trainer.progress is None:
             stopped_at = self._context.clock.now()
             self._trainer.kill()
             self._ending.drained(None, stopped_at)
         self._saver.drop_waiting()
         if self._drain.too_short:
-            self._trainer.kill()  # the upload in flight gets the whole machine; the attempt ends after it
+            self._trainer.kill()  # the upload in flight gets the whole machine; then the attempt ends
         else:
             self._trainer.drain(self._drain.reason)
 
@@ -217,8 +221,8 @@ class Training:
 
     def is_done(self, exited: Exited) -> bool:
         """
-        Return True if the final checkpoint of the last fit() is durable, and the script ended well or hung while it
-        ended. A script that never trained, in a run without checkpoints, is done when it ends well.
+        Return True if the final checkpoint of the last fit() is durable, and the script then ended with success, or
+        hung at its end. In a run without checkpoints, a script that never trained is done when it ends with success.
         """
         trainer = self._trainer
         if trainer.finished is not None:
@@ -243,9 +247,9 @@ class Training:
 
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
-    Return the run's figures at `now`, computed from the ledger. `epochs_ended` counts epochs whose last step is done,
-    even if it is not durable. When a training resumes, its loggers return to the checkpoint, including the logged
-    figures.
+    Return the run's figures at `now`, computed from the ledger. `epochs_ended` is the number of epochs whose last step
+    is done, even if that step is not durable. When a training resumes, its loggers return to the state of the
+    checkpoint, and so do the logged figures.
     """
     total = summarise(state, now).total
     return Figures(

@@ -135,7 +135,7 @@ class SimulatedAgent:
         self._recommended = self._surroundings.cloud.recommends_rebalance(self._instance_id)
         if self._attempt is not None:
             if is_fenced(state, self._journal.attempt):
-                raise PowerOff("the run goes on elsewhere, or has ended")
+                raise PowerOff("the run continues on another instance, or has ended")
             self._follow(state)
 
     def _follow(self, state: RunState) -> None:
@@ -154,7 +154,7 @@ class SimulatedAgent:
         """Boot, set up, then stand by until the run is there to be taken over."""
         if self._phase == "boot":
             if standing(self._recorder.state, self._launch) is AgentAction.LEAVE:
-                raise PowerOff("the run needs nothing from this instance")
+                raise PowerOff("the run does not need this instance")
             self._phase, self._ready_s = "setup", self._set_up_until_s()
         if self._surroundings.now_s < self._ready_s:
             self._timer_s = self._ready_s
@@ -181,7 +181,7 @@ class SimulatedAgent:
             self._phase = "standby"
             self._timer_s = now_s + (STANDBY_LOOK_S if self._leaving is not None else 10 * TAIL_S)
         else:
-            raise PowerOff("the standby is not needed, or the cloud takes it")
+            raise PowerOff("the standby is no longer needed, or the cloud takes it")
 
     def _take_over(self) -> None:
         timings = self._surroundings.timings
