@@ -72,5 +72,5 @@ def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Find
         return
     far = [region for region in regions[1:] if region != location]
     if far:
-        hint = f"leave out the regions other than {location}, or consider what sending checkpoints between regions costs"
+        hint = f"leave out the regions other than {location}, or consider what checkpoints between regions cost"
         yield warned("bucket location", f"the bucket is in {location}, and instances may be in {', '.join(far)}", hint)

@@ -165,7 +165,7 @@ class GcpDoctor:
         names = ", ".join(sorted(rule.name for rule in rules if not rule.is_of_iap))
         if names:
             hint = (
-                "remove it with `gcloud compute firewall-rules delete`: spotrun needs only the rule for ssh through IAP,"
+                "remove it with `gcloud compute firewall-rules delete`: spotrun needs only a rule for ssh through IAP,"
                 " and PyTorch executes whatever arrives at its ports"
             )
             yield warned("ingress", f"rules let traffic into the network {network}: {names}", hint)

@@ -172,7 +172,7 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"preemptionNoticeDuration|preemption[ _-]notice", (NoticeRefused, None)),
         ((400,), r"diskSizeGb|disk size", (CloudError, _VOLUME)),
         ((400,), r"/images/|\bimage\b|sourceImage", (BadImage, _IMAGE)),
-        ((404,), r"/global/images/", (BadImage, _IMAGE)),  # the whole path: a missing folder may have `image` in its name
+        ((404,), r"/global/images/", (BadImage, _IMAGE)),  # not only `image`: a missing folder may be called so
         ((400,), _ACCOUNT.pattern, (IdentityUnknown, _IDENTITY)),
         ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, OTHER_OFFERING)),
         ((404,), r"/machineTypes/", (Unsupported, OTHER_OFFERING)),

@@ -75,7 +75,7 @@ class Launching:
                 if not isinstance(error, IDENTITY_DENIED) or self._has_made_it(request, name, operation):
                     self._end(request, name)
             except CloudError as unended:
-                error.message = f"{error.message}; the failed launch may have left an instance, which could not be ended: {unended.message}"
+                error.message = f"{error.message}; it may have left an instance, which was not ended: {unended.message}"
             raise error
 
     def _asked(self, request: LaunchRequest) -> dict[str, Any]:

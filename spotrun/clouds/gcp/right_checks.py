@@ -117,7 +117,7 @@ def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterat
         return
     ours = account_checks.one_of_ours(google, project)
     if ours is None:
-        what = f"there is no instance of spotrun's runs, and Google checks these rights only on an instance: {', '.join(hidden)}"
+        what = f"spotrun has no instance now, and Google checks these rights only on an instance: {', '.join(hidden)}"
         yield unknown(END, f"whether you may end one is not known: {what}", _END)
         return
     name = str(ours["name"])

@@ -230,7 +230,7 @@ class RunAccounts:
         access = found.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
         if not access.get("enabled"):
             hint = f"gcloud storage buckets update {name} --uniform-bucket-level-access; or {_SHARE}"
-            return CloudError(f"folders in {name} cannot have policies, because access to the bucket is not uniform", hint=hint)
+            return CloudError(f"folders in {name} cannot have policies: its access is not uniform", hint=hint)
         if isinstance(error, PolicyForbids):
             return error
         hint = f"use a bucket of that project, with the current infra/gcp deployed there; or {_SHARE}"
