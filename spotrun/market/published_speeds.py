@@ -1,7 +1,7 @@
 """
 Estimates the training speed of instances from published figures, before a run has measured it.
 
-A training is limited by arithmetic or by memory, and it is unknown beforehand by which of the two. So the estimate is
+Training is limited by arithmetic or by memory, and it is unknown beforehand by which of the two. So the estimate is
 the geometric mean of both:
 
     speed = sqrt(TFLOPS * GB/s)                      relative to a V100's

@@ -212,9 +212,7 @@ class AwsDoctor:
     def _may_terminate(self) -> Iterator[Finding]:
         ended = account_checks.rehearse_termination(self._region)
         if ended is None:
-            what = (
-                "there is no instance of spotrun, so the right to end one cannot be checked: ec2:TerminateInstances"
-            )
+            what = "there is no instance of spotrun, so the right to end one cannot be checked: ec2:TerminateInstances"
             yield unknown("terminate", what)
         else:
             yield ok("terminate", f"EC2 would end {ended}")

@@ -285,7 +285,7 @@ def _require_same(record: Record, request: LaunchRequest) -> None:
 
 def _no_capacity(offering: Offering, count: int | None = None) -> InsufficientCapacity:
     if offering.capacity_type is CapacityType.OWN:
-        return InsufficientCapacity(f"{offering.instance_type} is in use", hint="wait until the run that uses it has ended")
+        return InsufficientCapacity(f"{offering.instance_type} is in use", hint="wait until that run has ended")
     members = "" if count is None else f" for {count_of(count, 'member')} at once"
     return InsufficientCapacity(
         f"no {offering.capacity_type.in_words} capacity for {offering.instance_type} in {offering.zone}{members}",
