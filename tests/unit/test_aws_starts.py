@@ -84,7 +84,7 @@ def test_p32_an_unreadable_default_key_is_reported_as_the_default_key(run: Plain
 
 
 @pytest.mark.parametrize(
-    ("reason", "named"), [("Client.InternalError", "the key of the image"), ("Server.InternalError", "")]
+    ("reason", "named"), [("Client.InternalError", "the image's key"), ("Server.InternalError", "")]
 )
 def test_p32_where_ebs_has_awss_own_key_the_image_may_have_another(run: PlainAwsRun, reason: str, named: str) -> None:
     run.aws.disk_key, run.aws.cannot_start = "alias/aws/ebs", {"spot": reason}

@@ -161,7 +161,7 @@ def odd_tags(found: dict[str, Any]) -> str:
         for key, form in _FORMS.items()
         if key in tags and not form.fullmatch(tags[key])
     ]
-    return f"unreadable tags: {', '.join(odd)}" if odd else ""
+    return f"tags that nobody can read: {', '.join(odd)}" if odd else ""
 
 
 def _launch(tags: Mapping[str, str]) -> int:

@@ -191,7 +191,7 @@ def _json(answer: requests.Response) -> object:
 def _nobody(action: str) -> CredentialsRefused:
     named = os.environ.get(KEY_VARIABLE)
     if not named:
-        return CredentialsRefused(f"cannot {action}: this machine has no login to Google Cloud", hint=LOG_IN)
+        return CredentialsRefused(f"cannot {action}: there is no login to Google Cloud on this machine", hint=LOG_IN)
     what = "no login" if os.path.exists(named) else "a missing file"
     return CredentialsRefused(
         f"cannot {action}: {KEY_VARIABLE} names {what}: {named}", hint=f"correct it, or unset {KEY_VARIABLE}"

@@ -146,7 +146,7 @@ def odd_labels(row: Mapping[str, Any]) -> str:
     ]
     gone = [key for key in _ALWAYS if key not in labels]
     named = [f"{label.RUN}={labels[label.RUN]!r}"] if labels.get(label.RUN) not in (None, run_of(row)) else []
-    told = {"no label": gone, "the label of another run:": named, "unreadable labels:": odd}
+    told = {"no label": gone, "the label of another run:": named, "labels that nobody can read:": odd}
     return "; ".join(f"{what} {', '.join(keys)}" for what, keys in told.items() if keys)
 
 
