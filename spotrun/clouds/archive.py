@@ -192,13 +192,13 @@ def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes
             newer = " or ".join("{}.{}".format(*each) for each, there in place.glibc_of.items() if there > glibc)
             raise NotInstalled(
                 f"{wanted} is installed for a newer Linux than {place.name} has, and no other build was found: {why}",
-                hint=f"install the night with Python {newer}, whose Linux on {place.name} is newer" if newer else None,
+                hint=f"install the night with Python {newer}, which has a newer Linux there" if newer else None,
             )
         data = wheels[0].read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     lock = files("spotrun.boot").joinpath("lock.txt").read_text()
     if wanted in lock and f"sha256:{digest}" not in lock:
-        raise NotInstalled(f"{wheels[0].name} is not the wheel of the lock: sha256 {digest}", hint="check pip's index")
+        raise NotInstalled(f"{wheels[0].name} is not the wheel in the lock: sha256 {digest}", hint="check pip's index")
     return data
 
 

@@ -95,7 +95,8 @@ def accelerators_of(kinds: Iterable[InstanceType]) -> str:
 
 def quota_findings(markets: Sequence[Sequence[Allowance]]) -> Iterator[Finding]:
     """
-    Judge each quota of each market. A quota that is too small is only a warning if another market's quota suffices.
+    Judge each quota of each market (spot or on demand). A quota that is too small is only a warning if another market's
+    quota suffices.
     """
     nothing_fits = bool(markets) and all(any(each.is_too_small for each in market) for market in markets)
     first: dict[str, Allowance] = {}

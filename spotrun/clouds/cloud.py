@@ -280,7 +280,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
             SpecInvalid: the cloud has no such service.
         """
         raise SpecInvalid(
-            f"nights without a machine of yours are not built for {self.name}",
+            f"{self.name} cannot run nights without a machine of yours",
             hint="`spotrun launch JOB.yaml --nightly` in a crontab trains every night (docs/notify-and-nightly.md)",
         )
 

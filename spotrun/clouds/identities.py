@@ -35,7 +35,7 @@ def trial_uid(now: datetime) -> str:
 
 
 def is_left_trial(uid: str, now: datetime) -> bool:
-    """Return whether `uid` belongs to a trial that must have ended before `now`."""
+    """Return whether `uid` belongs to a trial identity that is so old that its `doctor` must have died."""
     try:
         began = datetime.fromtimestamp(int(uid.removeprefix(TRIAL)[:8], 16), UTC)
     except ValueError:
@@ -151,5 +151,5 @@ class IdentifiedDriver(WrappedDriver):
         try:
             self._identities.remove(run_uid)
         except CloudError as error:
-            return f"the rights of its instances are left, and `spotrun reap` removes them: {error.message}"
+            return f"the rights of its instances were not removed; `spotrun reap` removes them: {error.message}"
         return ""

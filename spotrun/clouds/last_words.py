@@ -41,7 +41,7 @@ class LastWords:
         if not console:
             return ""
         own = "\n".join(_OWN_LINE.findall(console))
-        return f"its console says: {reason_in(own)}" if own else "its console has no line of spotrun"
+        return f"its console says: {reason_in(own)}" if own else "spotrun wrote no line to its console"
 
     def _log(self, launch: int) -> str:
         try:

@@ -19,7 +19,7 @@ from spotrun.errors import CloudError
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 4
-CHECK_NETWORK = "check this machine's network, its DNS and HTTPS_PROXY, then ask again"
+CHECK_NETWORK = "check this machine's network, its DNS and HTTPS_PROXY, then try again"
 """Advice if the cloud did not answer at all."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 4.0
 RENEWED_EVERY_S = 60.0

@@ -77,9 +77,9 @@ def _advice_of(error: SpotrunError, otherwise: str) -> str:
 
 class Refusal(NamedTuple):
     """
-    How to report an error that ends a check. By default, a check is reported as unknown if the caller may not read the
-    facts. `words` go before the error's message, `hint` replaces the error's hint, and `advice` is used if the error
-    has no hint.
+    The way to report an error that ends a check. By default, a check is reported as unknown if the caller may not read
+    the facts. `words` go before the error's message, `hint` replaces the error's hint, and `advice` is used if the
+    error has no hint.
     """
 
     words: str = ""

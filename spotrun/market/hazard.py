@@ -20,8 +20,8 @@ FOLLOWS_WITHIN = timedelta(minutes=15)
 """Maximum time from a recommendation to rebalance to a loss for the loss to count as its consequence."""
 FOLLOWED_PRIOR = 0.5
 """
-Assumed share of recommendations that a loss follows, before this run has had a recommendation. Clouds do not publish
-the share.
+The share of recommendations that are assumed to be followed by a loss, before this run has had a recommendation. Clouds
+do not publish this share.
 """
 FOLLOWED_PRIOR_LOSSES = 2.0
 """The weight of the assumption FOLLOWED_PRIOR, as a number of observed losses."""

@@ -186,7 +186,7 @@ def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadabl
         return Unreadable(f"no {said}offering suits", "write spot_policy: auto", at=("resources", "spot_policy"))
     cheapest = min(wanted, key=lambda found: found.price_usd_per_hour)
     advice = f"write {cheapest.price_usd_per_hour:f} or more, the current price of {cheapest}, or leave it out"
-    return Unreadable(f"no {said}suitable offering is within max_price", advice, at=("resources", "max_price"))
+    return Unreadable(f"no suitable {said}offering is within max_price", advice, at=("resources", "max_price"))
 
 
 def may_be_asked(offering: Offering, resources: ResourcesSpec) -> bool:

@@ -1,5 +1,5 @@
 """
-Delivers news to one sink, in a thread that receives the ledger's entries.
+Delivers news to one receiver (a sink), in a thread that is passed the ledger's entries.
 
 Each piece of news is delivered at least once. The worker records a delivery in the run's folder only after it. So if
 the worker is killed between the two, the next runner delivers the news a second time, with the same id, and a receiver

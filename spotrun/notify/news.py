@@ -85,7 +85,8 @@ def late_night(name: str, due: str, at: datetime, why: str) -> News:
     """
     Return the news that a night should have begun on the date `due` but is not under way.
 
-    This news has no entry in any ledger. It is sent once for each date, and the date replaces the number of the entry.
+    This news has no entry in any ledger. It is sent once for each date, and in its id the date replaces an entry's
+    number.
     """
     sentence = f"the night of {due} is not under way; spotrun tries to start it every 15 min during this hour: {why}"
     return News(int(due.replace("-", "")), "night", at, name, sentence)
@@ -169,7 +170,7 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
-    """Return news once so many standbys in a row have failed that the next one has to wait; None for later failures."""
+    """Return news when, after several failed standbys in a row, the next one has to wait; None for later failures."""
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)
 

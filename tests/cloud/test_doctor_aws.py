@@ -221,7 +221,7 @@ def test_a_key_that_is_disabled_fails(account: GuardedAccount, key: str) -> None
         boto3.client("kms").disable_key(KeyId=key.rpartition("/")[2])
     finding = examined()["disk key"]
     assert finding.verdict is Verdict.FAILED
-    assert f"{key}, the default key of EBS in {REGION}, is Disabled" in finding.detail
+    assert f"{key}, EBS's default key in {REGION}, is Disabled" in finding.detail
 
 
 def test_a_key_whose_policy_the_caller_may_not_read_is_named_all_the_same(account: GuardedAccount, key: str) -> None:

@@ -73,7 +73,7 @@ def test_each_turn_of_a_run_is_sent_once() -> None:
     news = list(news_of(restless().entries))
     assert [each.kind for each in news] == ["started", "interrupted", "fallback", "returned", "done"]
     assert news[0].sentence == "training began on spot in local-a (sim-gpu) at $0.36/h"
-    assert news[1].sentence == "the cloud takes spot in local-a (sim-gpu) in 2m"
+    assert news[1].sentence == "the cloud will take spot in local-a (sim-gpu) in 2m"
     assert len({each.id for each in news}) == 5
     assert news[4].facts["epochs"] == 1
     assert float(news[4].facts["cost_usd"]) > 0

@@ -285,7 +285,7 @@ def test_a_limit_below_all_prices_is_a_mistake_of_the_job_and_the_fix_is_a_value
     for verb in (("launch", "job.yaml", "-y"), ("launch", "job.yaml", "--dry-run")):
         said = spotrun(*verb, "--max-price", "2.50")
         assert said.code == 2
-        assert said.err.startswith("error: --max-price: no on-demand suitable offering is within max_price\n")
+        assert said.err.startswith("error: --max-price: no suitable on-demand offering is within max_price\n")
         assert "try: write 3.06 or more, the current price of p3.2xlarge on-demand in local/" in said.err
     Path("job.yaml").write_text(job.replace("}", ", max_price: 2.50}"))
     for verb in (("launch", "job.yaml", "-y"), ("plan", "job.yaml", "--work", "1h", "--lifetimes", "20")):

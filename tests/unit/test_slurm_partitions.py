@@ -62,15 +62,15 @@ def test_a_gang_that_a_partition_never_has_room_for_is_refused_with_its_line(lim
         ({"GraceTime": "0"}, None, "name", "GraceTime=0: Slurm ends its jobs without a notice", "GraceTime=120"),
         ({"PreemptMode": "OFF"}, None, "capacity", "no job loses nodes in cheap", "capacity: on_demand"),
         ({}, "preempt/none", "capacity", "PreemptType=preempt/none", "capacity: on_demand"),
-        ({"PreemptMode": "GANG,SUSPEND"}, None, "name", "its jobs are suspended", "PreemptMode=CANCEL"),
+        ({"PreemptMode": "GANG,SUSPEND"}, None, "name", "it suspends jobs", "PreemptMode=CANCEL"),
         (
             {"MaxTime": "5:00"},
             None,
             "name",
-            "may run for 5m at most, and an instance lives for at least 10m",
+            "may run for at most 5m, but an instance lives for at least 10m",
             "another",
         ),
-        ({"MaxTime": "12:00:00"}, None, "max_time", "may run for 12h at most", "max_time: 12h"),
+        ({"MaxTime": "12:00:00"}, None, "max_time", "may run for at most 12h", "max_time: 12h"),
     ],
 )
 def test_wrong_partition_setting_is_reported_with_its_place_and_a_fix(

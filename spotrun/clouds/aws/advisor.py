@@ -1,5 +1,5 @@
 """
-Reads Amazon's Spot Instance Advisor: how often EC2 has recently taken back spot instances of a type in a region, in
+Reads Amazon's Spot Instance Advisor: how often EC2 has recently interrupted spot instances of a type in a region, in
 bands.
 
 https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data. The data is public, and not part of EC2's API.

@@ -35,7 +35,7 @@ KEY_UNREAD = "allow ec2:GetEbsDefaultKmsKeyId: deploy infra/aws/account.yaml aga
 
 def default_key(region: Region) -> str:
     """Return the ARN of EBS's default key, or `OF_AWS`; raise AccessDenied if the caller may not read it."""
-    answer = region.ask("read the default key of EBS", region.ec2.get_ebs_default_kms_key_id)
+    answer = region.ask("read EBS's default key", region.ec2.get_ebs_default_kms_key_id)
     return str(answer["KmsKeyId"])
 
 
@@ -49,9 +49,9 @@ def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
         return ""
     who = f"EC2's role for spot, {SPOT_ROLE}," if is_spot else "the caller"
     if key in ("", OF_AWS):
-        named = "the image's key, because EBS's default is AWS's own key" if key else f"the default of EBS in {where}"
+        named = "the image's key, because EBS's default is AWS's own key" if key else f"EBS's default key in {where}"
         return f"probably {who} may not use the KMS key of the disk, {named}"
-    return f"probably {who} may not use {key}, the default key of EBS in {where}"
+    return f"probably {who} may not use {key}, EBS's default key in {where}"
 
 
 def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
         f"aws kms create-grant --region {region.name} --key-id {key} --grantee-principal {role} "
         f"--operations {' '.join(_OPERATIONS)}"
     )
-    what = f"{key}, the default key of EBS in {region.name},"
+    what = f"{key}, EBS's default key in {region.name},"
     unknown_use = f"whether {SPOT_ROLE} may use {what} is not known"
     judged = partial(_judged, region, key, what, role if uses_spot else "", command)
     yield from findings_of("disk key", judged, Refusal(unknown_use, _READ + command))

@@ -230,7 +230,7 @@ def _ways_out(network: Network, region: str) -> Iterator[Finding]:
     """Warn about each zone in which no subnet leads to the internet: instances in this zone cannot install packages."""
     if network.unrouted:
         hint = "allow ec2:DescribeRouteTables: deploy infra/aws/account.yaml again"
-        yield unknown("way out", f"which subnets lead to the internet: {network.unrouted}", hint)
+        yield unknown("way out", f"it is unknown which subnets lead to the internet: {network.unrouted}", hint)
         return
     for zone, subnets in sorted(network.subnets.items()):
         if not any(subnet.leads_out for subnet in subnets):
@@ -249,6 +249,6 @@ def _a_way_out(subnets: Sequence[Subnet], region: str) -> str:
             f"aws ec2 modify-subnet-attribute --region {region} --subnet-id {gated.subnet_id} --map-public-ip-on-launch"
         )
     return (
-        f"send its 0.0.0.0/0 to a NAT gateway: aws ec2 create-route --region {region} --route-table-id rtb-… "
+        f"route its 0.0.0.0/0 to a NAT gateway: aws ec2 create-route --region {region} --route-table-id rtb-… "
         "--destination-cidr-block 0.0.0.0/0 --nat-gateway-id nat-…; or name another zone under resources"
     )

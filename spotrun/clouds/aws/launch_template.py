@@ -19,7 +19,7 @@ _DEFAULT = "$Default"
 _NOT_BESIDE = {
     "InstanceMarketOptions": "they would apply to on-demand launches too",
     "InstanceRequirements": "EC2 accepts no instance type together with them",
-    "KeyName": "instances of spotrun have no key pair",
+    "KeyName": "spotrun's instances have no key pair",
     "NetworkInterfaces": "EC2 accepts no security group and subnet together with them",
     "SecurityGroups": "spotrun passes its security group by id",
 }

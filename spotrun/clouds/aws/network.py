@@ -19,8 +19,8 @@ _TARGETS = (
     *("LocalGatewayId", "CarrierGatewayId", "CoreNetworkArn"),
 )
 """
-Targets of a route: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. Behind an internet gateway an
-instance needs a public address.
+Keys of a route that name its target: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. To use an
+internet gateway, an instance needs a public address.
 """
 
 

@@ -250,7 +250,7 @@ class GcpDriver:
         ]
         if not holding:
             return error
-        return CloudUnavailable(f"{error.message} ({', '.join(holding)}, just ended, may still count)")
+        return CloudUnavailable(f"{error.message} ({', '.join(holding)}, which just ended, may still count)")
 
     # -- looking ---------------------------------------------------------------------------------------------
 

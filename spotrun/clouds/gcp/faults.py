@@ -65,7 +65,7 @@ class Fault(NamedTuple):
 
     @property
     def _infos(self) -> Iterator[Mapping[str, Any]]:
-        """The error infos among the details. In a failed operation, a separate field holds each one."""
+        """The error infos among the details. In a failed operation, each of them is in a separate field."""
         return (detail.get("errorInfo", detail) for detail in self.details)
 
     def _metadata(self, name: str) -> str:

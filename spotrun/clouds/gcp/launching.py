@@ -125,7 +125,7 @@ class Launching:
     def _has_made_it(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> bool:
         """
         Return whether this operation made the instance that has the name now. After a denial, another runner may have
-        repeated the launch; the instance that it made must stay.
+        repeated the launch; an instance made by the repeated launch must stay.
         """
         return self._row(request, name).get("id") == operation.get("targetId")
 

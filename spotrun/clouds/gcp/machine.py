@@ -47,7 +47,7 @@ class Machine(NamedTuple):
 
 
 def machine_of(told: Mapping[str, Any]) -> Machine:
-    """Read a machine type from a resource of `machineTypes`."""
+    """Convert a resource of `machineTypes` to a Machine."""
     inside: Mapping[str, Any] = next(iter(told.get("accelerators", ())), {})
     return Machine(
         name=str(told["name"]),

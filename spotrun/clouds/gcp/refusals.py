@@ -49,12 +49,12 @@ def unknown_region(name: str) -> Unreadable | None:
     """Return an error with the region that was probably meant if `name` is not a Google region; None if it is one."""
     written = name.lower()
     if not _REGION.fullmatch(written):
-        return Unreadable(f"{name} is no region of Google Cloud", "write one like us-central1")
+        return Unreadable(f"{name} is not a Google Cloud region", "write one like us-central1")
     known = list_prices("pd-balanced").prices
     if written in known:
         return None
     meant = get_close_matches(written, sorted(known), 1)
-    hint = f"did you mean {meant[0]}?" if meant else "`gcloud compute regions list` has their names"
+    hint = f"did you mean {meant[0]}?" if meant else "`gcloud compute regions list` shows the names"
     return Unreadable(f"Google Cloud has no region {name}", f"{hint} If it is new, update spotrun")
 
 
@@ -62,7 +62,7 @@ def misnamed(spec: RunSpec) -> Iterator[Unreadable]:
     """Refuse each region or zone in a job that Google does not have."""
     region, zone = spec.resources.region, spec.resources.zone
     if zone and not _ZONE.fullmatch(zone.lower()):
-        yield Unreadable(f"{zone} is no zone of Google Cloud", "write one like us-central1-a", at=("resources", "zone"))
+        yield Unreadable(f"{zone} is not a Google Cloud zone", "write one like us-central1-a", at=("resources", "zone"))
     elif zone:
         yield from _no_region(region_of(zone), ("resources", "zone"))
     if region:

@@ -40,7 +40,7 @@ def _judged(google: Google, project: str, title: str, name: str) -> Iterator[Fin
         raise SpotrunError(what, hint=create_command(name, project)) from error
     state, version = str(found.get("state", "")), str(found.get("name", "")).rpartition("/")[2]
     if state != ENABLED:
-        what = f"the latest version of {name} in {project}, {version}, is {state}"
+        what = f"version {version} of {name} in {project}, the latest version, is {state}"
         raise SpotrunError(what, hint=_mended(name, project, version, state))
     if name.startswith(SECRETS):
         yield ok(title, f"{name}, version {version}")

@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
 
 class Wording(NamedTuple):
-    """How SKUs describe one kind of part: the words, groups and unit. `names` maps words to `Part.of`."""
+    """The words, groups and unit by which SKUs describe one kind of part. `names` maps words to `Part.of`."""
 
     what: What
     words: re.Pattern[str]

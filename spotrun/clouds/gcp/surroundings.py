@@ -34,7 +34,7 @@ def zones_of(google: Google, project: str, region: str) -> list[str]:
 
 def no_such_region(named: Sequence[str], known: Iterable[str]) -> BadSurroundings:
     close = get_close_matches(named[0], set(known), 1)
-    hint = f"did you mean {close[0]}?" if close else "`gcloud compute regions list` has their names"
+    hint = f"did you mean {close[0]}?" if close else "`gcloud compute regions list` shows the names"
     return BadSurroundings(f"Google lists no region called {', '.join(named)}", hint=hint)
 
 

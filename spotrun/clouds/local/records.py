@@ -126,7 +126,7 @@ class RecordFolder:
 
     @property
     def disk(self) -> Path:
-        """The instance's own disk (`Places.disk`)."""
+        """The disk of the instance (`Places.disk`)."""
         return self.path.parents[1] / "instances" / self.instance_id
 
     def try_lock(self) -> int | None:

@@ -1,5 +1,5 @@
 """
-The process next to each local instance that starts and ends it as a cloud would, even after its launcher is gone.
+The process that starts and ends one local instance as a cloud would, even after the instance's launcher is gone.
 
     launcher ── starts ──> (first process: exits immediately, so that the launcher has no child)
                              └── guardian         arms the time-to-live; ends the instance if its supervisor dies

@@ -43,7 +43,7 @@ class Slurm(Cloud):
     notice = timedelta(seconds=30)
     members_max = MEMBERS_MAX
     instead_of_envs = (
-        "keep it in a file of your home, which the nodes share: secrets do not reach instances on slurm yet"
+        "keep it in a file in your home folder, which the nodes share: secrets do not reach instances on slurm yet"
     )
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:

@@ -22,7 +22,9 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 
 
 class GangJob(NamedTuple):
-    """A job with its members' records: their seats, if known, and the ends of members that ended before the job."""
+    """
+    A job with its members' records: their seats (nodes), if known, and the ends of members that ended before the job.
+    """
 
     job: Job
     seats: Sequence[Seat]
