@@ -291,7 +291,7 @@ def test_a_limit_below_all_prices_is_a_mistake_of_the_job_and_the_fix_is_a_value
     for verb in (("launch", "job.yaml", "-y"), ("plan", "job.yaml", "--work", "1h", "--lifetimes", "20")):
         said = spotrun(*verb)
         assert said.code == 2
-        assert said.err.startswith("error: job.yaml:2: resources.max_price: no on-demand offering")
+        assert said.err.startswith("error: job.yaml:2: resources.max_price: no suitable on-demand offering")
     assert spotrun("launch", "job.yaml", "--dry-run", "--max-price", "3.06").code == 0
     assert list(runs.iterdir()) == []
 
