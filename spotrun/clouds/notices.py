@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, Protocol
 
 class Notice(NamedTuple):
     """
-    A warning about an instance. `termination`: it will end at `deadline_at`; `deadline_s` is the same time in monotonic
-    run time. `rebalance`: it may end.
+    A warning about an instance. Kind `termination`: the instance will end at `deadline_at`; `deadline_s` is the same
+    time in monotonic run time. Kind `rebalance`: the instance may end.
     """
 
     kind: Literal["termination", "rebalance"]

@@ -22,7 +22,7 @@ class Leftovers(Protocol):
     """Finds and removes resources that no instance needs. Every failure of the cloud is one of CloudDriver's errors."""
 
     def found(self) -> list[Leftover]:
-        """Return the resources of all spotrun runs that no instance uses."""
+        """Return each resource that belongs to any run of spotrun and that no instance uses."""
 
     def remove(self, leftover: Leftover) -> None:
         """Remove the resource. Harmless if it is already gone."""

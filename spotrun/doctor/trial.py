@@ -35,7 +35,10 @@ SKEW_MAX = timedelta(minutes=15)
 
 
 class StoreTrial:
-    """A trial in one folder with a random name. If the trial creates the store's folder, it removes it afterwards."""
+    """
+    A trial in one folder with a random name. If the trial creates the store's folder, that folder is removed
+    afterwards.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store

@@ -41,7 +41,7 @@ TRIES_EVER = 12
 """Maximum number of tries for a piece of news by all runners together. After that it is given up."""
 FOLDER = "notified"
 SENTENCE_MAX = 1500
-"""Maximum characters of a sentence: enough for the reason of a failure."""
+"""Maximum characters of the sentence in a piece of news: enough for the reason of a failure."""
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True):

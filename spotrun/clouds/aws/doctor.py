@@ -249,6 +249,6 @@ def _a_way_out(subnets: Sequence[Subnet], region: str) -> str:
             f"aws ec2 modify-subnet-attribute --region {region} --subnet-id {gated.subnet_id} --map-public-ip-on-launch"
         )
     return (
-        f"route its 0.0.0.0/0 to a NAT gateway: aws ec2 create-route --region {region} --route-table-id rtb-… "
+        f"route the subnet's 0.0.0.0/0 to a NAT gateway: aws ec2 create-route --region {region} --route-table-id rtb-… "
         "--destination-cidr-block 0.0.0.0/0 --nat-gateway-id nat-…; or name another zone under resources"
     )

@@ -87,8 +87,8 @@ def _newest(region: Region, parameter: str) -> str:
 
 def find_network(region: Region, config: AwsConfig) -> Network:
     """
-    Find the configured security group, and each zone's subnets in the group's network that instances may start in.
-    Raise CloudError unless exactly one group has the configured name.
+    Find the configured security group and, in each zone, the subnets of the group's network in which instances may
+    start. Raise CloudError unless exactly one group has the configured name.
     """
     named = [{"Name": "group-name", "Values": [config.security_group]}]
     groups = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", Filters=named)

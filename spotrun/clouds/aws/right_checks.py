@@ -16,7 +16,7 @@ from spotrun.units import count_of
 ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to your user or role"
 _SPOT = "spot.amazonaws.com"
 NEEDS_POLICY = Refusal(hint=ATTACH, verdict=Verdict.FAILED)
-"""For calls that the policy spotrun-runner allows."""
+"""The way to report the failure of a call that the policy spotrun-runner allows."""
 
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from spotrun.errors import CloudError, IdentityUnknown
 
 OF_IAP = frozenset(("35.235.240.0/20",))
 """
-The addresses from which Identity-Aware Proxy connects, which checks the caller first:
+The addresses of Identity-Aware Proxy. The proxy checks the caller before it connects:
 https://cloud.google.com/iap/docs/using-tcp-forwarding
 """
 _ACCOUNT = "serviceAccount:"

@@ -41,12 +41,14 @@ class Name(NamedTuple):
 
     @property
     def of_token(self) -> str:
-        """The common prefix of all names that a launch with this token may have, for any pool."""
+        """The common prefix of all names that a launch with this token may have, whatever its pool."""
         return f"{OURS}{self.run_uid}-{self.launch}-{self.token_crc}-"
 
     @property
     def token(self) -> str:
-        """The usual token of this launch; "" if the launch had an unusual token, which the name does not contain."""
+        """
+        The token that this launch has by default; "" if the launch had another token, which its name does not contain.
+        """
         usual = f"{self.run_uid}-{self.launch}"
         return usual if _crc(usual) == self.token_crc else ""
 

@@ -172,7 +172,7 @@ def _read(kept: Path | None, otherwise: float) -> float:
 
 
 def _write(kept: Path | None, heard_s: float) -> None:
-    """Store the time. Failures are ignored: even with a full disk the notice must be reported."""
+    """Store the time. Failures are ignored, so that a full disk does not keep the notice from being reported."""
     if kept is not None:
         with contextlib.suppress(OSError):
             temporary = kept.with_suffix(".tmp")

@@ -74,7 +74,10 @@ class Assignment(NamedTuple):
         return self.scratch / f"{FOLDER_PREFIX}{os.getuid()}-{number}"
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Return an agent's environment, without SLURMS_OWN. Variables for the node's GPUs stay."""
+        """
+        Return an agent's environment: `own` without the variables that begin with a prefix in SLURMS_OWN, and with the
+        instance's. Variables for the node's GPUs stay.
+        """
         kept = {name: text for name, text in own.items() if not name.startswith(SLURMS_OWN)}
         return (
             kept

@@ -1,4 +1,4 @@
-"""Builds the sbatch command for an instance. All jobs share one script and differ only in its arguments."""
+"""Builds the sbatch command for an instance. All jobs share one script and differ only in the script's arguments."""
 
 from __future__ import annotations
 
