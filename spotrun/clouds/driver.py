@@ -21,8 +21,8 @@ class CloudDriver(Protocol):
     driver reports every failure of the cloud as a SpotrunError:
 
         InsufficientCapacity   this offering has no capacity   -> try another offering
-        QuotaExceeded          a quota of the account is full  -> tell the user, try another offering; retry ever later
-        CloudError itself      the cloud rejects the request   -> tell the user, try another offering; retry ever later
+        QuotaExceeded          a quota of the account is full  -> the same, and tell the user; retry ever more slowly
+        CloudError itself      the cloud rejects the request   -> as for QuotaExceeded
         CloudUnavailable       throttled, 5xx, network         -> try again later
         AccessDenied           credentials or permissions      -> the user has to fix them: report it
         IdentityUnknown        no such identity is found       -> wait, if the identity is new
