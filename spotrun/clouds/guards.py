@@ -1,6 +1,6 @@
 """
-The interface to guards, which end an instance from outside if nothing else does (protocol 11), and a driver that arms a
-guard for each instance.
+The interface to guards, which end an instance from outside if nothing else ends it (protocol 11), and a driver that
+arms a guard for each instance.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ GB_PER_S = {
     "B200": 8000.0,
 }
 """
-Memory bandwidth of an accelerator, as of 2026-11-25, from the data sheets that PEAK_TFLOPS cites; the A100 has 40 GB.
+Memory bandwidth of one accelerator, as of 2026-11-25, from the data sheets that PEAK_TFLOPS cites. The A100's is that
+of the version with 40 GB.
 """
 TRAINED = {"V100": 1270.0, "A100": 2375.0}
 """
