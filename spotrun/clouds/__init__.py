@@ -1,1 +1,1 @@
-"""One package for each cloud, with its driver, prices, checks and nights, behind one port."""
+"""The interface that all clouds implement, and one package for each cloud: its driver, prices, checks and nights."""

@@ -1,9 +1,9 @@
 """
-Packs spotrun and the packages that it needs in a cloud function, without PyTorch, into one archive.
+Builds the archive of a cloud function: spotrun and the packages that it needs there, without PyTorch.
 
-The archive contains the packages that are installed here, so that the code that runs elsewhere is the code that was
-tested here. If a package was built for a newer Linux than the target's, pip fetches another build of the same version,
-whose digest the lock has to list.
+The archive contains the packages that are installed on this machine, so the function runs the code that was tested. If
+an installed package was built for a newer Linux than the target's, pip fetches another build of the same version. The
+lock has to list that build's digest.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def _whatever(_: str) -> bool:
 
 class FunctionRuntime(NamedTuple):
     """
-    A cloud service that runs an archive. `extra` is the extra of spotrun that it needs; `glibc_of` maps each Python
-    version that the service offers to the glibc of its Linux. `calls` returns whether the service ever reads a file of
-    a package. A `compiled` archive has bytecode next to its modules.
+    A cloud service that runs an archive. `extra` names the spotrun extra that the service needs. `glibc_of` maps each
+    Python version that the service offers to the glibc of the service's Linux. `calls` takes the name of a package's
+    file and returns whether the service ever reads that file. A `compiled` archive has bytecode next to its modules.
     """
 
     name: str
@@ -63,7 +63,9 @@ class FunctionRuntime(NamedTuple):
 
     @property
     def glibc(self) -> Glibc:
-        """The glibc of the service's Linux for our version of Python; raises NotInstalled if it lacks that version."""
+        """
+        The glibc of the service's Linux for this Python version; raises NotInstalled if the service lacks this version.
+        """
         known = self.glibc_of.get(sys.version_info[:2])
         if known is None:
             names = " or ".join("{}.{}".format(*each) for each in self.glibc_of)
@@ -73,12 +75,13 @@ class FunctionRuntime(NamedTuple):
 
 def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
     """
-    Make the archive for `place`. Unless `portable`, nothing is fetched, and the archive may run only on this machine.
+    Make the archive for `place`. If `portable` is false, nothing is fetched, and the archive may run only on this
+    machine.
 
     Raises:
         NotInstalled: a package is missing, or has no build for the service's Linux.
     """
-    glibc = place.glibc  # even if not portable: a place without this Python cannot run the archive
+    glibc = place.glibc  # needed even if not portable: `place` must offer this Python version
     contents = _contents(place, glibc if portable else None)
     if place.compiled:
         contents |= _bytecode(contents)
@@ -86,7 +89,7 @@ def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
     with zipfile.ZipFile(raw, "w") as archive:
         for name, data in sorted(contents.items()):
             entry = zipfile.ZipInfo(name, _OLDEST)
-            entry.external_attr = 0o644 << 16  # the user that runs it must be able to read it
+            entry.external_attr = 0o644 << 16  # readable for the user that runs the function
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=6)
     size = raw.tell()
     if size > place.size_max_bytes:
@@ -110,19 +113,19 @@ def _contents(place: FunctionRuntime, glibc: Glibc | None) -> dict[str, bytes]:
 
 
 _UNCHECKED = 1
-"""Flags of bytecode that carries a hash of its source; Python uses such bytecode without reading the source."""
+"""Flags of bytecode that carries a hash of its source. Python uses such bytecode without reading the source."""
 _MARSHAL_WITHOUT_REFERENCES = 2
 """
-A marshal version without references. In newer versions, references depend on the process's other objects, so two builds
-of the same code differed.
+A marshal version without references. With references, two builds of the same code differed, because references depend
+on the process's other objects.
 """
 
 
 def _bytecode(contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """
-    Return the bytecode of the modules for the Python that runs here: https://peps.python.org/pep-0552. The bytecode
-    stores its source's path in the archive; an import replaces that path with the real one. Files that do not compile,
-    such as templates, are skipped.
+    Return the bytecode of the modules for the running Python (https://peps.python.org/pep-0552). The bytecode records
+    where its source lies in the archive; Python replaces that path with the real one on import. Files that do not
+    compile, such as templates, are skipped.
     """
     head = MAGIC_NUMBER + _UNCHECKED.to_bytes(4, "little")
     found = {}
@@ -131,7 +134,7 @@ def _bytecode(contents: Mapping[str, bytes]) -> dict[str, bytes]:
         if path.suffix != ".py":
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # from packages, which we cannot correct
+            warnings.simplefilter("ignore")  # warnings about packages' code, which we cannot correct
             try:
                 code = compile(source, name, "exec", dont_inherit=True, optimize=0)
             except (SyntaxError, ValueError):
@@ -148,7 +151,7 @@ def _unzipped(data: bytes) -> dict[str, bytes]:
 
 
 def _needed(place: FunctionRuntime, name: str, extras: set[str], known: set[str]) -> Iterator[Distribution]:
-    """Yield the packages that a package needs here, directly or indirectly."""
+    """Yield the packages that `name` requires on this machine, directly or indirectly."""
     for text in distribution(name).requires or ():
         wanted = Requirement(text)
         needed = canonicalize_name(wanted.name)
@@ -171,7 +174,7 @@ def _runs_there(found: Distribution, glibc: Glibc) -> bool:
 
 def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes:
     """
-    Fetch the wheel of the same version for a Linux as old as the service's.
+    Fetch a wheel of the same version that is built for a Linux as old as the service's.
 
     Raises:
         NotInstalled: pip is missing or finds no such wheel, or the lock does not list the wheel.
@@ -189,13 +192,13 @@ def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes
             newer = " or ".join("{}.{}".format(*each) for each, there in place.glibc_of.items() if there > glibc)
             raise NotInstalled(
                 f"{wanted} is installed for a newer Linux than {place.name} has, and no other build was found: {why}",
-                hint=f"install the night with Python {newer}, which is on a newer Linux there" if newer else None,
+                hint=f"install the night with Python {newer}, which has a newer Linux there" if newer else None,
             )
         data = wheels[0].read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     lock = files("spotrun.boot").joinpath("lock.txt").read_text()
     if wanted in lock and f"sha256:{digest}" not in lock:
-        raise NotInstalled(f"{wheels[0].name} is not the wheel of the lock: sha256 {digest}", hint="check pip's index")
+        raise NotInstalled(f"{wheels[0].name} is not the wheel in the lock: sha256 {digest}", hint="check pip's index")
     return data
 
 

@@ -23,8 +23,8 @@ _CAPACITY_TYPES = {
 
 class CapacityRequest(NamedTuple):
     """
-    The capacity that a job wants. `types` are the instance types that the job lists for its cloud. A job that names
-    neither type nor accelerator is assumed to want one GPU.
+    The capacity that a job wants. `types` are the instance types that the job's section for its cloud lists. A job that
+    names neither a type nor an accelerator is assumed to want one GPU.
     """
 
     resources: ResourcesSpec
@@ -60,8 +60,8 @@ class CapacityRequest(NamedTuple):
 
 class Allowance(NamedTuple):
     """
-    One quota: `takes` is the amount that the smallest instance uses, and `left` is the unused amount, None if unknown.
-    `hint` tells the user how to raise the quota, or how to find out its value.
+    The room that one quota leaves. `takes` is the amount that the smallest instance uses; `left` is the unused amount,
+    None if unknown. `hint` tells the user how to raise the quota, or how to find out its value.
     """
 
     name: str
@@ -94,7 +94,10 @@ def accelerators_of(kinds: Iterable[InstanceType]) -> str:
 
 
 def quota_findings(markets: Sequence[Sequence[Allowance]]) -> Iterator[Finding]:
-    """Judge each quota of each market. A quota that is too small is only a warning if another market has room."""
+    """
+    Judge each quota of each market (spot or on demand). A quota that is too small is only a warning if another market's
+    quota suffices.
+    """
     nothing_fits = bool(markets) and all(any(each.is_too_small for each in market) for market in markets)
     first: dict[str, Allowance] = {}
     for allowance in (each for market in markets for each in market):
@@ -110,6 +113,6 @@ def _judged(allowance: Allowance, nothing_fits: bool) -> Finding:
     if allowance.is_too_small:
         return failed(name, QuotaExceeded(detail, hint=hint)) if nothing_fits else warned(name, detail, hint)
     if left < 2 * takes:
-        detail += ": no standby could boot next to it, so every interruption waits for the old instance to go"
+        detail += ": no standby could boot next to it, so each interruption waits until the old instance is gone"
         return warned(name, detail, hint)
     return ok(name, detail)

@@ -13,9 +13,9 @@ def charged(
     prices: Sequence[PriceSegment], offering: Offering, since: datetime, until: datetime | None
 ) -> tuple[PriceSegment, ...]:
     """
-    Return the prices in effect from `since` on: the price at that moment, and each change before `until`. `prices` is
-    the history of the instance's pool, oldest first. An unknown first price gets no segment, because a price of 0 would
-    be false.
+    Return the prices in effect from `since` on: the price at `since`, and each change before `until`. `prices` is the
+    price history of the instance's pool, oldest first. If the price at `since` is unknown, it gets no segment, because
+    a price of 0 would be false.
     """
     told = offering.price_usd_per_hour
     at_launch = (PriceSegment(since=since, usd_per_hour=told),) if told else ()

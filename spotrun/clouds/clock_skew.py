@@ -1,4 +1,4 @@
-"""Measures the difference between this machine's clock and a cloud's clock. The cloud's clock counts."""
+"""Measures how far this machine's clock differs from a cloud's clock, which is taken as right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SET_CLOCK = "set this machine's clock, for example by `timedatectl set-ntp true`
 
 
 def told_at(date: str) -> datetime | None:
-    """Return the moment of a `Date` header, to the second; None if it is unreadable."""
+    """Return the time in a `Date` header, to the second; None if the header is unreadable."""
     try:
         found = parsedate_to_datetime(date)
     except ValueError:
@@ -21,7 +21,9 @@ def told_at(date: str) -> datetime | None:
 
 
 def skew_of(before: datetime, after: datetime, told: datetime) -> timedelta:
-    """Return how far this machine's clock is ahead of a cloud's (below 0: behind), to a Date header's precision."""
+    """
+    Return how far this machine's clock is ahead of a cloud's, to a Date header's precision. Negative if it is behind.
+    """
     if told > after:
         return after - told
     return max(before - told - timedelta(seconds=1), timedelta(0))

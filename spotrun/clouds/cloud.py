@@ -1,8 +1,8 @@
 """
-The port to a cloud as a whole: everything that the rest of spotrun needs from it.
+The interface to a cloud: everything that the rest of spotrun needs from it.
 
-Agents and specifications import the module of their cloud too. So a cloud's module imports nothing large at its top;
-its methods import what they need when they are called.
+Agents and job specifications import their cloud's module too. So that module imports nothing large at the top; its
+methods import what they need when they are called.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spotrun.units import Unreadable
 
 
 class Account(NamedTuple):
-    """The ports that rent and end instances and resources, for all runs of an account at once."""
+    """The interfaces that list and end the instances and resources of all of an account's runs."""
 
     driver: CloudDriver
     guards: Guards = NoGuards()
@@ -45,21 +45,21 @@ class Account(NamedTuple):
 
 
 class RentalFlags(NamedTuple):
-    """The values of the flags that say what to rent. In `doctor` they take precedence over the job."""
+    """The values of the flags that say what to rent. In `doctor` they take precedence over the job's values."""
 
     regions: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()
     instance_types: tuple[str, ...] = ()
     image: str | None = None
     rates: str | None = None
-    """A file or URL with the rates at which spot instances are taken."""
+    """A file or URL that lists how often spot instances are interrupted."""
     store: str | None = None
-    """The store where runs would live. A job that is checked names its own store."""
+    """The store for the account's runs. A job that is checked names a store for itself."""
 
     def over(self, spec: RunSpec | None, cloud: str, *, like: str) -> ResourcesSpec:
         """
-        Return the job's resources, with the values of the flags that were given in place of its own. `like` is an
-        example of the cloud's accelerators, for the error message.
+        Return the job's resources, with flag values replacing the job's values. `like` is an example of the cloud's
+        accelerators, for the error message.
 
         Raises:
             SpecInvalid: the accelerators cannot be read.
@@ -80,8 +80,8 @@ class RentalFlags(NamedTuple):
 
 class Shell(NamedTuple):
     """
-    A command that opens a shell, and the folder to call it in. `needs` maps each program that the command uses to where
-    to get the program; `advice` is shown if the connection fails.
+    A command that opens a shell, and the folder to run it in. `needs` maps each program that the command uses to advice
+    on where to get that program; `advice` is shown if the connection fails.
     """
 
     command: tuple[str, ...]
@@ -98,15 +98,15 @@ class Shell(NamedTuple):
 
 def way_inside(spec: RunSpec) -> str:
     """
-    Return the text to print before a shell opens on a rented instance but outside the job's container; "" if the job
-    has no container.
+    Return the text to print when a shell opens outside the job's container on a rented instance; "" if the job has no
+    container.
     """
     place = f"`sudo /var/lib/spotrun/{ENTRANCE}`"
-    return "" if spec.image is None else f"the training is in a container: {place} opens a shell there\n"
+    return "" if spec.image is None else f"the training is in a container: {place} opens a shell in it\n"
 
 
 class Forward(NamedTuple):
-    """A port of this machine, forwarded to a port of an instance at the instance's address 127.0.0.1."""
+    """A port of this machine, and the port of an instance to which it is forwarded, at the instance's 127.0.0.1."""
 
     here: int
     there: int
@@ -114,14 +114,17 @@ class Forward(NamedTuple):
 
 class Cloud(CloudRules[RunSpec], Protocol):
     """
-    The base class of a cloud. To add a cloud, subclass this, and put one instance where `spotrun.clouds.registry` looks
-    for it. Methods with a body here are for features that a cloud may lack. Failures are the errors of CloudDriver.
+    The base class of a cloud. To add a cloud, subclass it, and put one instance where `spotrun.clouds.registry` looks
+    for it. Methods with a body in this class are for features that a cloud may lack. Failures are reported as the
+    errors that CloudDriver lists.
     """
 
     sends_bills: bool = True
-    """True if the cloud sends its own bill, with which a run's bill can be compared."""
+    """True if the cloud sends a bill, with which a run's bill can be compared."""
     failed_starts: str = ""
-    """Prefix, in a run's folder, of the logs of launches whose agent never ran; "" if the cloud has no such logs."""
+    """
+    Path prefix, in a run's folder, of the logs of launches whose agent never ran; "" if the cloud has no such logs.
+    """
 
     # -- a run ---------------------------------------------------------------------------------------------------
 
@@ -130,71 +133,73 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """Return the driver that rents for a run of `spec`; raise CloudError if an SDK is not installed."""
 
     def guards(self, spec: RunSpec, clock: Clock) -> Guards:
-        """Return the guards, which end an instance from outside if neither the instance nor any runner does."""
+        """Return the guards of a run of `spec`. A guard ends an instance if neither the instance nor a runner does."""
         return NoGuards()
 
     def identities(self, spec: RunSpec, clock: Clock) -> Identities:
-        """Return the identities, which define the rights of a run's instances."""
+        """Return the interface to the identities that hold the rights of the run's instances."""
         return NoIdentities()
 
     def clock(self, spec: RunSpec) -> ScaledClock:
         """
         Return the clock of a run that begins now.
 
-        The clock runs at real speed, unless a rehearsal on a simulated cloud has passed its faster clock down in the
-        environment.
+        The clock runs at real speed, unless a rehearsal on a simulated cloud has set a faster clock in the environment.
         """
         handed_down = clock_from_environment()
         return handed_down if handed_down.scale != 1 else ScaledClock(datetime.now(UTC), 1.0)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """Set the clock of a run that begins now to the cloud's own time, if the cloud reports its time."""
+        """Set the clock of a run that begins now to the cloud's time, if the cloud reports its time."""
         return
 
     def furnish(self, store: Store) -> None:
-        """Put the files into a new run's folder that its instances need before they have an agent (`spotrun.boot`)."""
+        """Put the files that instances need before their agent starts (`spotrun.boot`) into a new run's folder."""
 
     def require_known(self, spec: RunSpec) -> None:
         """
-        Check, without the network, that the places in a job exist, before its run begins.
+        Check that the regions and zones in a job exist, before its run begins. The network is not used.
 
         Raises:
-            SpecInvalid: a place does not exist.
+            SpecInvalid: a region or zone does not exist.
         """
         return
 
     def require_identity(self, spec: RunSpec) -> None:
         """
-        Check that the identity exists, if the job names one for all runs. Change nothing.
+        Check that the identity exists, if the job names one identity for all runs. Change nothing.
 
         Raises:
             CloudError: no identity has this name.
-            AccessDenied, CloudUnavailable: it is unknown whether the identity exists.
+            AccessDenied, CloudUnavailable: the check could not find out whether the identity exists.
         """
         return
 
     @abstractmethod
     def billing(self, spec: RunSpec) -> BillingRule:
-        """Return the rule for bills: when billing starts and ends, how times are rounded, and which times are free."""
+        """Return the billing rule: when billing starts and ends, how times are rounded, and which times are free."""
 
     def types_listed(self, spec: RunSpec) -> Sequence[str]:
         """Return the instance types to which the job's section for this cloud is limited; none if it sets no limit."""
         return ()
 
     def of_any_type(self, spec: RunSpec) -> RunSpec:
-        """Return `spec` without its type and accelerators, to show all offerings in the job's places."""
+        """Return `spec` without its type and accelerators, to show all offerings in the job's regions and zones."""
         return spec.model_copy(
             update={"resources": spec.resources.model_copy(update={"instance_type": None, "accelerators": None})}
         )
 
     def never_rented(self, kind: str) -> Unreadable | None:
-        """Return why this cloud never rents out the instance type, or the accelerators, `kind`; None if it may."""
+        """
+        Return the reason why this cloud never rents out the instance type, or the accelerators, `kind`; None if it may
+        rent them out.
+        """
         return None
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
         """
-        Return the interruption band that the cloud publishes for each `REGION/TYPE`, such as "<5%". The bands are read
-        when a run is created.
+        Return the interruption band that the cloud publishes for each type in a region, keyed by `REGION/TYPE`. A band
+        is a text such as "<5%". The bands are read when a run is created.
         """
         return {}
 
@@ -202,19 +207,24 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
-        """Return the sources that warn an agent of the loss of its instance, which has this `environment`."""
+        """
+        Return the sources that warn the agent of an instance with this `environment` that the instance will be lost.
+        """
 
     @abstractmethod
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
         """Return the shell for a user on an instance of a run of `spec`."""
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
-        """Return a command that forwards ports to an instance; raise CloudError if this cloud cannot forward ports."""
+        """
+        Return a command that forwards ports to an instance; raise CloudError if spotrun cannot forward ports on this
+        cloud.
+        """
         raise CloudError(f"spotrun cannot forward a port to an instance on {self.name}", hint="leave out -L")
 
     def console(self, instance: Instance) -> str | None:
         """
-        Return the console output of an instance; None if there is none, or only the run's folder holds it.
+        Return the console output of an instance; None if there is none, or if it is only in the run's folder.
 
         Raises:
             CloudError: the console cannot be read.
@@ -223,10 +233,10 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         """
-        Take a spot instance with this much notice, for a rehearsal.
+        Interrupt a spot instance with this much notice, for a rehearsal.
 
         Raises:
-            CloudError: the instance does not exist, or only the cloud itself can take it.
+            CloudError: the instance does not exist, or only the cloud can interrupt it.
         """
         raise CloudError(f"{instance_id} is on {self.name}, where only the cloud interrupts instances")
 
@@ -239,7 +249,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
     @abstractmethod
     def account(self, regions: Sequence[str]) -> Account:
         """
-        Return the ports to list and end the instances of all runs, in these regions, or in all if `regions` is empty.
+        Return the interfaces to the instances of all runs in these regions, or in all regions if `regions` is empty.
 
         Raises:
             SpecInvalid: the cloud does not have these regions.
@@ -251,25 +261,26 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def offers(self, wish: RentalFlags) -> Quotes:
-        """Return the offerings that match `wish`, with their prices now and in the past."""
+        """Return the offerings that match `wish`, with their current and past prices."""
 
     @abstractmethod
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
-        """Return the offerings for a job, with their prices now and in the past, of these `types` only."""
+        """Return the offerings for a job, of these `types` only, with their current and past prices."""
 
     @abstractmethod
     def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
-        """Run `doctor`'s checks of the account, and of the instances that the job or the flags request."""
+        """Run `doctor`'s checks of the account, and of the instances that the job or the flags ask for."""
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         """
-        Return the service that starts a job's nights in this region and attends to them without a machine of the user.
+        Return the service that starts a job's nights in this region and runs their runner without a machine of the
+        user.
 
         Raises:
             SpecInvalid: the cloud has no such service.
         """
         raise SpecInvalid(
-            f"nights without a machine of yours are not built for {self.name}",
+            f"{self.name} cannot run nights without a machine of yours",
             hint="`spotrun launch JOB.yaml --nightly` in a crontab trains every night (docs/notify-and-nightly.md)",
         )
 
@@ -278,17 +289,17 @@ class Cloud(CloudRules[RunSpec], Protocol):
         return None
 
     def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
-        """Return the regions where a job may rent; () if neither the flags nor the job name one."""
+        """Return the regions where a job may rent; () if neither the flags nor the job names a region."""
         named = wish.regions or (() if spec is None else (spec.resources.region,))
         return tuple(region for region in named if region is not None)
 
     def reachable(self, address: str) -> str:
-        """Return an address of the store that instances can reach; raise StoreError if there is none."""
+        """Return an address of the store that instances can reach; raise StoreError if no address is reachable."""
         return address
 
 
 def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
-    """Refuse a zone that is outside the job's region. For clouds whose zone names begin with their region's name."""
+    """Refuse a zone that is outside the job's region, on a cloud whose zone names begin with their region's name."""
     region, zone = spec.resources.region, spec.resources.zone
     if region and zone and not zone.lower().startswith(region.lower()):
         yield Unreadable(f"{zone} is not in the region {region}", "remove one of them", at=("resources", "zone"))
@@ -296,8 +307,8 @@ def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
 
 def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference], str]) -> Iterator[Unreadable]:
     """
-    Refuse each secret that instances cannot reach. `advice` turns the place where this cloud would keep the secret into
-    a hint.
+    Refuse each secret that instances cannot reach. `advice` makes a hint from the address that the secret would have on
+    this cloud.
     """
     for name, reference in spec.secret_references.items():
         own = cloud.secret(name)
@@ -307,7 +318,7 @@ def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference],
 
 
 def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
-    """Return the secrets of a job that are kept in `cloud`, even if the job is rehearsed on another cloud."""
+    """Return the job's secrets that are kept in `cloud`, even if the job is rehearsed on another cloud."""
     found: dict[str, Reference] = {}
     for name, text in ({} if spec is None else spec.secrets).items():
         own = cloud.secret(name)
@@ -332,6 +343,6 @@ def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
 
 
 def refuse_regions(cloud: Cloud, regions: Sequence[str]) -> None:
-    """Raise SpecInvalid if `regions` is not empty, for a cloud that has no regions."""
+    """Raise SpecInvalid if `regions` is not empty; called for a cloud that has no regions."""
     if regions:
         raise SpecInvalid(f"the {cloud.name} cloud has no regions", hint="leave out --region")

@@ -1,4 +1,6 @@
-"""The port to a cloud. Every driver has to pass one contract suite (tests/contract/test_driver_contract.py)."""
+"""
+The interface to a cloud. Every driver has to pass the same contract tests (tests/contract/test_driver_contract.py).
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ class CloudDriver(Protocol):
     """
     Rents and returns instances on one cloud.
 
-    Drivers hold no run state: a new driver object must be able to terminate what an old one launched. Every failure of
-    the cloud leaves a driver as a SpotrunError:
+    Drivers hold no run state: a new driver object must be able to terminate what an old driver object launched. A
+    driver reports every failure of the cloud as a SpotrunError:
 
         InsufficientCapacity   this offering has no capacity   -> try another offering
-        QuotaExceeded          a quota of the account is full  -> tell the user, try another; retry ever more slowly
-        CloudError itself      the cloud rejects the request   -> the same
+        QuotaExceeded          a quota of the account is full  -> the same, and tell the user; retry ever more slowly
+        CloudError itself      the cloud rejects the request   -> as for QuotaExceeded
         CloudUnavailable       throttled, 5xx, network         -> try again later
         AccessDenied           credentials or permissions      -> the user has to fix them: report it
         IdentityUnknown        no such identity is found       -> wait, if the identity is new
@@ -33,54 +35,56 @@ class CloudDriver(Protocol):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes for the user about gaps and oddities in the cloud's last answers. None of them stops a run."""
+        """Notes for the user about gaps and oddities in the cloud's last answers. None of these stops a run."""
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         """
-        Return all offerings of this cloud with their prices now, in no particular order.
+        Return all offerings of this cloud with their current prices, in no particular order.
 
-        A listed offering may still have no capacity: only `launch` shows that. `must_see` is as in `instances`.
+        A listed offering may still have no capacity; only `launch` finds out. `must_see` is as in `instances`.
         """
 
     def launch(self, request: LaunchRequest) -> Instance:
         """
         Start one instance and return as soon as the cloud has accepted it.
 
-        Idempotent on `request.token`: repeating a call whose answer was lost returns the same instance, even while that
-        instance is stopping.
+        Idempotent on `request.token`: if an answer was lost, a repeated call returns the instance that the first call
+        started, even while that instance is stopping.
 
-        With a `count`, start this many members and return the first; `instances` lists all of them, each with its index
-        and, once it runs, its address. Either all start or none, even if the caller dies midway; capacity for only some
-        of them counts as no capacity. A driver that cannot start members refuses the request (`require_one`) and starts
-        nothing.
+        With a `count`, start this many members of a gang and return the first. `instances` then lists every member with
+        its index and, once the member runs, its address. Either all members start or none, even if the caller dies
+        midway; capacity for only some of them counts as no capacity. A driver that cannot start members refuses the
+        request (`require_one`) and starts nothing.
 
         Raises:
-            LaunchTokenSpent: the token's instance, or all of its members, existed and are terminated.
-            CloudError and its other subclasses: see the class docstring.
+            LaunchTokenSpent: the token's instance, or all of its members, existed and are terminated. CloudError and
+                its other subclasses: see the class docstring.
         """
 
     def describe(self, instance_id: str) -> Instance | None:
         """
         Return the instance as the cloud sees it now, or None if the cloud has no record of it.
 
-        None right after a launch means "not known yet", never "dead".
+        Right after a launch, None means "not known yet", never "dead".
         """
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         """
-        Return all instances that spotrun tagged, or only the instances of one run, including terminated instances while
-        the cloud still lists them.
+        Return the instances that spotrun tagged, of one run or of all runs. Terminated instances are included while the
+        cloud still lists them.
 
-        `must_see` names the regions and zones without which the answer is useless; None means all. Any other region or
-        zone that fails is left out, with a remark. A zone's name begins with its region's name.
+        `must_see` names the regions and zones without which the list is useless; None means all. A failed region or
+        zone outside `must_see` is left out, with a remark. A zone's name begins with its region's name.
         """
 
     def terminate(self, instance_id: str) -> None:
-        """End an instance and everything on it. Repeating the call, or naming an instance that is gone, is harmless."""
+        """
+        End an instance and everything on it. Repeating the call is harmless, and so is naming an instance that is gone.
+        """
 
 
 def require_one(request: LaunchRequest, cloud: str) -> None:
-    """Raise CloudError if the request is for members of a gang, in a driver that starts single instances."""
+    """Raise CloudError if the request is for a gang's members; called by a driver that starts only single instances."""
     if request.count is not None:
         raise CloudError(
             f"{cloud}: this driver starts single instances, not {count_of(request.count, 'member')} of a gang",

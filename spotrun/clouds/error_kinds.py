@@ -1,8 +1,8 @@
 """
-The refusals of a cloud that its driver handles in different ways. They are subclasses of the errors that a run handles.
+A cloud's errors that its driver handles in different ways. They are subclasses of the errors that a run handles.
 
-Each cloud has a table that maps its codes to these kinds or to the classes in spotrun/errors.py, with its own hints.
-P2, P3, P21 and P26 are rows of the failure catalogue.
+Each cloud has a table that maps its error codes to these classes or to the classes in spotrun/errors.py, with hints for
+the user. P2, P3, P21 and P26 are rows of the failure catalogue.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from spotrun.errors import (
 
 OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
 Meaning = tuple[type[CloudError], str | None]
-"""The error that a run handles, and a hint for its user."""
+"""The error that a run handles, and a hint for the user."""
 
 
 class Unsupported(InsufficientCapacity):
-    """The zone does not have the type: asking again soon cannot help (P2)."""
+    """The zone does not have the type, so a repeated request cannot help soon (P2)."""
 
 
 class AlreadyThere(CloudError):
-    """A resource of the same name exists."""
+    """A resource of the same name already exists."""
 
 
 class NotThere(CloudError):
@@ -57,22 +57,28 @@ class ClockWrong(CloudUnavailable):
 
 
 class Unexplained(CloudUnavailable):
-    """The cloud's SDK failed with an error that spotrun does not list. The fault is assumed to pass, and is counted."""
+    """The cloud's SDK failed with an error that spotrun does not list. The fault is counted, and assumed to pass."""
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether the fault passes without the user. An expired login and a wrong clock need the user."""
+    """Return whether the fault passes without action by the user. An expired login and a wrong clock need the user."""
     return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
 
 
 def by_code(*rows: tuple[type[CloudError], str | None, *tuple[str, ...]]) -> dict[str, Meaning]:
-    """Return a table of errors by code. Each row has an error, its hint, and strings of codes separated by blanks."""
+    """
+    Return a table of errors by error code. Each row has an error class, its hint, and strings of codes separated by
+    blanks.
+    """
     return {code: (kind, hint) for kind, hint, *codes in rows for code in " ".join(codes).split()}
 
 
 @contextmanager
 def translated(meaning_of: Callable[[str, Exception], CloudError], action: str) -> Iterator[None]:
-    """Translate an SDK's errors in the block into CloudDriver's errors, whose messages name the failed `action`."""
+    """
+    Translate the errors that an SDK raises in the block into CloudDriver's errors. Each message names the failed
+    `action`.
+    """
     try:
         yield
     except SpotrunError:

@@ -1,6 +1,6 @@
 """
-The port to guards, which end an instance from outside if nothing else does (protocol 11); and a driver that arms a
-guard for each instance.
+The interface to guards, which end an instance from outside if nothing else ends it (protocol 11), and a driver that
+arms a guard for each instance.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from spotrun.instance import Instance, LaunchRequest
 from spotrun.offering import CapacityType
 
 AGAIN_AFTER = timedelta(minutes=10)
-"""Time until the next try to make a guard after a failure: the obstacle may pass, or be removed."""
+"""Wait before a failed guard is tried again. By then the obstacle may have passed, or the user may have removed it."""
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """A guard for one instance, which has to end by `ends_at`. `token` names launch and member (`guard_token`)."""
+    """A guard that ends one instance at `ends_at`. `token` identifies the launch and the member (`guard_token`)."""
 
     token: str
     region: str
@@ -31,7 +31,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def guard_token(token: str, member: int) -> str:
-    """Return the token of a member's guard. The first member's guard has the token of the launch."""
+    """Return the token of a member's guard. For the first member it is the launch's token."""
     return f"{token}.{member}" if member else token
 
 
@@ -39,14 +39,14 @@ class Guards(Protocol):
     """
     Ends instances from outside.
 
-    An instance ends itself when its time-to-live is over. If it cannot, its guard ends it, without help from the
+    An instance ends itself when its time-to-live is over. If it fails to, its guard ends it, without help from the
     instance or any runner.
     """
 
     def arm(self, guard: Guard) -> None:
         """
-        Make the guard. Repeating the call is harmless: a runner that finds an instance cannot know whether another
-        runner armed its guard.
+        Make the guard. Repeating the call is harmless, because a runner that finds an instance cannot know whether
+        another runner armed its guard.
 
         Raises:
             CloudError: the guard could not be made. The instance keeps running.
@@ -54,10 +54,10 @@ class Guards(Protocol):
 
     def disarm(self, token: str, region: str) -> None:
         """
-        Remove the guard of an ended instance; harmless if there is none.
+        Remove the guard of an ended instance. Harmless if there is no guard.
 
         Raises:
-            CloudError: the guard is still there. When its time comes it finds nothing to end, and disappears.
+            CloudError: the guard still exists. When its time comes, it finds nothing to end, and disappears.
         """
 
 
@@ -72,7 +72,7 @@ class NoGuards:
 
 
 class GuardedDriver(WrappedDriver):
-    """A driver that arms a guard right after each launch. A guard that cannot be armed stops no launch."""
+    """A driver that arms a guard right after each launch. If the guard cannot be armed, the launch stands."""
 
     def __init__(self, driver: CloudDriver, guards: Guards, clock: Clock) -> None:
         super().__init__(driver)
@@ -87,8 +87,8 @@ class GuardedDriver(WrappedDriver):
 
     def arm(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> str | None:
         """
-        Arm the guard of an instance. Return the reason for a failure; None if the guard is armed, or the instance is
-        not billed and needs none. The instance's own timer runs in any case.
+        Arm the guard of an instance. Return why that failed; None if the guard is armed, or if the instance is not
+        billed and needs no guard. The instance's timer runs in any case.
         """
         if request.offering.capacity_type is CapacityType.OWN:
             return None
@@ -103,7 +103,7 @@ class GuardedDriver(WrappedDriver):
         return None
 
     def arm_at_last(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> bool:
-        """Arm a missing guard, at most once in `AGAIN_AFTER`. Return whether the guard is armed now."""
+        """Try again to arm a missing guard, at most once in `AGAIN_AFTER`. Return whether the guard is armed now."""
         asked_at = self._asked_at.get(guard_token(request.token, member))
         if asked_at is not None and self._clock.now() - asked_at < AGAIN_AFTER:
             return False
@@ -112,5 +112,5 @@ class GuardedDriver(WrappedDriver):
     def disarm(self, request: LaunchRequest, member: int = 0) -> None:
         if request.offering.capacity_type is CapacityType.OWN:
             return
-        with contextlib.suppress(CloudError):  # a guard that is left fires without effect, and disappears
+        with contextlib.suppress(CloudError):  # a guard that still exists fires without effect, then disappears
             self._guards.disarm(guard_token(request.token, member), request.offering.region)

@@ -1,6 +1,8 @@
 """
-The port to the rights of a run's instances in their cloud: each run has an identity that reaches the run's folder and
-no other run's folder. The module also has a driver that makes the identity before its first launch.
+The interface to the rights of a run's instances in their cloud, and a driver that makes a run's identity before its
+first launch.
+
+A run's identity gives access to the run's folder, and to no other run's folder.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from spotrun.offering import CapacityType
 
 SETTLES_WITHIN = timedelta(minutes=3)
 """
-Time after which all of a cloud recognises a new identity and its users. Usually that takes seconds; users of EC2 report
-up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time an unknown identity counts as
-absent, and a denial as final.
+Time after which the whole cloud recognises a new identity and its users. Usually this takes seconds; users of EC2
+report up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time an unknown identity
+counts as absent, and a denial as final.
 """
 
 TRIAL = "doctor"
-"""Prefix of the uid of a run that does not exist. `doctor` makes an identity for such a run, and removes it again."""
+"""Uid prefix of a run that does not exist. `doctor` makes an identity for such a run, and then removes it."""
 TRIAL_LASTS = timedelta(hours=1)
-"""Maximum age of a trial identity. An older one was left behind by a `doctor` that died."""
+"""Maximum age of a trial identity in use. An older one was left behind by a `doctor` that died."""
 
 
 def trial_uid(now: datetime) -> str:
@@ -33,7 +35,7 @@ def trial_uid(now: datetime) -> str:
 
 
 def is_left_trial(uid: str, now: datetime) -> bool:
-    """Return whether `uid` belongs to a trial that must be over by now."""
+    """Return whether `uid` belongs to a trial identity that is so old that its `doctor` must have died."""
     try:
         began = datetime.fromtimestamp(int(uid.removeprefix(TRIAL)[:8], 16), UTC)
     except ValueError:
@@ -43,10 +45,10 @@ def is_left_trial(uid: str, now: datetime) -> bool:
 
 class Identities(Protocol):
     """
-    Makes an identity for each run, and removes it again.
+    Makes an identity for each run, and removes it later.
 
-    Every failure of the cloud is one of CloudDriver's errors. QuotaExceeded: the account has its maximum number of
-    identities.
+    Every failure of the cloud is one of CloudDriver's errors. QuotaExceeded means that the account has its maximum
+    number of identities.
     """
 
     noun: str
@@ -149,5 +151,5 @@ class IdentifiedDriver(WrappedDriver):
         try:
             self._identities.remove(run_uid)
         except CloudError as error:
-            return f"the rights of its instances are left, and `spotrun reap` removes them: {error.message}"
+            return f"the rights of its instances were not removed; `spotrun reap` removes them: {error.message}"
         return ""

@@ -1,4 +1,4 @@
-"""Checks whether a run can have its own identity: makes one for a run that does not exist, and removes it."""
+"""Checks whether a run can have a separate identity: makes one for a run that does not exist, and removes it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from spotrun.units import to_the_second
 LOOK_AGAIN_S = 5.0
 DENIED_WITHIN = timedelta(seconds=20)
 """
-Maximum time for which `doctor` repeats a denied call after it made an identity, because most denials are permanent. A
-run waits longer, because no user watches it.
+How long `doctor` repeats a denied call after it made an identity. It is short, because most denials are permanent. A
+run repeats longer, because no user is waiting for it.
 """
 
 
 @contextlib.contextmanager
 def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
-    """Yield the uid of a run that does not exist. After the block, remove the identity that was made for it."""
+    """Yield the uid of a run that does not exist. After the block, remove the identity that the block made for it."""
     uid = trial_uid(clock.now())
     try:
         yield uid
@@ -35,7 +35,10 @@ def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
 
 
 class Settling(NamedTuple):
-    """Waits until all of a cloud recognises a new identity. `what` follows "for": `AWS to know the new role`."""
+    """
+    Waits until the whole cloud recognises a new identity. `what` completes "waits for", such as `AWS to know the new
+    role`.
+    """
 
     what: str
     clock: Clock

@@ -9,7 +9,7 @@ from spotrun.offering import CapacityType, Offering
 
 
 class InstanceType(NamedTuple):
-    """`accelerators` is `NAME:COUNT`, or "" for a machine without any."""
+    """A type of machine. `accelerators` is `NAME:COUNT`, or "" for a machine without any."""
 
     name: str
     accelerators: str

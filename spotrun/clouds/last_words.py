@@ -1,6 +1,4 @@
-"""
-Finds the last output of an instance that ended before its agent took over, in the log of its start or on its console.
-"""
+"""Finds the last output of an instance that ended before its agent took over, in its startup log or on its console."""
 
 from __future__ import annotations
 
@@ -24,8 +22,8 @@ class LastWords:
 
     def of(self, launch: int, instance: Instance | None) -> str:
         """
-        Return the last output of a launch as a text for the ledger; "" if there is none, or the cloud's instances leave
-        no log of their start. `instance` is the launch's instance; None if the cloud no longer lists it.
+        Return the last output of a launch as a text for the ledger. Return "" if there is none, or if the cloud's
+        instances leave no startup log. `instance` is the launch's instance; None if the cloud no longer lists it.
 
         Raises:
             StoreUnavailable: the log cannot be read yet.
@@ -43,7 +41,7 @@ class LastWords:
         if not console:
             return ""
         own = "\n".join(_OWN_LINE.findall(console))
-        return f"its console says: {reason_in(own)}" if own else "its console has no line of spotrun"
+        return f"its console says: {reason_in(own)}" if own else "spotrun wrote no line to its console"
 
     def _log(self, launch: int) -> str:
         try:

@@ -22,7 +22,10 @@ def shipped_tables(package: str) -> tuple[PriceTable, ...]:
 
 
 def shipped_prices(package: str, region: str, market: CapacityType = CapacityType.ON_DEMAND) -> dict[str, ListPrice]:
-    """Return the price of each type in a region. Spot prices change up to daily, so a shipped one is only a hint."""
+    """
+    Return the shipped price of each type in a region. Spot prices change up to daily, so a shipped spot price is only a
+    hint.
+    """
     return {
         kind: ListPrice(price, f"table shipped with spotrun, {table.as_of}")
         for table in shipped_tables(package)

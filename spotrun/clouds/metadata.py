@@ -18,14 +18,16 @@ class Answer(NamedTuple):
 
 
 class MetadataConnection:
-    """A connection that is kept between requests and reopened after a failure. It uses no redirects and no proxy."""
+    """
+    A connection that is kept between requests and reopened after a failure. It follows no redirects and uses no proxy.
+    """
 
     def __init__(self, host: str, port: int | None) -> None:
         self._connection = http.client.HTTPConnection(host, port)
 
     def ask(self, method: str, path: str, headers: Mapping[str, str], timeout_s: float) -> Answer:
         """
-        Return the service's answer, whatever its status. `timeout_s` is system time.
+        Return the service's answer, whatever its status. `timeout_s` is in system time.
 
         Raises:
             Blind: the service does not answer, or its answer is not HTTP.
@@ -36,7 +38,7 @@ class MetadataConnection:
             response = self._connection.getresponse()
             body = response.read(_BODY_MAX_BYTES)
             if response.length:
-                self._connection.close()  # the rest is not needed
+                self._connection.close()  # the rest of the answer is not needed
             return Answer(response.status, body, response.headers)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._connection.close()

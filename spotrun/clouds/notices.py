@@ -1,6 +1,6 @@
 """
-The port to sources that announce the loss of an instance to its cloud. The agent imports this module, so it stays
-small.
+The interface to sources that announce that an instance will be lost to its cloud. The agent imports this module, so it
+stays small.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, Protocol
 
 class Notice(NamedTuple):
     """
-    `termination`: the instance will end at `deadline_at`; `deadline_s` is the same moment in monotonic run time.
-    `rebalance`: the instance may end.
+    A warning about an instance. Kind `termination`: the instance will end at `deadline_at`; `deadline_s` is the same
+    time in monotonic run time. Kind `rebalance`: the instance may end.
     """
 
     kind: Literal["termination", "rebalance"]
@@ -22,13 +22,13 @@ class Notice(NamedTuple):
 
 
 class Blind(Exception):
-    """The source gave no meaningful answer. The agent asks again, and training continues."""
+    """The source gave no meaningful answer. The agent will query it again; training continues."""
 
 
 class NoticeSource(Protocol):
     """
-    One source of notices for an instance. The agent queries it every few seconds, in a separate thread. A source that
-    holds its answer back until there is news is queried again immediately.
+    A source of notices for an instance. The agent queries it every few seconds, in a separate thread. Some sources do
+    not answer until there is news; these are queried again immediately.
     """
 
     def notices(self) -> Iterator[Notice]:
@@ -36,5 +36,5 @@ class NoticeSource(Protocol):
         Yield all notices that are in effect now, including notices announced before.
 
         Raises:
-            Blind: the source did not answer. Notices that were yielded before the error count.
+            Blind: the source did not answer. The notices that were yielded before this error remain valid.
         """

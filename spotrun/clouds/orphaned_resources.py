@@ -1,4 +1,4 @@
-"""The port to billed resources that instances have left behind: a disk that outlived its instance, for example."""
+"""The interface to billed resources that instances have left behind, such as a disk that outlived its instance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import msgspec
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):
-    """`what` describes the resource for the user, with its cost if known; `handle` is the cloud's own id."""
+    """
+    A resource that was left behind. `what` describes it for the user, with its cost if known; `handle` is the cloud's
+    id for it.
+    """
 
     run_uid: str
     what: str
@@ -19,10 +22,10 @@ class Leftovers(Protocol):
     """Finds and removes resources that no instance needs. Every failure of the cloud is one of CloudDriver's errors."""
 
     def found(self) -> list[Leftover]:
-        """Return the resources of all spotrun runs that no instance uses."""
+        """Return each resource that belongs to any run of spotrun and that no instance uses."""
 
     def remove(self, leftover: Leftover) -> None:
-        """Remove the resource. Harmless if it is gone."""
+        """Remove the resource. Harmless if it is already gone."""
 
 
 class NoLeftovers:

@@ -1,8 +1,9 @@
 """
 A cloud and a machine that the user owns, combined into one cloud: see spotrun.clouds.cloud.
 
-Instances on the user's machine (at home) are instances of the local cloud, at the price of using the machine. Calls
-about an instance go to the cloud that the instance's offering names. All other calls go to the rented cloud.
+The user's machine is called home. Instances at home are instances of the local cloud, at the price of using the
+machine. Calls about an instance go to the cloud that the instance's offering names. All other calls go to the rented
+cloud.
 """
 
 from __future__ import annotations
@@ -131,12 +132,12 @@ class OwnedMachineCloud(Cloud):
 
     def billing(self, spec: RunSpec) -> BillingRule:
         """
-        Return the cloud's rule, with the price at home in its source. Instances at home are billed by the second,
-        without a disk or an address (`attached_to`).
+        Return the rented cloud's rule, with the price at home added to its source. Instances at home are billed by the
+        second, without a disk or an address (`attached_to`).
         """
         rule, home = self._rented.billing(spec), spec.home
         assert home is not None
-        at_home = f"{spec.resources.home} at home ${home.price_usd_per_hour} an hour, of {home.price_in_words}"
+        at_home = f"{spec.resources.home} at home ${home.price_usd_per_hour} an hour, {home.price_in_words}"
         return replace(rule, source=f"{rule.source}; {at_home}")
 
     def types_listed(self, spec: RunSpec) -> Sequence[str]:

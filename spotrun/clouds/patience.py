@@ -1,4 +1,6 @@
-"""Limits how long a call to a cloud may take, how often it is repeated, and how often the client reads the login."""
+"""
+Limits how long a call to a cloud may take, how often the call is repeated, and how often the client reads the login.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,18 @@ from spotrun.errors import CloudError
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 4
-CHECK_NETWORK = "check this machine's network, its DNS and HTTPS_PROXY, then ask again"
-"""Advice if no answer came at all."""
+CHECK_NETWORK = "check this machine's network, its DNS and HTTPS_PROXY, then try again"
+"""Advice if the cloud did not answer at all."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 4.0
 RENEWED_EVERY_S = 60.0
-"""Minimum seconds between two readings of the login, each of which may call a program or a server of the user's."""
+"""Minimum seconds between two readings of the login, because a reading may call a program or a server of the user's."""
 
 
 class Patience(NamedTuple):
-    """Maximum seconds of one call, to connect and to read, and the seconds after which it is not repeated."""
+    """
+    Limits of one call: the maximum seconds to connect and to read, and the seconds after which the call is not
+    repeated.
+    """
 
     connect_s: float
     read_s: float
@@ -34,11 +39,13 @@ class Patience(NamedTuple):
 
 PATIENT = Patience(connect_s=5.0, read_s=30.0, tries_for_s=20.0)
 ASIDE = Patience(connect_s=2.0, read_s=5.0, tries_for_s=2.0)
-"""For calls that are not the main work: a notice leaves little time, and a hanging service must not use it up."""
+"""
+For calls that are not the main work. After a notice little time is left, and a hanging service must not use it up.
+"""
 
 
 class PatientClient(ABC):
-    """A client of a cloud. It repeats a call, with jitter, after a temporary fault, and counts unexplained errors."""
+    """A client of a cloud. After a temporary fault it repeats a call, with jitter. It counts unexplained errors."""
 
     def __init__(self, clock: Clock, patience: Patience) -> None:
         self._clock = clock
@@ -47,7 +54,7 @@ class PatientClient(ABC):
         self._unexplained: Counter[str] = Counter()
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        """Return the result of `call`, repeated after temporary faults. `call` raises CloudDriver's errors."""
+        """Return the result of `call`, which is repeated after temporary faults. `call` raises CloudDriver's errors."""
 
         def once() -> T:
             try:
@@ -79,7 +86,7 @@ class PatientClient(ABC):
         """Forget this client's login, because the user may have logged in again."""
 
     def _reason_of(self, error: CloudError) -> CloudError:
-        """Return the error to raise in place of `error`, which reports refused or expired credentials."""
+        """Return the error to raise in place of `error`, which says that credentials were refused or have expired."""
         return error
 
     def _count(self, error: Unexplained) -> NoReturn:

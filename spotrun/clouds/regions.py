@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 REST_FIRST_S, REST_MAX_S = 60.0, 600.0
 """
-Minimum and maximum seconds for which a failed region is not called, because a call that hangs would delay the others.
-The time doubles with each failure.
+Minimum and maximum seconds for which a failed region is not called, because a call that hangs would delay the other
+regions. The time doubles with each failure.
 """
 
 
 def regions_of(places: Collection[str] | None, names: Collection[str]) -> Collection[str] | None:
     """
-    Return the regions in `names` that are in `places`, or that contain a zone in `places`; None if `places` is None. A
+    Return the regions in `names` that `places` names, or in which a zone of `places` lies; None if `places` is None. A
     zone's name begins with its region's name.
     """
     return None if places is None else {name for name in names if any(_is_in(place, name) for place in places)}
@@ -45,12 +45,12 @@ class Regions:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """The reason why each failed region was last left out, by region."""
+        """Reasons why regions were last left out, keyed by region."""
         return {name: rest.error.message for name, rest in self._resting.items()}
 
     def ask(self, question: Callable[[str], T], must_see: Collection[str] | None = None) -> dict[str, T]:
         """
-        Call `question` for each region, and return the answers by region. A failed region is left out, and is not
+        Call `question` for each region, and return the answers keyed by region. A failed region is left out, and is not
         called again for a while.
 
         Raises:
@@ -85,5 +85,5 @@ class Regions:
 
 
 def _mildest(errors: Sequence[CloudError]) -> CloudError:
-    """Return a temporary error, if there is one, so that the caller need not give up."""
+    """Return a temporary error if `errors` has one, so that the caller need not give up."""
     return next((error for error in errors if isinstance(error, CloudUnavailable)), errors[0])

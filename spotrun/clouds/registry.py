@@ -28,7 +28,10 @@ def cloud_named(name: str) -> Cloud:
 
 
 def cloud_of(spec: RunSpec) -> Cloud:
-    """Return the cloud that a run rents from, combined with the user's own machine if the job names one."""
+    """
+    Return the cloud that a run rents from, combined with the user's own machine if the job names that machine as its
+    home.
+    """
     rented = cloud_named(spec.resources.cloud)
     if spec.resources.home is None:
         return rented
@@ -42,5 +45,5 @@ def clock_of(spec: RunSpec) -> ScaledClock:
 
 
 def nights_of(night: Night) -> Nights:
-    """Return the service that calls a night's runner."""
+    """Return the service that calls the runner of a night's run."""
     return cloud_named(night.cloud).nights(night.region, RunSpec.from_dict(night.spec))

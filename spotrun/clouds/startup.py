@@ -1,8 +1,8 @@
 """
 The script that an instance executes first: checked values, followed by a constant text.
 
-Every process on the instance can read it, so it holds no secret. No text from the user reaches its shell: the run's
-address is encoded in base64, and the other values are numbers and letters that spotrun made.
+The script holds no secret, because every process on the instance can read it. No text from the user reaches the
+script's shell: the run's address is encoded in base64, and the other values are numbers and letters that spotrun made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UID_PATTERN = re.compile(r"[a-z0-9]{1,64}")
 
 
 def startup(request: LaunchRequest, script: str, more: Mapping[str, int] | None = None) -> str:
-    """Return `script`, preceded by the values of `request` that it needs and by the numbers in `more`."""
+    """Return `script`, preceded by the values of `request` that the script needs and by the numbers in `more`."""
     assert _UID_PATTERN.fullmatch(request.run_uid), request.run_uid
     values = {
         "SPOTRUN_TIME_TO_LIVE_S": str(int(request.time_to_live.total_seconds())),

@@ -1,4 +1,4 @@
-"""A driver that reports refusals as remarks if they need not stop a run, and tries again later."""
+"""A driver that turns an error that need not stop a run into a remark, and tries again later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.instance import Instance
 from spotrun.offering import Offering
 
 AGAIN_AFTER_S = 30.0
-"""Seconds from a refusal to the next try."""
+"""Seconds from an error to the next try."""
 
 
 class _Refusal(NamedTuple):
@@ -26,9 +26,9 @@ _NONE = _Refusal("", -inf)
 
 class TolerantDriver(WrappedDriver):
     """
-    A driver whose `offerings` and `terminate` raise no errors of the cloud. A training can continue without offerings.
-    One instance that cannot be ended now (termination protection, a policy of the organisation) must not keep a runner
-    from ending others.
+    A driver whose `offerings` and `terminate` raise no errors of the cloud, because training can continue without
+    offerings. One instance that cannot be ended now (because of termination protection or an organisation policy) must
+    not keep a runner from ending other instances.
     """
 
     def __init__(self, driver: CloudDriver, clock: Clock) -> None:
@@ -40,7 +40,7 @@ class TolerantDriver(WrappedDriver):
 
     @property
     def unread(self) -> str:
-        """The reason why no offerings are known; "" if some are known, or the cloud has none."""
+        """The reason why no offerings are known; "" if some are known, or if the cloud has no offerings."""
         return "" if self._offered else self._unread.words
 
     @property
@@ -49,13 +49,15 @@ class TolerantDriver(WrappedDriver):
         return (*super().remarks, *(each.words for each in refused if each.words))
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
-        """Return the current offerings; if they cannot be read, the last known ones, or [] if they were never read."""
+        """
+        Return the current offerings. If they cannot be read, return the last known ones, or [] if they were never read.
+        """
         if self._offered and self._clock.monotonic() < self._unread.until_s:
             return self._offered
         try:
             self._offered, self._unread = super().offerings(must_see), _NONE
         except CloudError as error:
-            words = f"prices and places are those known before: {error.one_line}" if self._offered else error.one_line
+            words = f"the last known prices and places are used: {error.one_line}" if self._offered else error.one_line
             self._unread = self._refusal(words)
         return self._offered
 

@@ -12,13 +12,13 @@ from spotrun.errors import CloudError
 T = TypeVar("T")
 
 ASKED_AGAIN_S = 30.0
-"""Seconds from a failed reading to the next try, if an older value is known."""
+"""Seconds from a failed reading to the next try, if an old value is known."""
 
 
 class TtlCache(Generic[T]):
     """
-    `for_s` is how many seconds a value lasts, or a function of the value that returns this. `trouble` is the reason why
-    the last reading failed; "" if it did not fail.
+    A cached value that is read again after a while. `for_s` is the number of seconds that a value lasts, or a function
+    that computes it from the value. `trouble` is the reason why the last reading failed; "" if it succeeded.
     """
 
     def __init__(self, clock: Clock, for_s: float | Callable[[T], float], read: Callable[[], T]) -> None:
@@ -30,7 +30,10 @@ class TtlCache(Generic[T]):
         self.trouble = ""
 
     def get(self) -> T:
-        """Return the value, read again if it is due; raise CloudError if it cannot be read now and never was."""
+        """
+        Return the value, reading it again if it is due. Raise CloudError if it cannot be read now and was never read
+        before.
+        """
         if self._known is None or self._due(self._known):
             self._known = self._read_or(self._known)
         return self._known[1]

@@ -1,4 +1,4 @@
-"""Pools that a cloud has reported as not available. A driver does not offer them for a while."""
+"""Pools that a cloud has reported as unavailable. A driver does not offer them for a while."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from spotrun.offering import Pool
 
 FIRST_S, MAX_S = 600.0, 3600.0
 """
-Minimum and maximum seconds for which a pool is left out. The time doubles with each refusal: a cloud's pools change,
-and a cloud's answer can be wrong.
+Minimum and maximum seconds for which a pool is left out. The time doubles with each refusal. A pool is left out only
+for a while because a cloud's pools change, and its answers can be wrong.
 """
 
 

@@ -39,8 +39,8 @@ def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
     elif wanted is not None and not _covers(facts.region, wanted):
         yield warned(
             "region",
-            f"the store is in {facts.region}, and resources.region is {wanted}",
-            f"use a store in {wanted}: every checkpoint would cross regions, slowly and at a price",
+            f"the store is in {facts.region}, but resources.region is {wanted}",
+            f"use a store in {wanted}: otherwise every checkpoint crosses regions, slowly and at a price",
         )
     else:
         yield ok("region", facts.region)
@@ -48,8 +48,8 @@ def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
 
 def _covers(region: str, wanted: str) -> bool:
     """
-    Return whether a bucket in `region` also covers `wanted`. GCS has buckets that span continents (`us`, `eu`); the
-    names of their regions begin with the bucket's region.
+    Return whether a bucket in `region` also covers `wanted`. Some GCS buckets span continents (`us`, `eu`); the names
+    of the regions in them begin with the bucket's region.
     """
     return wanted == region or (len(region) == 2 and wanted.startswith(region))
 
@@ -59,12 +59,12 @@ def _versioning(facts: StoreFacts) -> Iterator[Finding]:
         yield unknown("versioning", facts.versioned.reason)
     elif facts.versioned and facts.older_versions_days is not None:
         days = count_of(facts.older_versions_days, "day")
-        yield ok("versioning", f"on: what is deleted or overwritten is kept, and paid for, {days}")
+        yield ok("versioning", f"on: deleted and overwritten objects are kept, and paid for, {days}")
     elif facts.versioned:
-        hint = "expire noncurrent versions by a lifecycle rule, or the deleted checkpoints are paid for"
+        hint = "let a lifecycle rule expire noncurrent versions; otherwise you pay for deleted checkpoints"
         yield warned("versioning", "on: retired checkpoints and older status objects are kept as versions", hint)
     else:
-        yield ok("versioning", "off: what is deleted is gone, and costs nothing")
+        yield ok("versioning", "off: deleted objects are gone at once, and cost nothing")
 
 
 def _space(facts: StoreFacts) -> Iterator[Finding]:
@@ -84,13 +84,13 @@ def _expiry(facts: StoreFacts) -> Iterator[Finding]:
     if isinstance(facts.expiries, UnknownFact):
         yield unknown(
             "expiry",
-            f"unknown whether objects expire: {facts.expiries.reason}",
-            "make sure that no lifecycle rule deletes or archives anything below the prefix",
+            f"it is unknown whether objects expire: {facts.expiries.reason}",
+            "make sure that no lifecycle rule deletes or archives objects below the prefix",
         )
     elif facts.expiries:
         raise StoreError(
             f"objects below the prefix expire: {'; '.join(facts.expiries)}",
-            hint="take the prefix out of these lifecycle rules: a run whose entries vanish is lost",
+            hint="take the prefix out of these lifecycle rules: a run whose ledger entries are deleted is lost",
         )
     else:
-        yield ok("expiry", "no rule deletes or archives what lies below the prefix")
+        yield ok("expiry", "no rule deletes or archives objects below the prefix")

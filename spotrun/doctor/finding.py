@@ -1,4 +1,4 @@
-"""The findings of checks with their verdicts, and the code that runs a table of checks."""
+"""The findings of checks with their verdicts, and the code that runs a list of checks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from spotrun.errors import AccessDenied, CloudUnavailable, SpotrunError, StoreUn
 
 class Verdict(StrEnum):
     """
-    The verdict of a check. `warned`: a run works, at a price. `unknown`: the check could not find out. `failed`: do not
-    launch. `waits`: there is no verdict yet, and the finding names what the check waits for.
+    The verdict of a check. `warned`: a run works, but with a drawback. `unknown`: the check could not find out.
+    `failed`: do not launch. `waits`: there is no verdict yet, and the finding names what the check waits for.
     """
 
     OK = "ok"
@@ -25,7 +25,10 @@ class Verdict(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One result of a check. `hint` continues "try: …". `exit_code` is the failure's, or 0 if nothing failed."""
+    """
+    One result of a check. `hint` completes the text "try: …". `exit_code` is the failure's exit code, or 0 if nothing
+    failed.
+    """
 
     name: str
     verdict: Verdict
@@ -39,7 +42,7 @@ class ChecksFailed(SpotrunError):
 
     def __init__(self, failures: Sequence[Finding]) -> None:
         names = ", ".join(dict.fromkeys(failure.name for failure in failures))
-        super().__init__(f"checks failed: {names}", hint="fix what is named above")
+        super().__init__(f"checks failed: {names}", hint="fix the failures listed above")
         self.exit_code = failures[0].exit_code  # type: ignore[misc]
 
 
@@ -69,7 +72,7 @@ def failed(name: str, error: SpotrunError) -> Finding:
 def _advice_of(error: SpotrunError, otherwise: str) -> str:
     """Return the error's hint, or else `otherwise`. A temporary fault without a hint gets the advice to wait."""
     passes = isinstance(error, CloudUnavailable | StoreUnavailable)
-    return error.hint or ("look again in some minutes: it may pass by itself" if passes else otherwise)
+    return error.hint or ("try again in some minutes: the fault may pass" if passes else otherwise)
 
 
 class Refusal(NamedTuple):
@@ -100,7 +103,7 @@ _FAILURE = Refusal(error=SpotrunError, verdict=Verdict.FAILED)
 
 def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding]:
     """
-    Yield the findings of a check. If it raises an error, report the error with the first refusal that matches its
+    Yield the findings of a check. If the check raises an error, report it with the first refusal that matches its
     class, or else as a failure.
     """
     try:
@@ -112,8 +115,8 @@ def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding
 
 class Step(NamedTuple):
     """
-    One check, named for what it checks. If a step that it `needs` is lacking, `otherwise` runs in its place. If a vital
-    step fails, no further step runs.
+    One check, named for what it checks. If a step that this one `needs` is lacking, `otherwise` runs in place of this
+    step. If a vital step fails, no further step runs.
     """
 
     name: str
@@ -125,7 +128,7 @@ class Step(NamedTuple):
 
 
 def findings_of_steps(steps: Iterable[Step]) -> Iterator[Finding]:
-    """Yield the findings of each step. A step counts as lacking if it fails, or if a step that it needs is lacking."""
+    """Yield the findings of each step. A step is lacking if it fails, or if a step that it needs is lacking."""
     lacking: set[str] = set()
     for step in steps:
         if not lacking.isdisjoint(step.needs):

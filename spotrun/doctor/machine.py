@@ -1,4 +1,4 @@
-"""Checks whether this machine has what a training needs."""
+"""Checks whether this machine has the packages that training needs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from spotrun.doctor.finding import Finding, ok, warned
 from spotrun.errors import SpotrunError, command_for
 
 LIGHTNINGS = {"pytorch_lightning": "pytorch-lightning", "lightning": "lightning"}
-"""The two packages of Lightning, with the names under which pip installs them."""
+"""The two packages of Lightning, keyed by import name, with the names under which pip installs them."""
 
 
 def lightning() -> Iterator[Finding]:
     hooks = [hook for hook in entry_points(group="pytorch_lightning.callbacks_factory") if hook.name == "spotrun"]
     if not hooks:
-        raise SpotrunError("Lightning would not find spotrun's callback", hint="install spotrun with pip, not by path")
+        raise SpotrunError("Lightning would not find spotrun's callback", hint="use pip to install spotrun")
     found = [distribution for package, distribution in LIGHTNINGS.items() if is_installed(package)]
     if found:
         yield ok("lightning", f"{found[0]} {version(found[0])} loads the callback automatically")
     else:
-        reason = "not installed: trainings on this machine need it; instances of other clouds install their own"
+        reason = "not installed: training on this machine needs it; instances of other clouds install it themselves"
         yield warned("lightning", reason, command_for("lightning"))
 
 

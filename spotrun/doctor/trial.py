@@ -1,7 +1,8 @@
 """
-Tries out a store with small objects in a separate folder, and removes them afterwards.
+Tests a store with small objects in a separate folder, and removes them afterwards.
 
-No store documents reliably whether it has the property that a ledger needs: two writers never create the same object.
+A ledger needs a store in which two writers never both create the same object. Documentation does not reliably say
+whether a store is like this.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ RACES = 3
 SAMPLES = 5
 SAMPLE_BYTES = 1024
 SLOW_S = 1.0
-"""Maximum seconds of a call before a warning. A commit makes a dozen calls, and a notice may leave 30 s."""
+"""Seconds of a call beyond which a warning is given. A commit makes a dozen calls, and a notice may leave only 30 s."""
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=15)
-"""Maximum clock skew. Beyond it S3 refuses every request (RequestTimeTooSkewed)."""
+"""Maximum clock skew. S3 refuses every request with a larger skew (RequestTimeTooSkewed)."""
 
 
 class StoreTrial:
-    """A trial in one folder with a random name. A store's folder that did not exist before is removed afterwards."""
+    """
+    A trial in one folder with a random name. If the trial creates the store's folder, that folder is removed
+    afterwards.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -69,28 +73,28 @@ class StoreTrial:
         with _while("create an object"):
             persist(lambda: self._store.put_if_absent(key, b"created"))
         with _while("read it back"):
-            _require(persist(lambda: self._store.get(key)) == b"created", "other bytes come back than were written")
+            _require(persist(lambda: self._store.get(key)) == b"created", "the bytes read differ from those written")
         with _while("list it"):
             keys = [found.key for found in persist(lambda: self._store.list(f"{self._folder}/"))]
-            _require(keys == [key], f"a listing shows {keys} instead of the one object that is there")
-        with _while("overwrite it, as status objects and half-sent checkpoints are"):
+            _require(keys == [key], f"a listing shows {keys} instead of the one object that exists")
+        with _while("overwrite it, as runs do with status objects and partly sent checkpoints"):
             persist(lambda: self._store.put(key, b"overwritten"))
-            _require(persist(lambda: self._store.get(key)) == b"overwritten", "the older bytes come back")
+            _require(persist(lambda: self._store.get(key)) == b"overwritten", "the old bytes are read")
         with _while("delete it"):
             persist(lambda: self._store.delete(key))
-            _require(not self._exists(key), "what was deleted is still there")
+            _require(not self._exists(key), "the deleted object still exists")
         yield ok("permissions", "objects can be created, read, listed, overwritten and deleted")
         if isinstance(
             address.parse(self._store.uri), address.BucketAddress
-        ):  # a folder's one user may do anything in it
+        ):  # in a local folder the user may do anything
             yield self._protection()
 
     def _protection(self) -> Finding:
         """
-        Check whether these credentials could delete an entry of a ledger, by deleting an entry that does not exist:
-        stores check rights first.
+        Check whether these credentials could delete an entry of a ledger. The check deletes an entry that does not
+        exist, because stores check rights first.
 
-        Other objects were just deleted, so a refusal must concern the name.
+        Other objects were deleted just before, so a refusal must be due to the entry's name.
         """
         try:
             persist(lambda: self._store.delete(self._key(key_of(0))))
@@ -114,7 +118,7 @@ class StoreTrial:
         """Let writers race for one name, as runners do for the next entry of a ledger."""
         for number in range(RACES):
             race(self._store, self._key(f"race-{number}"))
-        yield ok("creation", f"only what is absent is created ({RACES} races of {RACERS} writers, one winner each)")
+        yield ok("creation", f"only absent objects are created ({RACES} races of {RACERS} writers, one winner each)")
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -134,7 +138,10 @@ class StoreTrial:
         return self._clock.monotonic() - began
 
     def _skew(self) -> Iterator[Finding]:
-        """Compare the store's time of a new object with ours, to the second: stores report no fractions."""
+        """
+        Compare the store's time for a new object with this machine's, to the second, because stores report no
+        fractions.
+        """
         key = self._key("clock")
         before = self._clock.now()
         persist(lambda: self._store.put(key, b""))
@@ -147,30 +154,35 @@ class StoreTrial:
         if skew > SKEW_MAX:
             raise StoreError(detail, hint="set this machine's clock, for example by `timedatectl set-ntp true`")
         if skew > SKEW_WARNED:
-            yield warned("clock", detail, "set this machine's clock: bills and epochs are dated by it")
+            yield warned("clock", detail, "set this machine's clock: it dates bills and epochs")
         else:
             yield ok("clock", "this machine's clock agrees with the store's")
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _tidy_up(self) -> None:
-        """Delete the trial's objects. A failure to delete was reported already, or `_nothing_left` reports it."""
+        """
+        Delete the trial's objects. If an object cannot be deleted, either a check has already reported it, or
+        `_nothing_left` will.
+        """
         with contextlib.suppress(StoreError):
             for found in self._store.list(f"{self._folder}/"):
                 persist(partial(self._store.delete, found.key))
         for folder in self._absent:
-            with contextlib.suppress(OSError):  # another process has put something into the folder meanwhile
+            with contextlib.suppress(OSError):  # another process may have put something into the folder
                 folder.rmdir()
 
     def _nothing_left(self) -> Finding:
         left = persist(lambda: self._store.list(f"{self._folder}/"))
         if left:
             raise StoreError(f"objects left in {self._folder}: {len(left)}", hint="delete them by hand")
-        return ok("tidiness", "nothing of these checks is left behind")
+        return ok("tidiness", "these checks left no objects behind")
 
 
 def _absent_folders(uri: str) -> list[Path]:
-    """Return the folders that the first object would create, deepest first: the store's and its missing parents."""
+    """
+    Return the folders that the first object would create, deepest first: the store's folder and its missing parents.
+    """
     place = address.parse(uri)
     above = (Path(place), *Path(place).parents) if isinstance(place, str) else ()
     return [folder for folder in above if not folder.exists()]
@@ -186,4 +198,4 @@ def _while(doing: str) -> Iterator[None]:
 
 def _require(condition: bool, otherwise: str) -> None:
     if not condition:
-        raise StoreError(otherwise, hint="use another store, or take away the cache in front of it")
+        raise StoreError(otherwise, hint="use another store, or remove the cache in front of it")

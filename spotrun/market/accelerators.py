@@ -16,23 +16,26 @@ PEAK_TFLOPS = {
     "B200": 2250.0,  # https://www.nvidia.com/en-us/data-center/hgx/, half of the figure with sparsity
 }
 """
-TFLOPS of dense BF16 (FP16 on an accelerator without BF16) on tensor cores, from data sheets as of 2026-11-22. A
-training that waits for memory or data reaches less, and a different share on each accelerator.
+TFLOPS of dense BF16 on tensor cores (FP16 on an accelerator without BF16), from data sheets as of 2026-11-22. A
+training that is limited by memory or data reaches less, and not the same share on each accelerator.
 """
 LIKE = 0.7
-"""Minimum similarity (difflib ratio) for a typing mistake: V101 and V100, A10 and A10G."""
+"""
+Minimum similarity (difflib ratio) of two names for one to be a typing mistake for the other, as V101 for V100 or A10
+for A10G.
+"""
 
 
 def meant_by(name: str) -> str | None:
     """
-    Return the name that was probably meant, if the table lacks this one; None if the table has it, or nothing similar.
+    Return the name that was probably meant if the table lacks `name`; None if the table has it, or has nothing similar.
 
-    The table lacks some accelerators that clouds rent out, so a result does not prove a mistake.
+    The table lacks some accelerators that clouds rent out, so a returned name does not prove a mistake.
     """
     written = name.upper()
     if written in PEAK_TFLOPS:
         return None
-    if (family := written.partition("-")[0]) in PEAK_TFLOPS:  # SkyPilot says A100-80GB
+    if (family := written.partition("-")[0]) in PEAK_TFLOPS:  # SkyPilot writes A100-80GB
         return family
     return next(iter(get_close_matches(written, PEAK_TFLOPS, 1, LIKE)), None)
 
@@ -43,7 +46,10 @@ def count_in(accelerators: str) -> int:
 
 
 def peak_tflops(accelerators: str) -> float | None:
-    """Return the TFLOPS of `NAME:COUNT` together; None if the table lacks NAME, or `accelerators` is empty."""
+    """
+    Return the TFLOPS of all accelerators in `NAME:COUNT` together; None if the table lacks NAME, or if `accelerators`
+    is empty.
+    """
     name, _, count = accelerators.partition(":")
     peak = PEAK_TFLOPS.get(name)
     return None if peak is None else peak * int(count or 1)

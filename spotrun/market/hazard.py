@@ -1,6 +1,6 @@
 """
-Estimates how often this run loses spot, and how often a notice saved its steps. `checkpoint.every: auto` adapts to
-both.
+Estimates how often this run loses spot instances, and how often a notice saved their steps. `checkpoint.every: auto`
+adapts to both.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, RunState
 
 FOLLOWS_WITHIN = timedelta(minutes=15)
-"""Maximum time from a recommendation to rebalance to a loss that counts as following it."""
+"""Maximum time from a recommendation to rebalance to a loss for the loss to count as its consequence."""
 FOLLOWED_PRIOR = 0.5
-"""Assumed share of recommendations that a loss follows, before the run has had any; clouds do not publish it."""
+"""
+The share of recommendations that are assumed to be followed by a loss, before this run has had a recommendation. Clouds
+do not publish this share.
+"""
 FOLLOWED_PRIOR_LOSSES = 2.0
-"""The weight of that assumption, as a number of observed losses."""
+"""The weight of the assumption FOLLOWED_PRIOR, as a number of observed losses."""
 
 
 class Hazard(msgspec.Struct, frozen=True):
     """
     The hazard of spot in this run. `saved` is the share of losses that undo no step, because their notice left time for
-    one more commit. For each second that the current instance continues, the mean grows by `growth` seconds.
+    one more commit. For each second that the current instance continues to run, the mean time between losses grows by
+    `growth` seconds.
     """
 
     mean_time_between: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS
@@ -38,18 +42,19 @@ class Hazard(msgspec.Struct, frozen=True):
         """
         Return the mean time between losses once the instance has lived for `lived` after this observation.
 
-        Lives are heavy-tailed: the longer an instance has lasted, the longer it will last. With a Gamma prior on the
-        hazard a life has a Lomax distribution, whose hazard falls with its age t as (1 + losses) / (assumed + time on
-        spot + t).
+        Lifetimes are heavy-tailed: the longer an instance has run, the longer it will still run. With a Gamma prior on
+        the hazard, a lifetime has a Lomax distribution. Its hazard falls with the age t as (1 + losses) / (assumed +
+        time on spot + t).
         """
         return self.mean_time_between + lived * self.growth
 
 
 def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
-    Return the hazard of spot as of `now`, from the ledger. On demand, where nothing is lost, the mean does not grow.
+    Return the hazard of spot as of `now`, from the ledger. While the run trains on demand, where nothing is lost, the
+    mean does not grow.
 
-    A gang stops as a whole: its time counts once, and several losses that end the same attempt count as one.
+    A gang stops if one member does: its time counts once, and several losses that end the same attempt count as one.
     """
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
@@ -62,8 +67,8 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
 
 def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
     """
-    Combine the observations with one assumed loss without notice. `saved` of the losses followed a commit of the last
-    step.
+    Combine the observations with one assumed loss without notice. `saved` is the number of losses that followed a
+    commit of the last step.
 
         mean time between losses = (assumed + time on spot) / (1 + losses)
     """
@@ -76,10 +81,7 @@ def _on_spot(attempt: Attempt, state: RunState) -> bool:
 
 
 def _up_from(attempt: Attempt) -> datetime:
-    """
-    Return the moment from which the attempt's time counts. A gang's members may have been up in the previous attempt
-    already.
-    """
+    """Return the time from which the attempt counts. A gang's members may already have run in the previous attempt."""
     return attempt.booted_at if attempt.gang is None else attempt.started_at
 
 
@@ -109,7 +111,7 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
 
 def _watched(attempt: Attempt, now: datetime) -> timedelta:
-    """Return how long the run observed the instance after its recommendation, at most FOLLOWS_WITHIN."""
+    """Return how long the run observed the instance after its recommendation. It is FOLLOWS_WITHIN at most."""
     assert attempt.rebalance_at is not None
     ended_at = now if attempt.end is None else attempt.end.known_at
     until = ended_at if attempt.notice_at is None else min(ended_at, attempt.notice_at)

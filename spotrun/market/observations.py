@@ -2,7 +2,7 @@
 The market observations of runs. An *observation* is one fact about one pool that other runs can use.
 
 Observations are a fold of a run's ledger, so two runners of one run report the same observations. They only guide which
-pool a run tries first: without them a run may try pools in a worse order, but is as correct as with them.
+pool a run tries first. Without them a run may try pools in a worse order, but its result is the same.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spotrun.run.state import Launch, RunState
 from spotrun.strategies.history import Past
 
 REFUSALS_APART = timedelta(minutes=10)
-"""Minimum time between two refusals of a pool that both count: a refusal that comes sooner gives no new information."""
+"""Minimum time between two refusals of a pool that both count. A refusal that comes sooner gives no new information."""
 
 
 class Fate(StrEnum):
     """
-    The fate of an instance. `lost`: the cloud took it back, or announced that it will. `kept`: it ended otherwise.
-    `refused`: the pool had no capacity.
+    The outcome of an instance. `lost`: the cloud interrupted it, or announced that it will. `kept`: it ended in another
+    way. `refused`: the pool had no capacity.
     """
 
     LOST = "lost"
@@ -38,7 +38,7 @@ class Fate(StrEnum):
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The fate of one instance, which is the `member` of its launch; or the fate of a launch that was refused as a whole.
+    The outcome of one instance, the `member` of its launch; or the outcome of a launch that was refused completely.
 
     `up_s` is how many seconds of run time the instance had been up by `at`.
     """
@@ -56,12 +56,12 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 def observations_of(state: RunState) -> Iterator[Observation]:
     """
-    Yield this run's observations, launch by launch: the fate of every instance that ended, and refusals that are not
-    mere repetitions.
+    Yield this run's observations, launch by launch: the outcome of each instance that ended, and each refusal that is
+    not a mere repetition.
 
-    If a gang loses two members in one moment, it was interrupted once, but its pool has lost two instances. A pool's
-    hazard is the hazard of one instance: losses per hour that instances were up. So the hours and the loss of each
-    member count.
+    If a gang loses two members at the same time, it was interrupted once, but its pool has lost two instances. A pool's
+    hazard is the hazard of one instance: losses per hour that an instance was up. So each member's hours and loss are
+    counted.
     """
     refused_at: dict[Pool, datetime] = {}
     told_to_go = _told_to_go(state)
@@ -88,7 +88,7 @@ def _recorded(launch: Launch) -> list[MemberName]:
 
 
 def _told_to_go(state: RunState) -> dict[MemberName, datetime]:
-    """Return when the cloud gave notice, for each member whose instance it takes."""
+    """Return when the cloud gave notice, for each member whose instance the cloud will take."""
     found: dict[MemberName, datetime] = {}
     for attempt in state.attempts.values():
         if attempt.notice is not None and attempt.notice_at is not None:
@@ -99,8 +99,8 @@ def _told_to_go(state: RunState) -> dict[MemberName, datetime]:
 
 def _end(state: RunState, name: MemberName, told_to_go: Mapping[MemberName, datetime]) -> Iterator[Observation]:
     """
-    Yield the fate of an instance, if it is known. A notice counts as the loss that it announces, so that other runs
-    learn about it early.
+    Yield the outcome of an instance, if it is known. A notice counts as the loss that it announces, so that other runs
+    learn of it early.
     """
     gone = state.member(name).gone
     if name in told_to_go:
@@ -127,7 +127,10 @@ def _observation(state: RunState, name: MemberName, kind: Fate, at: datetime) ->
 
 
 def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
-    """Return, per pool, the lives so far of the instances that are up and have no notice. They do not count as lost."""
+    """
+    Return the lifetimes so far of the instances that are up and have no notice, keyed by pool. They do not count as
+    lost.
+    """
     found: dict[Pool, Past] = {}
     told_to_go = _told_to_go(state)
     for launch in (launch for launch in state.launches.values() if launch.open):
@@ -141,10 +144,10 @@ def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
 
 def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Pool, Past]:
     """
-    Return the sum of all observations as of `now`, per pool; old observations count less.
+    Return the sum of all observations as of `now`, keyed by pool. Old observations count less.
 
-    A refusal counts as a loss only if the pool was not known to be down. After a loss or a refusal, it only confirms
-    that the pool is still down.
+    A refusal counts as a loss only if the pool was not known to be down. After a loss or another refusal, it only
+    confirms that the pool is still down.
     """
     found: dict[Pool, Past] = {}
     down: set[Pool] = set()
@@ -157,6 +160,9 @@ def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Poo
 
 
 def pools_in_trouble(observations: Iterable[Observation], now: datetime, within: timedelta) -> dict[Pool, Observation]:
-    """Return the pools that lost or refused an instance within `within`, each with its newest such observation."""
+    """
+    Return the pools that lost or refused an instance within `within` before `now`, each with the newest such
+    observation.
+    """
     recent = [seen for seen in observations if seen.kind is not Fate.KEPT and now - seen.at < within]
     return {seen.pool: seen for seen in sorted(recent, key=lambda each: each.at)}

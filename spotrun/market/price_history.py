@@ -1,4 +1,7 @@
-"""The history of a price: its range, and its mean over equal parts of a period. Pure."""
+"""
+The history of a price: its range, and its mean in each of several equal parts of a period. No function has side
+effects.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class PricePeriod(NamedTuple):
 class PriceRange(NamedTuple):
     """
     USD per hour over a period. `mean` is weighted by time: a price that held for a day counts 24 times as much as a
-    price that held for an hour, however often EC2 lists either price.
+    price that held for an hour, however often EC2 lists each of them.
     """
 
     mean: Decimal
@@ -32,7 +35,10 @@ class PriceRange(NamedTuple):
 
 
 def price_range(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> PriceRange | None:
-    """Return the price range of `segments`, oldest first, from `since` to `until`; None if no price is known there."""
+    """
+    Return the range of the prices in `segments`, oldest first, from `since` to `until`; None if no price in this period
+    is known.
+    """
     known = list(spells(segments, since, until))
     if not known:
         return None
@@ -43,14 +49,17 @@ def price_range(segments: Sequence[PriceSegment], since: datetime, until: dateti
 def price_series(
     segments: Sequence[PriceSegment], since: datetime, until: datetime, points: int
 ) -> list[Decimal | None]:
-    """Return the mean price in each of `points` equal parts from `since` to `until`; None for an unknown part."""
+    """
+    Return the mean price in each of `points` equal parts of the period from `since` to `until`; None for a part without
+    a known price.
+    """
     step = (until - since) / points
     parts = [list(spells(segments, since + step * n, since + step * (n + 1))) for n in range(points)]
     return [_mean(part) if part else None for part in parts]
 
 
 def spells(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> Iterator[PricePeriod]:
-    """Yield each price between the two moments, with its start and end."""
+    """Yield each price between the two times, with its start and end."""
     ends = [*(segment.since for segment in segments[1:]), until]
     for segment, end in zip(segments, ends, strict=False):
         spell = PricePeriod(max(segment.since, since), min(end, until), segment.usd_per_hour)

@@ -1,7 +1,7 @@
 """
 Estimates the training speed of instances from published figures, before a run has measured it.
 
-A training is limited by arithmetic or by memory, and it is unknown beforehand by which of the two. So the estimate is
+Training is limited by arithmetic or by memory, and it is unknown beforehand by which of the two. So the estimate is
 the geometric mean of both:
 
     speed = sqrt(TFLOPS * GB/s)                      relative to a V100's
@@ -31,7 +31,8 @@ GB_PER_S = {
     "B200": 8000.0,
 }
 """
-Memory bandwidth of an accelerator, as of 2026-11-25, from the data sheets that PEAK_TFLOPS cites; the A100 has 40 GB.
+Memory bandwidth of one accelerator, as of 2026-11-25, from the data sheets that PEAK_TFLOPS cites. The A100's is that
+of the version with 40 GB.
 """
 TRAINED = {"V100": 1270.0, "A100": 2375.0}
 """
@@ -39,11 +40,14 @@ Images per second of ResNet-50 v1.5 on one GPU, in mixed precision with XLA, rea
 https://github.com/NVIDIA/DeepLearningExamples/blob/master/TensorFlow/Classification/ConvNets/resnet50v1.5/README.md
 """
 SCALING = log(9510 / 1270) / log(8)
-"""From the same source: eight V100s of one machine train 9,510 images per second, and one trains 1,270."""
+"""
+Exponent by which speed grows with the number of accelerators. From the source of TRAINED: eight V100s of one machine
+train 9,510 images per second, and one trains 1,270.
+"""
 CPU_TFLOPS, CPU_GB_PER_S = 0.1, 3.0
 """
-TFLOPS and GB/s of one virtual CPU, which is half a core: 64 operations of FP32 per cycle and core with AVX-512, at 3
-GHz; and its share of a socket with 6 channels of DDR4-2933 and 48 virtual CPUs.
+TFLOPS and GB/s of one virtual CPU, which is half a core. TFLOPS: 64 operations of FP32 per cycle and core with AVX-512,
+at 3 GHz. GB/s: the virtual CPU's share of a socket with 6 channels of DDR4-2933 and 48 virtual CPUs.
 https://aws.amazon.com/ec2/instance-types/c5/, 2026-11-25.
 """
 _REFERENCE = "V100"

@@ -21,8 +21,9 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     One offering with its prices, oldest first.
 
     `on_demand_usd_per_hour` is the on-demand price of the type in its region, None if unknown. `room` is how many more
-    such instances the account's quota allows, None if it could not be read. `interruption_band` is the share of such
-    spot instances that the cloud took in the month before, according to the cloud; None if it does not publish one.
+    such instances the account's quota allows, None if the quota could not be read. `interruption_band` is the share of
+    such spot instances that the cloud interrupted in the month before, according to the cloud; None if the cloud does
+    not publish it.
     """
 
     offering: Offering
@@ -36,7 +37,10 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saved(self) -> float | None:
-        """The share of the on-demand price that is saved, 0 or less if none is; None if that price is unknown."""
+        """
+        The share of the on-demand price that this price saves. It is 0 or less if it saves nothing; None if the
+        on-demand price is unknown.
+        """
         if not self.on_demand_usd_per_hour:
             return None
         return float(1 - self.offering.price_usd_per_hour / self.on_demand_usd_per_hour)
@@ -44,15 +48,15 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usd_per_pflops_hour(self) -> Decimal | None:
         """
-        The price of an hour of 10^15 operations a second at the accelerators' peak (spotrun.market.accelerators); None
-        if the peak is unknown.
+        The price of 10^15 operations a second for one hour, at the accelerators' peak speed
+        (spotrun.market.accelerators); None if the peak speed is unknown.
         """
         peak = peak_tflops(self.offering.accelerators)
         return None if peak is None else self.offering.price_usd_per_hour * 1000 / Decimal(str(peak))
 
 
 class Quotes(msgspec.Struct, frozen=True, kw_only=True):
-    """The quotes of a cloud at one moment. `notes` report anything that could not be read or is odd."""
+    """A cloud's quotes at one time. `notes` report anything that could not be read or is odd."""
 
     at: datetime
     quotes: tuple[Quote, ...]
@@ -60,7 +64,9 @@ class Quotes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cheapest_zones(quotes: tuple[Quote, ...]) -> set[Offering]:
-    """Return the cheapest offering of each type and capacity type, or all of the cheapest if several cost the same."""
+    """
+    Return the cheapest offering of each type and capacity type. If several are equally cheap, return all of these.
+    """
     lowest: dict[tuple[str, str], Decimal] = {}
     for quote in quotes:
         key = (quote.offering.instance_type, quote.offering.capacity_type)

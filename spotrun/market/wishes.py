@@ -1,4 +1,6 @@
-"""Matches offerings with a job's requirements; finds a requirement that no offering meets; names alternatives."""
+"""
+Matches offerings with a job's requirements, finds a requirement that no offering meets, and suggests alternatives.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,20 @@ from spotrun.spec.model import ResourcesSpec
 from spotrun.units import Amount, Unreadable
 
 LIKE = 0.8
-"""Minimum similarity (difflib ratio) for a typing mistake: V101:1 is like V100:1, but no two regions are alike."""
+"""
+Minimum similarity (difflib ratio) of a typing mistake and the right name: V101:1 is similar to V100:1, but no two
+regions are similar.
+"""
 NAMED_MAX = 12
 """Maximum number of alternatives that a suggestion lists."""
 SEVERAL = 2
-"""Number of different counts of one accelerator from which the intended count is unclear."""
+"""If one accelerator is offered in this many different counts, the count that was meant is unclear."""
 
 
 class Requirement(NamedTuple):
-    """One requirement: its key, its words, a test for an offering, and a function for the offering's own value."""
+    """
+    One requirement: its key, its wording, a test for an offering, and a function that returns the offering's value.
+    """
 
     key: tuple[str | int, ...]
     words: str
@@ -31,7 +38,7 @@ class Requirement(NamedTuple):
 
 
 def named(key: tuple[str | int, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Requirement:
-    """Return the requirement that an offering has one of the names in `wanted`; letter case does not matter."""
+    """Return the requirement that an offering has one of the names in `wanted`, in upper or lower case."""
     names = {each.casefold() for each in wanted}
     word = next(str(part) for part in reversed(key) if isinstance(part, str))
     return Requirement(key, f"{word} {' or '.join(wanted)}", lambda found: has(found).casefold() in names, has)
@@ -58,7 +65,7 @@ def wishes_of(resources: ResourcesSpec) -> Iterator[Requirement]:
 
 
 def is_of(offering: Offering, kind: Kind) -> bool:
-    """Return whether an offering is of `kind`; letter case does not matter."""
+    """Return whether an offering is of `kind`, in upper or lower case."""
     has = offering.instance_type if isinstance(kind, NamedType) else offering.accelerators
     return has.casefold() == str(kind).casefold()
 
@@ -82,7 +89,7 @@ def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Requirement:
 
 def not_in_choice(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable | None:
     """
-    Return a problem with the first kind of a choice that no offering has; None if all kinds are offered, or if the job
+    Return a problem with the first kind of a choice that no offering has; None if each kind is offered, or if the job
     has no choice.
     """
     kinds = resources.accelerators.kinds if isinstance(resources.accelerators, AnyOf) else ()
@@ -92,7 +99,7 @@ def not_in_choice(offered: Sequence[Offering], resources: ResourcesSpec) -> Unre
 
 
 def not_listed(offered: Sequence[Offering], key: tuple[str, ...], types: Sequence[str]) -> Unreadable | None:
-    """Return a problem with the first listed type that no offering has; None if each is offered."""
+    """Return a problem with the first listed type that no offering has; None if each type is offered."""
     wishes = (named((*key, index), (name,), lambda found: found.instance_type) for index, name in enumerate(types))
     return next(filter(None, (unmet(offered, (wish,)) for wish in wishes)), None)
 
@@ -100,7 +107,7 @@ def not_listed(offered: Sequence[Offering], key: tuple[str, ...], types: Sequenc
 def wishes_by_flags(
     regions: Collection[str] = (), instance_types: Collection[str] = (), accelerators: Collection[str] = ()
 ) -> Iterator[Requirement]:
-    """Yield the requirements from the command line: for each flag that is given, one of its names."""
+    """Yield the requirements of the command line: each flag that is given requires one of the names that it lists."""
     if regions:
         yield named(("--region",), regions, lambda found: found.region)
     if instance_types:
@@ -118,8 +125,8 @@ def _sized(key: str, wanted: Amount, has: Callable[[Offering], int]) -> Requirem
 
 def unmet(offered: Sequence[Offering], wishes: Iterable[Requirement]) -> Unreadable | None:
     """
-    Return the requirement that no offering meets, by itself or together with the requirements before it; None if one
-    offering meets all.
+    Return a problem with the first requirement that no offering meets, alone or together with the requirements before
+    it; None if some offering meets all.
 
     `at` is the requirement's key. The suggestion names alternatives that meet the other requirements, if there are any.
     """
@@ -161,7 +168,7 @@ def _refusal(wish: Requirement, reason: str, offered: Sequence[Offering]) -> Unr
 
 
 def _by_count(name: str) -> tuple[str, int, str]:
-    """Return a sort key by name and count: `L4:2` comes before `L4:10`."""
+    """Return a sort key that orders by name and then by count: `L4:2` comes before `L4:10`."""
     kind, _, count = name.partition(":")
     return kind, int(count) if count.isdecimal() else 0, name
 
@@ -172,18 +179,20 @@ def _like(wanted: str, known: list[str]) -> list[str]:
 
 
 def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable:
-    """Return why no suitable offering is both within max_price and of the capacity type that spot_policy requires."""
+    """Return why no suitable offering is both within max_price and of a capacity type that spot_policy allows."""
     wanted = [found for found in offered if _of_kind(found, resources)]
     said = "" if resources.spot_policy == "auto" else f"{resources.spot_policy} "
     if not wanted:
         return Unreadable(f"no {said}offering suits", "write spot_policy: auto", at=("resources", "spot_policy"))
     cheapest = min(wanted, key=lambda found: found.price_usd_per_hour)
-    advice = f"write {cheapest.price_usd_per_hour:f} or more, the price of {cheapest} now, or leave it out"
-    return Unreadable(f"no {said}offering that suits is within max_price", advice, at=("resources", "max_price"))
+    advice = f"write {cheapest.price_usd_per_hour:f} or more, the current price of {cheapest}, or leave it out"
+    return Unreadable(f"no suitable {said}offering is within max_price", advice, at=("resources", "max_price"))
 
 
 def may_be_asked(offering: Offering, resources: ResourcesSpec) -> bool:
-    """Return whether a suitable offering is also of a capacity type that the job allows, and within its max_price."""
+    """
+    Return whether a suitable offering has a capacity type that the job allows, and a price within the job's max_price.
+    """
     if offering.capacity_type is CapacityType.OWN:
         return True
     within = resources.max_price is None or offering.price_usd_per_hour <= resources.max_price

@@ -17,7 +17,9 @@ from spotrun.spec.model import ResourcesSpec, RunSpec
 
 
 class StepSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The last step that an attempt's agent reported, by its own clock. It may be lost again; a commit is not."""
+    """
+    The last step that an attempt's agent reported, by the agent's clock. Unlike a commit, this step may still be lost.
+    """
 
     attempt: int
     step: int
@@ -29,12 +31,12 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     One observation of the cloud, made between two reads of the ledger.
 
     `offerings` are the offerings that suit the run. `ready` are the launches whose standby waits to take over. `silent`
-    maps a member to how long, in store time, its agent's heartbeat has been unchanged. `open_for` is how long the store
-    has accepted writes. `heard` has the last heartbeat of each agent whose instance the cloud no longer lists.
-    `step_seen` is the newest step of the current attempt. `steps_total` and `epochs_total` are the numbers for the
+    maps a member to how long, in store time, the heartbeat of the member's agent has been unchanged. `open_for` is how
+    long the store has accepted writes. `heard` has the last heartbeat of each agent whose instance the cloud no longer
+    lists. `step_seen` is the newest step of the current attempt. `steps_total` and `epochs_total` are the totals of the
     whole training, as far as its agents have reported them. `observations` are the market observations of other runs.
-    `no_room` is why the run's store does not accept a checkpoint now, "" if it does. `unread` is why the offerings are
-    unknown, "" if they are known.
+    `no_room` is why the run's store does not accept a checkpoint now, "" if it accepts one. `unread` is why the
+    offerings are unknown, "" if they are known.
     """
 
     offerings: tuple[Offering, ...]
@@ -53,8 +55,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
 def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:
     """
-    Return the offerings that satisfy the run's resources, cheapest first, of any capacity type. A job's requirements
-    for its cloud do not apply to the user's own machine.
+    Return the offerings of any capacity type that satisfy the run's resources, cheapest first. A job's requirements for
+    its cloud do not apply to the user's own machine.
     """
     cloud, wishes = spec.resources.cloud, [*wishes_of(spec.resources)]
     found = (
@@ -79,7 +81,10 @@ def affordable(offering: Offering, max_price: Decimal | None) -> bool:
 
 
 def on_demand_price(offering: Offering, offerings: Iterable[Offering]) -> Decimal:
-    """Return the on-demand price of the same type in the same zone; else the cheapest elsewhere, else its own price."""
+    """
+    Return the on-demand price of the same type in the same zone; else its cheapest on-demand price elsewhere; else the
+    offering's price.
+    """
     same_type = [
         other
         for other in offerings

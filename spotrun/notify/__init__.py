@@ -1,1 +1,1 @@
-"""Sends the news of a run to people and programs."""
+"""Sends news of a run to people and programs."""

@@ -1,10 +1,10 @@
 """
-Delivers news to one sink, in a thread that receives the ledger's entries.
+Delivers news to one receiver (a sink), in a thread that is passed the ledger's entries.
 
-Each piece of news is delivered at least once. The worker writes to the run's folder only after a delivery. So if it is
-killed in between, the next runner delivers the news again, under the same id, and a receiver can drop the repetition.
-If the worker wrote first, news could be lost unnoticed. Everything is bounded: the time of a try, the number of tries,
-and how long the end of a run waits.
+Each piece of news is delivered at least once. The worker records a delivery in the run's folder only after it. So if
+the worker is killed between the two, the next runner delivers the news a second time, with the same id, and a receiver
+can drop the repetition. If the worker recorded the delivery first, news could be lost unnoticed. Everything is limited:
+the time of a try, the number of tries, and how long the end of a run waits.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from spotrun.store.port import Store
 
 TRIES = 4
 PAUSE_S = 1.0
-"""Seconds of system time before the second try; it doubles with each try."""
+"""Seconds of system time before the second try. The time doubles with each further try."""
 TRIES_EVER = 12
-"""Maximum tries for a piece of news by all runners together; then it is given up."""
+"""Maximum number of tries for a piece of news by all runners together. After that it is given up."""
 FOLDER = "notified"
 SENTENCE_MAX = 1500
-"""Maximum length of a sentence, in characters: enough for the reason of a failure."""
+"""Maximum characters of the sentence in a piece of news: enough for the reason of a failure."""
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True):
@@ -53,14 +53,14 @@ class DeliveryStatus(msgspec.Struct, frozen=True):
 
     @property
     def is_final(self) -> bool:
-        """Delivered, or given up."""
+        """True if the news is delivered or given up."""
         return self.delivered or self.tries >= TRIES_EVER
 
 
 def status_of(store: Store, number: int, news: News) -> DeliveryStatus:
     """
     Return the delivery status in the store, whichever runner wrote it. If the store cannot be read, assume that nothing
-    was delivered: twice is better than never.
+    was delivered, because news that arrives twice is better than news that never arrives.
     """
     try:
         return decode(store.get(_key(number, news), 0, SMALL_BYTES), DeliveryStatus)
@@ -76,7 +76,7 @@ class Delivery:
     """
     Delivers pieces of news to one sink, one by one. `number` is the sink's index in the job's `notify`.
 
-    Once a piece was not delivered within `tries`, each later one is tried only once.
+    Once a piece was not delivered within `tries`, each later piece is tried only once.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Delivery:
         self._tries = tries
         self._in_vain = False
         self.failures: list[str] = []
-        """The failed deliveries, in sentences without secrets."""
+        """Descriptions of the failed deliveries, without secrets."""
 
     def settle(self, news: News) -> DeliveryStatus:
-        """Deliver the news, unless it was delivered or given up before; store its status and return it."""
+        """Deliver the news, unless it has been delivered or given up before. Store its status and return it."""
         known = status_of(self._store, self._number, news)
         if known.is_final:
             return known
@@ -126,7 +126,7 @@ class Delivery:
             self._store.put_status(_key(self._number, news), msgspec.json.encode(status))
         except StoreError as error:
             self.failures.append(
-                f"the store did not record that {news.kind!r} was delivered ({error.message}): it may come twice"
+                f"the store did not record that {news.kind!r} was delivered ({error.message}): it may arrive twice"
             )
 
 
@@ -151,11 +151,11 @@ class DeliveryWorker(threading.Thread):
         self._inbox.put(item)
 
     def finish(self) -> None:
-        """Announce that no more items will come: the thread ends once it has delivered or given up everything."""
+        """Announce that no more items will come. The thread ends once it has delivered or given up all news."""
         self._inbox.put(None)
 
     def abandon(self) -> None:
-        """Stop trying: the next runner will deliver the remaining news."""
+        """Stop trying. The next runner will deliver the remaining news."""
         self._sink.abandon()
 
     def run(self) -> None:
@@ -181,8 +181,8 @@ def letter(news: News, redactor: Redactor) -> bytes:
     """
     Return a piece of news as one line of JSON.
 
-    Slack and similar services show its `text`. In it `&`, `<` and `>` are escaped, because Slack reads them as markup
-    (https://docs.slack.dev/messaging/formatting-message-text#escaping).
+    Slack and similar services show the news' `text`. In it, `&`, `<` and `>` are escaped, because Slack reads them as
+    markup (https://docs.slack.dev/messaging/formatting-message-text#escaping).
     """
     body: dict[str, Any] = {
         "id": news.id,

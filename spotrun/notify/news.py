@@ -36,8 +36,8 @@ _MAY_BE_NEWS = (
 
 class News(msgspec.Struct, frozen=True):
     """
-    `entry` is the ledger entry that caused the news. Entry and `kind` identify the news, so another reading of the
-    ledger gives the same news. `at` is the wall-clock time of the entry.
+    One piece of news. `entry` is the ledger entry that caused it. `entry` and `kind` identify the news, so the same
+    news results each time the ledger is read. `at` is the entry's time on the wall clock.
     """
 
     entry: int
@@ -49,12 +49,15 @@ class News(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The news' id, the same at each try and from each runner, so that a receiver can drop news that came twice."""
+        """
+        The news' id. It is the same at each try and from each runner, so that a receiver can drop news that arrives
+        twice.
+        """
         return f"{self.run}-{self.entry}-{self.kind}"
 
 
 def news_of(entries: Iterable[Entry]) -> Iterator[News]:
-    """Yield all news of a ledger in order, while `entries` arrive."""
+    """Yield the news of a ledger in order, as `entries` arrive."""
     for before, entry, after in replay(entries):
         found = _kind_and_sentence(before, entry, after)
         if found is not None:
@@ -64,7 +67,7 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 
 
 def may_be_news(entry: Entry) -> bool:
-    """Return whether an entry of this kind may be news. Most entries cannot be."""
+    """Return whether an entry of this kind may be news. Most kinds cannot."""
     return isinstance(entry.event, _MAY_BE_NEWS)
 
 
@@ -82,14 +85,15 @@ def late_night(name: str, due: str, at: datetime, why: str) -> News:
     """
     Return the news that a night should have begun on the date `due` but is not under way.
 
-    No ledger has it. It is sent once for each date, and the date replaces the number of the entry.
+    This news has no entry in any ledger. It is sent once for each date, and in its id the date replaces an entry's
+    number.
     """
-    sentence = f"the night of {due} is not under way, and is tried again each quarter of this hour: {why}"
+    sentence = f"the night of {due} is not under way; spotrun tries to start it every 15 min during this hour: {why}"
     return News(int(due.replace("-", "")), "night", at, name, sentence)
 
 
 def _work(summary: RunSummary) -> str:
-    """Return the work that was kept, and its cost per unit."""
+    """Describe the work that was kept, and its cost per unit."""
     hour = summary.total.usd_per_productive_hour
     if summary.plain:
         kept = to_the_second(summary.total.productive)
@@ -140,7 +144,9 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
 
 
 def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
-    """Return news if the run trains for the first time, or on another capacity type than before."""
+    """
+    Return news if the run starts to train for the first time, or on another capacity type than before; None otherwise.
+    """
     intent = state.launch_of(attempt).intent
     where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
     what = "the command" if is_plain(state) else "training"
@@ -160,17 +166,17 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
         return None
     where = offering_text(before.launch_of(attempt).intent.offering)
     lead = event.deadline_at - entry.at if event.deadline_at is not None else timedelta()
-    return "interrupted", f"the cloud takes {where} in {to_the_second(max(timedelta(), lead))}"
+    return "interrupted", f"the cloud will take {where} in {to_the_second(max(timedelta(), lead))}"
 
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
-    """Return news once enough standbys in a row have failed that the next one waits; None for later failures."""
+    """Return news when, after several failed standbys in a row, the next one has to wait; None for later failures."""
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)
 
 
 def _unannounced_loss(before: RunState, event: ev.InstanceGone) -> tuple[str, str] | None:
-    """Return the loss of the training instance as news, unless its notice was news already."""
+    """Return news of the training instance's loss, unless the notice of this loss was already news."""
     current = before.current
     if current is None or current.launch != event.launch or current.notice is not None:
         return None

@@ -1,4 +1,4 @@
-"""Sends a run's news: the runner's process feeds one delivery worker for each of the job's `notify`."""
+"""Sends a run's news. The runner's process passes it to one delivery worker for each item of the job's `notify`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 CLOSE_WITHIN_S = 10.0
-"""Maximum seconds of system time that a command waits at its end for news that is still on its way."""
+"""Maximum seconds of system time that a command waits, at its end, for news that is not delivered yet."""
 
 
 def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[str, str] = os.environ) -> Redactor:
     """
     Return a redactor for everything that news must not contain: the secrets of the job and of its runner, and the
-    addresses that the news goes to.
+    addresses to which the news is sent.
     """
     own = {name: value for name, value in spec.envs.items() if value != spec.name}
     own |= {name: environment.get(each.name, "") for name, each in spec.secret_references.items()}
@@ -32,9 +32,10 @@ def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[s
 
 class Notifier:
     """
-    Sends the news of each ledger entry that it receives. None of its methods raises.
+    Sends the news of each ledger entry that it receives. None of its methods raises an error.
 
-    Only its exit blocks, for `CLOSE_WITHIN_S` at most; the run's next runner delivers the news that is left then.
+    Only leaving the `with` block may wait, for at most `CLOSE_WITHIN_S`. The run's next runner delivers the news that
+    is left by then.
     """
 
     def __init__(
@@ -68,18 +69,21 @@ class Notifier:
                 worker.abandon()
 
     def show(self, entries: Sequence[Entry]) -> None:
-        """Send the news of a ledger's entries, given from the first one; entries of an earlier call are skipped."""
+        """
+        Send the news of a ledger's entries. `entries` begins with the first entry; entries of an earlier call are
+        skipped.
+        """
         for entry in entries[self._shown :]:
             self.tell(entry)
         self._shown = max(self._shown, len(entries))
 
     def tell(self, item: Entry | News) -> None:
-        """Send the news of an entry, or news that is not in the ledger, after all news before it."""
+        """Send the news of an entry, or news that is not in the ledger, after all news that was passed before it."""
         for worker in self._workers:
             worker.tell(item)
 
     @property
     def failures(self) -> list[str]:
-        """The failed deliveries, in sentences without secrets."""
-        late = [f"{each.name}: some news are still on their way" for each in self._workers if each.is_alive()]
+        """Descriptions of the failed deliveries, without secrets."""
+        late = [f"{each.name}: some news has not been delivered yet" for each in self._workers if each.is_alive()]
         return self._unusable + [said for each in self._workers for said in each.failures] + late

@@ -1,7 +1,7 @@
 """
-Receivers of news: a webhook, or a command. Each call is one try, bounded in time; a delivery worker tries again.
+Receivers of news: a webhook or a command. Each call is one try of limited time; a delivery worker repeats failed tries.
 
-A sink raises `Undelivered` for a fault that may pass, and `Refused` for one that another try cannot change.
+A sink raises `Undelivered` for a fault that may pass, and `Refused` for a fault that another try cannot change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from spotrun.spec.model import NotifySpec, RunSpec
 TRY_S = 10.0
 """Maximum seconds of system time for one webhook call, whatever the server does."""
 COMMAND_S = 30.0
-"""Maximum seconds of system time for a command; then it and all processes that it started are killed."""
+"""
+Maximum seconds of system time for a command. After that, the command and all processes that it started are killed.
+"""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -32,7 +34,7 @@ class Undelivered(Exception):
 
 
 class Refused(Undelivered):
-    """This try failed, and another would fail too."""
+    """This try failed, and any further try would fail too."""
 
 
 class Sink(Protocol):
@@ -40,14 +42,16 @@ class Sink(Protocol):
     """The sink's name in messages; contains no secret."""
 
     def deliver(self, body: bytes, id: str) -> None:
-        """Deliver one JSON object, or raise Undelivered or Refused: see the module's docstring."""
+        """Deliver one JSON object; raise Undelivered or Refused as in the module's docstring."""
 
     def abandon(self) -> None:
         """Stop a try that is in progress, and leave none of its processes running."""
 
 
 class Webhook:
-    """POSTs JSON. It does not follow redirects: the address is a secret, and only its own server may see it."""
+    """
+    Sends JSON by POST. It does not follow redirects, because the address is a secret that only its own server may see.
+    """
 
     def __init__(self, variable: str, address: str, try_s: float = TRY_S) -> None:
         self.name = f"webhook ${variable}"
@@ -65,13 +69,13 @@ class Webhook:
         raise Undelivered(answer) if status in (408, 425, 429) or status >= 500 else Refused(answer)
 
     def abandon(self) -> None:
-        return  # the connection ends with this process
+        return  # harmless: the connection ends with this process
 
     def _post(self, body: bytes, id: str) -> int:
         address = self._address
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         connection = kind(address.hostname or "", address.port, timeout=self._try_s)
-        # A server that sends a byte now and then never reaches the socket's time-out, so a timer cuts the connection.
+        # A server that sends a byte now and then never exceeds the socket's time-out, so a timer cuts the connection.
         cut = threading.Timer(self._try_s, _cut, (connection,))
         cut.daemon = True
         cut.start()
@@ -103,7 +107,7 @@ def _read_address(variable: str, address: str) -> SplitResult:
     try:
         return _parts_of(address)
     except _Unusable as what:
-        hint = f"export {variable}=https://…, as the service gave it to you"
+        hint = f"export {variable}=https://…, with the address that the service gave you"
         raise SpecInvalid(f"notify: ${variable} holds {what}", hint=hint) from None
 
 
@@ -117,12 +121,12 @@ def _parts_of(address: str) -> SplitResult:
     if not host or not safe or any(not 32 < ord(character) < 127 for character in address.strip()):
         raise _Unusable(_NO_HTTPS)
     if parts.username is not None:
-        raise _Unusable("an address with a user before its host, which spotrun would not send")
+        raise _Unusable("an address with a user name before its host, which spotrun does not support")
     return parts
 
 
 class TimeLimitedSink:
-    """Limits each try of a sink to `within_s`, even if the system hangs in a name lookup or a connection."""
+    """Limits each try of a sink to `within_s`, even if the system hangs while it looks up a name or connects."""
 
     def __init__(self, inner: Sink, within_s: float) -> None:
         self.name = inner.name
@@ -152,7 +156,7 @@ class TimeLimitedSink:
 
 
 class Command:
-    """Runs a shell command on the runner's machine, with the JSON on its standard input."""
+    """Runs a shell command on the runner's machine, with the JSON as its standard input."""
 
     def __init__(self, command: str, number: int, limit_s: float = COMMAND_S) -> None:
         self.name = f"command {number}"
@@ -168,7 +172,7 @@ class Command:
         try:
             process.communicate(body, timeout=self._limit_s)
         except subprocess.TimeoutExpired:
-            raise Undelivered(f"was not done within {self._limit_s:g} s, and was killed") from None
+            raise Undelivered(f"did not finish within {self._limit_s:g} s, and was killed") from None
         finally:
             self._process = None
             _kill(process)
@@ -198,19 +202,22 @@ class Command:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and all processes that it started, also in the background."""
+    """Kill the process and all processes that it started, including those in the background."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = os.environ) -> Sink:
-    """Return the sink that `wanted` names; raise SpecInvalid if its variable is not set here, or holds no address."""
+    """
+    Return the sink that `wanted` names. Raise SpecInvalid if its environment variable is not set on this machine, or
+    holds no address.
+    """
     if wanted.command is not None:
         return Command(wanted.command, number)
     variable = wanted.variable
     assert variable is not None
     if not environment.get(variable):
-        raise SpecInvalid(f"notify: ${variable} is not set here", hint=f"export {variable}=https://…")
+        raise SpecInvalid(f"notify: ${variable} is not set on this machine", hint=f"export {variable}=https://…")
     return Webhook(variable, environment[variable])
 
 
@@ -229,6 +236,8 @@ def require_https(variable: str, address: str, place: str, hint: str) -> None:
 
 
 def require_sinks(spec: RunSpec) -> None:
-    """Raise SpecInvalid if a receiver under `notify` cannot be used from here. Called before a run is created."""
+    """
+    Raise SpecInvalid if a receiver under `notify` cannot be used from this machine. Called before a run is created.
+    """
     for number, wanted in enumerate(spec.notify):
         open_sink(wanted, number)

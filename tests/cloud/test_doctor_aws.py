@@ -104,7 +104,7 @@ def test_an_account_as_the_templates_make_it_passes_with_the_runners_policy(acco
     assert {name for name, finding in found.items() if finding.verdict is not Verdict.OK} == {"terminate"}
     assert "g4dn.xlarge" in found["launch on spot"].detail
     made_on = boto3.client("ec2").describe_images()["Images"][0]["CreationDate"][:10]
-    assert found["image"].detail.endswith(f", the newest behind {IMAGE_PARAMETER}, made on {made_on}")
+    assert found["image"].detail.endswith(f", named by the parameter {IMAGE_PARAMETER}, made on {made_on}")
     assert AwsDriver(CONFIG, system_clock()).instances() == []
 
 
@@ -221,7 +221,7 @@ def test_a_key_that_is_disabled_fails(account: GuardedAccount, key: str) -> None
         boto3.client("kms").disable_key(KeyId=key.rpartition("/")[2])
     finding = examined()["disk key"]
     assert finding.verdict is Verdict.FAILED
-    assert f"{key}, the default key of EBS in {REGION}, is Disabled" in finding.detail
+    assert f"{key}, EBS's default key in {REGION}, is Disabled" in finding.detail
 
 
 def test_a_key_whose_policy_the_caller_may_not_read_is_named_all_the_same(account: GuardedAccount, key: str) -> None:

@@ -191,7 +191,7 @@ def test_a_google_that_is_down_is_no_fault_of_the_project(account: GcpAccount, c
     account.fail("compute.projects.get", BACKEND_ERROR)
     found = examined(clock)["identity"]
     assert "backendError" in found.detail
-    assert "may pass by itself" in found.hint
+    assert "the fault may pass" in found.hint
 
 
 def test_unreachable_google_is_reported_as_a_network_fault(
@@ -240,7 +240,7 @@ def test_an_image_that_is_larger_than_the_disk_is_found(account: GcpAccount, clo
 def test_misspelled_region_is_reported_with_the_intended_one(account: GcpAccount, clock: ManualClock) -> None:
     found = examined(clock, regions=("us-cetnral1", "us-east1"))
     assert list(failures(found)) == ["regions"]
-    assert found["regions"].detail == "Google shows no region called us-cetnral1"
+    assert found["regions"].detail == "Google lists no region called us-cetnral1"
     assert found["regions"].hint == "did you mean us-central1?"
     assert "zone us-east1-b" in found
     assert list(failures(examined(clock, regions=("moon",)))) == ["regions"]
@@ -269,7 +269,7 @@ def test_a_rule_that_lets_something_in_is_warned_of(account: GcpAccount, clock: 
     account.methods.firewalls = [rule("ssh-from-anywhere"), rule("ssh-too")]
     finding = examined(clock)["ingress"]
     assert finding.verdict is Verdict.WARNED
-    assert finding.detail == "something is let into the network spotrun: ssh-from-anywhere, ssh-too"
+    assert finding.detail == "rules let traffic into the network spotrun: ssh-from-anywhere, ssh-too"
     assert "firewall-rules delete" in finding.hint
 
 
@@ -280,7 +280,7 @@ def test_ssh_through_iap_and_rules_that_let_nothing_in_are_fine(account: GcpAcco
         rule("out", direction="EGRESS"),
         rule("elsewhere", network=other),
     ]
-    assert examined(clock)["ingress"].detail == "no rule lets anything into the network spotrun"
+    assert examined(clock)["ingress"].detail == "no rule lets traffic into the network spotrun"
     account.methods.firewalls.append(rule("spotrun-ssh", sourceRanges=["35.235.240.0/20"]))
     finding = examined(clock)["ingress"]
     assert finding.verdict is Verdict.OK
@@ -492,7 +492,7 @@ def test_other_accounts_with_roles_are_warned_of(account: GcpAccount, clock: Man
     finding = examined(clock)["other accounts"]
     assert finding.verdict is Verdict.WARNED
     assert finding.detail.endswith(f"the roles of billing-robot@{PROJECT}.iam.gserviceaccount.com")
-    assert "a project of its own" in finding.hint
+    assert "a separate project" in finding.hint
     account.grants.clear()
     assert examined(clock)["other accounts"].detail == "2 other service accounts, without a role in the project"
 
@@ -577,7 +577,7 @@ def test_the_command_looks_at_the_project_and_at_the_bucket(account: GcpAccount,
     told = sandbox.call("doctor", "gcp", "--accelerators", "L4:1", "--store", store)
     assert f"ok      identity: {ADA}, in the project {PROJECT}\n" in told
     assert "ok      zone us-central1-c: g2-standard-4, g2-standard-8\n" in told
-    assert "ok      service account: a run can have one of its own" in told
+    assert "ok      service account: a run can have a separate one" in told
     assert "ok      creation: " in told
     assert f"ok      store: {store}\n" in told
     report = sandbox.call_json("doctor", "gcp", "--store", store)

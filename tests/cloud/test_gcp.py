@@ -415,7 +415,7 @@ def test_missing_login_file_is_reported_with_its_path(
     gce: GoogleServer, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "junk.json").write_text("{}")
-    for name, what in (("gone.json", "a file that is not there"), ("junk.json", "no login")):
+    for name, what in (("gone.json", "a missing file"), ("junk.json", "no login")):
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / name))
         with pytest.raises(AccessDenied, match=f"GOOGLE_APPLICATION_CREDENTIALS names {what}: .*{name}") as raised:
             GcpDriver(CONFIG, clock).instances()
@@ -434,7 +434,7 @@ def test_a_login_without_a_project_says_where_to_name_one(
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     with pytest.raises(CloudError, match="no project is named") as raised:
         GcpDriver(CONFIG, clock).instances()
-    assert raised.value.hint == "name it by gcp.project, or set GOOGLE_CLOUD_PROJECT"
+    assert raised.value.hint == "name it under gcp.project, or set GOOGLE_CLOUD_PROJECT"
 
 
 def test_a_zone_that_does_not_answer_is_unknown_and_not_empty(
@@ -473,7 +473,7 @@ def test_moments_are_googles_whatever_this_machines_clock_shows(
     (found,) = driver.instances()
     assert abs(found.launched_at - clock.now()) < timedelta(minutes=1)
     assert abs(machines.now() - clock.now()) <= timedelta(seconds=2)
-    assert any("and the run goes by Google's" in remark for remark in driver.remarks)
+    assert any("and the run uses Google's clock" in remark for remark in driver.remarks)
 
 
 def test_throttling_and_outages_are_waited_out(gce: GoogleServer, cloud: GcpDriver, clock: ManualClock) -> None:

@@ -267,7 +267,7 @@ def test_date_of_a_captive_portal_changes_no_clock(server: AnsweringServer) -> N
 def test_answer_of_a_proxy_is_reported_as_no_answer_of_google(server: AnsweringServer, body: str) -> None:
     found = refusal(answering(server, Answer(body=body)))
     assert type(found) is CloudUnavailable
-    assert "on the way has answered" in found.message
+    assert "a program in between has answered" in found.message
 
 
 def test_deletion_has_an_empty_answer(server: AnsweringServer) -> None:

@@ -94,7 +94,7 @@ def test_a_type_that_is_listed_and_there_is_taken(account: GcpAccount, spotrun: 
     [
         (
             ("--accelerators", "T4:1"),
-            "T4 comes apart from its machine on gcp, attached to an N1",
+            "T4 is attached to an N1 machine on gcp",
         ),
         (("--instance-type", "c4a-standard-4"), "c4a-standard-4 has Arm processors"),
         (("--accelerators", "tpu-v5e:1"), "tpu-v5e:1 is a TPU"),

@@ -195,7 +195,9 @@ def test_night_that_does_not_begin_is_reported_once_within_the_hour_and_may_begi
     world.passes(35)
     (news,) = server.posted
     assert news.json["id"] == "resnet50-20261123-night"
-    assert news.json["text"].startswith("resnet50: the night of 2026-11-23 is not under way, and is tried again ")
+    assert news.json["text"].startswith(
+        "resnet50: the night of 2026-11-23 is not under way; spotrun tries to start it "
+    )
     assert key.removeprefix("runs/nights/resnet50/") in news.json["sentence"]
     world._objects.objects[key] = folder
     world.passes(110)
@@ -273,6 +275,6 @@ def test_command_for_an_address_names_its_region(parameters: Parameters) -> None
 
 
 def test_an_address_with_a_user_is_refused_for_that_and_not_shown() -> None:
-    with pytest.raises(SpecInvalid, match="a user before its host") as refused:
+    with pytest.raises(SpecInvalid, match="a user name before its host") as refused:
         require_https("HOOK", "https://me:cNry@example.com/x", PATH, "type")
     assert "cNry" not in str(refused.value)

@@ -145,7 +145,7 @@ def test_run_that_waits_for_a_taken_machine_says_which_run_has_it(sandbox: Sandb
     mine, other = machine(), holder()
     assert mine.instances("1111111111", None) == []
     assert mine.offerings() == []
-    assert mine.remarks == ("box is taken by the run eeeeeeeeee",)
+    assert mine.remarks == ("box is in use by the run eeeeeeeeee",)
     mine.terminate(other.instance_id)
     busy = machine(computing="1 other process computes on its GPUs (4711)")
     assert busy.offerings() == []
@@ -155,9 +155,9 @@ def test_run_that_waits_for_a_taken_machine_says_which_run_has_it(sandbox: Sandb
 def test_a_runner_on_another_machine_rents_and_does_not_take_what_is_at_home_for_gone(sandbox: Sandbox) -> None:
     there = OwnedMachineDriver(CLOUD.account(()).driver, machine(host="office-box"))
     assert {each.cloud for each in there.offerings(must_see=())} == {NAME}
-    assert there.remarks[0] == "box is office-box, and only a runner there trains on it"
+    assert there.remarks[0] == "box is the machine office-box; only a runner on it can train there"
     assert there.instances("1111111111") == []
-    with pytest.raises(CloudUnavailable, match="what runs on box is seen from office-box alone"):
+    with pytest.raises(CloudUnavailable, match="the instances on box can be seen only from office-box"):
         there.instances("1111111111", must_see={HOME})
     at_home = request(machine(), "1111111111")
     with pytest.raises(CloudError, match="box is office-box"):

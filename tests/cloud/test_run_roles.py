@@ -148,8 +148,8 @@ def test_a_role_of_that_name_that_is_not_ours_is_neither_used_nor_removed(
     assert launches(account) == []
     closed = [launch.closed for launch in run.state.launches.values()]
     assert {each.cause for each in closed if each is not None} == {Cause.EXTERNAL}
-    assert f"the role {NAME} has another boundary" in str(closed[0])
-    with pytest.raises(CloudError, match="another boundary"):
+    assert f"the role {NAME} does not have the boundary" in str(closed[0])
+    with pytest.raises(CloudError, match="does not have the boundary"):
         roles().remove(UID)
     assert made() == before
 

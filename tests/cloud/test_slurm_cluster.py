@@ -187,7 +187,7 @@ def test_doctor_reads_the_cluster(on_it: Cluster, sandbox: Sandbox) -> None:
     assert found["slurm"]["detail"].endswith("cluster little, 3 partitions")
     assert "PreemptMode=CANCEL, GraceTime=15 s" in found["partition cheap"]["detail"]
     assert "capacity: spot" in found["partition cheap"]["detail"]
-    assert "1 node for a job at most" in found["partition cheap"]["detail"]
+    assert "1 node at most in a job" in found["partition cheap"]["detail"]
     assert found["partition sure"]["detail"].startswith("UP, PreemptMode=OFF, GraceTime=0 s, MaxTime 1:00:00")
     assert found["store"]["verdict"] == "ok"
     path = sandbox.folder / "job.yaml"

@@ -153,7 +153,7 @@ def test_a_shell_on_a_rented_instance_says_how_to_get_into_its_container() -> No
     resources = {"cloud": "aws", "image_id": f"docker:registry.example/train@sha256:{'1' * 64}"}
     checkpoint = {"uri": "s3://bucket/runs"}
     told = find_cloud("aws").shell(read_spec(resources=resources, checkpoint=checkpoint), an_instance()).advice
-    assert told.splitlines()[0] == "the training is in a container: `sudo /var/lib/spotrun/enter` opens a shell there"
+    assert told.splitlines()[0] == "the training is in a container: `sudo /var/lib/spotrun/enter` opens a shell in it"
     without = read_spec(resources={"cloud": "aws"}, checkpoint=checkpoint)
     assert "container" not in find_cloud("aws").shell(without, an_instance()).advice
 
@@ -219,7 +219,7 @@ def test_google_cloud_ports_are_forwarded_by_a_separate_ssh(tmp_path: Path, monk
 
 def test_refused_port_forwarding_names_another_way() -> None:
     ports = forwards_of(["8889:8888"])
-    with pytest.raises(CloudError, match=r"this machine, where 127\.0\.0\.1:8888 can be reached") as refused:
+    with pytest.raises(CloudError, match=r"this machine, so 127\.0\.0\.1:8888 can be reached") as refused:
         find_cloud("local").forwarding(read_spec(), an_instance(), ports)
     assert refused.value.hint == "leave out -L"
     on_node = replace(an_instance(), instance_id="slurm-17")

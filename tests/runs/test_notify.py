@@ -73,7 +73,7 @@ def test_each_turn_of_a_run_is_sent_once() -> None:
     news = list(news_of(restless().entries))
     assert [each.kind for each in news] == ["started", "interrupted", "fallback", "returned", "done"]
     assert news[0].sentence == "training began on spot in local-a (sim-gpu) at $0.36/h"
-    assert news[1].sentence == "the cloud takes spot in local-a (sim-gpu) in 2m"
+    assert news[1].sentence == "the cloud will take spot in local-a (sim-gpu) in 2m"
     assert len({each.id for each in news}) == 5
     assert news[4].facts["epochs"] == 1
     assert float(news[4].facts["cost_usd"]) > 0
@@ -210,7 +210,7 @@ def test_a_command_that_reads_nothing_is_no_failure() -> None:
 
 def test_a_command_that_never_ends_is_killed_with_all_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEWS_TEST_MARK", mark := f"mark-{os.getpid()}")
-    with pytest.raises(Undelivered, match=r"not done within 0\.5 s, and was killed"):
+    with pytest.raises(Undelivered, match=r"not finish within 0\.5 s, and was killed"):
         Command("sleep 600 & sleep 600", 0, limit_s=0.5).deliver(b"{}", "id")
     eventually(lambda: not [pid for pid in processes_now() if environment_of(pid).get("NEWS_TEST_MARK") == mark])
 
@@ -317,7 +317,7 @@ def test_a_runner_that_is_killed_before_it_could_note_it_tells_again_under_the_s
         tell(restless(), hook, store, wanted(on=["done"]))
     (first, second) = [posted.json["id"] for posted in hook.posted]
     assert first == second
-    assert "it may come twice" in failures[0]
+    assert "it may arrive twice" in failures[0]
 
 
 def test_a_sink_that_never_takes_anything_is_given_up_after_a_number_of_tries() -> None:
@@ -354,12 +354,12 @@ def test_showing_an_entry_does_not_wait_for_webhooks() -> None:
 
 def test_a_variable_that_is_missing_is_refused_at_launch_and_only_noted_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOOK", raising=False)
-    with pytest.raises(SpecInvalid, match=r"\$HOOK is not set here"):
+    with pytest.raises(SpecInvalid, match=r"\$HOOK is not set on this machine"):
         require_sinks(wanted())
     notifier = Notifier(wanted(), MemoryStore(), {})
     with notifier:
         notifier.show(restless().entries)
-    assert notifier.failures == ["notify: $HOOK is not set here"]
+    assert notifier.failures == ["notify: $HOOK is not set on this machine"]
 
 
 # -- secrets ---------------------------------------------------------------------------------------------------------
@@ -494,7 +494,7 @@ def test_a_run_whose_runner_is_killed_tells_each_thing_and_waits_for_no_bad_list
         assert len(set(ids)) == 3
         assert len(ids) <= 4, "only the one that was on its way when the runner died may come twice"
         assert "note: webhook $BAD" in said
-        assert "note: command 3: some news are still on their way" in said
+        assert "note: command 3: some news has not been delivered yet" in said
         assert commands_of("told-") <= before, "what the killed runner left ends by itself"
         took_s = time.monotonic() - began
         for left in before:

@@ -157,7 +157,7 @@ def test_html_page_is_reported_by_its_title(
     monkeypatch.setattr(URLLib3Session, "send", lambda _, asked: AWSResponse(asked.url, 500, {}, Page(FAULT)))
     with pytest.raises(CloudUnavailable) as raised:
         region.ask("look", lambda: ask(region))
-    assert raised.value.message.endswith("a page of HTML, '500 Internal Server Error'")
+    assert raised.value.message.endswith("an HTML page, '500 Internal Server Error'")
 
 
 class Page(io.BytesIO):

@@ -80,11 +80,11 @@ def test_p32_an_unreadable_default_key_is_reported_as_the_default_key(run: Plain
     assert run.trains_within(60)
     gone = next(iter(run.state.launches.values())).gone
     assert gone is not None
-    assert "may not use the KMS key of the disk, the default of EBS in us-east-1" in gone.evidence
+    assert "may not use the KMS key of the disk, EBS's default key in us-east-1" in gone.evidence
 
 
 @pytest.mark.parametrize(
-    ("reason", "named"), [("Client.InternalError", "the key of the image"), ("Server.InternalError", "")]
+    ("reason", "named"), [("Client.InternalError", "the image's key"), ("Server.InternalError", "")]
 )
 def test_p32_where_ebs_has_awss_own_key_the_image_may_have_another(run: PlainAwsRun, reason: str, named: str) -> None:
     run.aws.disk_key, run.aws.cannot_start = "alias/aws/ebs", {"spot": reason}
@@ -151,7 +151,7 @@ def test_p33_without_a_log_the_console_is_read_and_of_it_what_spotrun_has_said(r
 
 def test_p33_a_console_without_a_line_of_spotrun_is_reported_as_such(run: PlainAwsRun) -> None:
     run.aws.consoles = {f"i-{number:017x}": "Kernel panic - not syncing" for number in range(3)}
-    assert ended(run).endswith("; its console has no line of spotrun")
+    assert ended(run).endswith("; spotrun wrote no line to its console")
 
 
 def test_p33_an_unreadable_console_is_reported_and_delays_nothing(run: PlainAwsRun) -> None:

@@ -299,13 +299,13 @@ def test_a_limit_below_all_prices_is_a_mistake_of_the_job_and_the_fix_is_a_value
     for verb in (("launch", "job.yaml", "-y"), ("launch", "job.yaml", "--dry-run")):
         said = spotrun(*verb, "--max-price", "2.50")
         assert said.code == 2
-        assert said.err.startswith("error: --max-price: no on-demand offering that suits is within max_price\n")
-        assert "try: write 3.06 or more, the price of p3.2xlarge on-demand in local/" in said.err
+        assert said.err.startswith("error: --max-price: no suitable on-demand offering is within max_price\n")
+        assert "try: write 3.06 or more, the current price of p3.2xlarge on-demand in local/" in said.err
     Path("job.yaml").write_text(job.replace("}", ", max_price: 2.50}"))
     for verb in (("launch", "job.yaml", "-y"), ("plan", "job.yaml", "--work", "1h", "--lifetimes", "20")):
         said = spotrun(*verb)
         assert said.code == 2
-        assert said.err.startswith("error: job.yaml:2: resources.max_price: no on-demand offering")
+        assert said.err.startswith("error: job.yaml:2: resources.max_price: no suitable on-demand offering")
     assert spotrun("launch", "job.yaml", "--dry-run", "--max-price", "3.06").code == 0
     assert list(runs.iterdir()) == []
 
@@ -364,7 +364,7 @@ def test_the_checks_of_a_store_leave_no_folder_that_was_not_there(
     monkeypatch.setenv("SPOTRUN_STORE", "home/.spotrun/runs")
     Path("home").mkdir()
     said = spotrun("doctor")
-    assert (said.code, "nothing of these checks is left behind" in said.out) == (0, True)
+    assert (said.code, "these checks left no objects behind" in said.out) == (0, True)
     assert " GB free" in said.out
     assert list(Path("home").iterdir()) == []
     assert spotrun("doctor", "--store", runs).code == 0

@@ -296,6 +296,6 @@ def test_validate_takes_the_store_that_launch_would_take(monkeypatch: pytest.Mon
     job = tmp_path / "job.yaml"
     job.write_text("run: 'true'\nresources: {cloud: gcp}\n")
     monkeypatch.delenv("SPOTRUN_STORE", raising=False)
-    assert "out of reach of instances on gcp" in call(monkeypatch, "validate", str(job)).err
+    assert "cannot be reached from instances on gcp" in call(monkeypatch, "validate", str(job)).err
     monkeypatch.setenv("SPOTRUN_STORE", "gs://bucket/runs")
     assert call(monkeypatch, "validate", str(job)).code == 0

@@ -67,5 +67,5 @@ def test_the_first_refusal_of_an_errors_class_says_what_it_means() -> None:
     assert last(AccessDenied("no", hint="log in")) == unknown("x", "untold: no", "attach a policy")
     assert last(CloudError("no", hint="its own")).hint == "its own"
     assert last(CloudError("no")).hint == "wait"
-    assert "look again" in last(CloudUnavailable("down")).hint
+    assert "try again" in last(CloudUnavailable("down")).hint
     assert last(SpotrunError("other")).verdict is Verdict.FAILED

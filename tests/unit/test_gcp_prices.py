@@ -200,7 +200,7 @@ def catalog(*pages: list[dict[str, Any]]) -> WrittenGoogle:
 
 
 def refusing() -> PartPrices:
-    raise AccessDenied("Google refused to read the prices of Compute Engine: SERVICE_DISABLED")
+    raise AccessDenied("Google refused to read Compute Engine's prices: SERVICE_DISABLED")
 
 
 def test_the_catalog_is_read_to_its_end() -> None:
@@ -212,7 +212,7 @@ def test_the_catalog_is_read_to_its_end() -> None:
 
 
 def test_a_catalog_without_any_known_part_is_an_error_and_no_empty_list() -> None:
-    with pytest.raises(CloudError, match="no part of a machine in us-central1"):
+    with pytest.raises(CloudError, match="prices no vCPU, memory or GPU in us-central1"):
         read_part_prices(catalog([sku("Network Egress", "PremiumInternetEgress", "0.1")]), [IOWA])
 
 

@@ -93,9 +93,7 @@ def test_a_type_whose_history_is_empty_has_no_price_and_a_trouble() -> None:
     found = prices_of(record(8, None))
 
     assert found.segments == {}
-    assert found.troubles == {
-        "g2-standard-4": "the history of g2-standard-4 in us-central1 has no price that can be read"
-    }
+    assert found.troubles == {"g2-standard-4": "the history of g2-standard-4 in us-central1 has no readable price"}
 
 
 TYPES = ("a2-highgpu-1g", "g2-standard-4", "g2-standard-8")

@@ -274,6 +274,6 @@ def test_a_driver_that_never_answers_is_no_free_machine() -> None:
 
     never = threading.Event()
     gpus = BusyGpus(lambda: str(never.wait()), within_s=0.01)
-    assert gpus.taken_by() == "the driver of its GPUs does not answer"
-    assert gpus.taken_by() == "the driver of its GPUs does not answer"
+    assert gpus.taken_by() == "its GPU driver does not answer"
+    assert gpus.taken_by() == "its GPU driver does not answer"
     never.set()

@@ -49,7 +49,7 @@ def job(tmp_path: Path) -> Path:
         ("", ("--at", "22:00"), "is not a time with its zone"),
         ("", (*AT, "--days", "mon-fry"), "'mon-fry' is no day"),
         ("", (*AT, "--deadline", "07:00"), "a deadline that counts from its beginning"),
-        ("", (*AT, "--cloud", "local"), "nights without a machine of yours are not built for local"),
+        ("", (*AT, "--cloud", "local"), "local cannot run nights without a machine of yours"),
         ("", (*AT, "--budget", "much"), "--budget"),
         ("notify: [{command: mail me}]\n", AT, "job.yaml:5: notify[0].command: a night has no machine of yours"),
         ("notify: [{command: mail me}]\n", (*AT, *GOOGLE), "job.yaml:5: notify[0].command: a night has no machine"),

@@ -197,7 +197,7 @@ def test_prices_and_places_that_cannot_be_read_are_those_known_before(error: Clo
     bad.on, lost = True, played.training_on()
     assert lost is not None
     tick = runner.tick()
-    assert (tick.blind, tick.remark) == (None, "prices and places are those known before: no")
+    assert (tick.blind, tick.remark) == (None, "the last known prices and places are used: no")
     played.cloud.end(lost.instance_id, EndedBy.CLOUD)
     for _ in range(12):
         played.turn()

@@ -52,25 +52,25 @@ def test_a_gang_that_a_partition_never_has_room_for_is_refused_with_its_line(lim
         (each.at, each.message, each.suggestion) for each in misfits(SlurmConfig(partitions=PARTITIONS, nodes=4), known)
     ]
     assert at == ("slurm", "partitions", 0, "name")
-    assert message == f"a job in cheap has {most} at most, and num_nodes is 4"
+    assert message == f"a job in cheap has at most {most}, but num_nodes is 4"
     assert advice == f"write num_nodes: {most[0]}, or name another partition"
 
 
 @pytest.mark.parametrize(
     ("cheap", "preempt_type", "key", "says", "fix"),
     [
-        ({"GraceTime": "0"}, None, "name", "GraceTime=0: its jobs are ended without a notice", "GraceTime=120"),
+        ({"GraceTime": "0"}, None, "name", "GraceTime=0: Slurm ends its jobs without a notice", "GraceTime=120"),
         ({"PreemptMode": "OFF"}, None, "capacity", "no job loses nodes in cheap", "capacity: on_demand"),
         ({}, "preempt/none", "capacity", "PreemptType=preempt/none", "capacity: on_demand"),
-        ({"PreemptMode": "GANG,SUSPEND"}, None, "name", "its jobs are suspended", "PreemptMode=CANCEL"),
+        ({"PreemptMode": "GANG,SUSPEND"}, None, "name", "it suspends jobs", "PreemptMode=CANCEL"),
         (
             {"MaxTime": "5:00"},
             None,
             "name",
-            "may run for 5m at most, and an instance lives for at least 10m",
+            "may run for at most 5m, but an instance lives for at least 10m",
             "another",
         ),
-        ({"MaxTime": "12:00:00"}, None, "max_time", "may run for 12h at most", "max_time: 12h"),
+        ({"MaxTime": "12:00:00"}, None, "max_time", "may run for at most 12h", "max_time: 12h"),
     ],
 )
 def test_wrong_partition_setting_is_reported_with_its_place_and_a_fix(
@@ -136,7 +136,7 @@ def test_doctor_does_not_call_spot_what_is_taken_without_a_notice() -> None:
     config = SlurmConfig(partitions=(replace(CHEAP, capacity_type=CapacityType.ON_DEMAND),))
     (_, found) = found_by_doctor(queue({"GraceTime": "0"}), config)
     assert found.verdict is Verdict.WARNED
-    assert "its jobs are ended without a notice" in found.detail
+    assert "Slurm ends its jobs without a notice" in found.detail
     assert "GraceTime=120" in found.hint
 
 

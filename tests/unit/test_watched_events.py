@@ -13,7 +13,7 @@ from tests.support.decisions import spec
 from tests.support.histories import History, offering
 
 REASON = "QUOTA_EXCEEDED: Quota 'GPUS_ALL_REGIONS' exceeded. Limit: 0.0 globally. " + "It is said at length. " * 20
-ADVICE = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
+ADVICE = "request an increase at https://console.cloud.google.com/iam-admin/quotas"
 
 
 def refused(history: History, zone: str, cause: Cause = Cause.QUOTA) -> str:

@@ -81,8 +81,8 @@ def test_flags_are_named_as_they_were_written(offered: list[Offering]) -> None:
 def test_where_all_are_too_dear_the_cheapest_is_named(offered: list[Offering]) -> None:
     kinds = [each for each in offered if each.accelerators == "V100:1"]
     told = too_dear(kinds, ResourcesSpec.model_validate({"max_price": "0.01", "spot_policy": "on-demand"}))
-    assert told.message == "no on-demand offering that suits is within max_price"
-    assert str(told.suggestion).startswith("write 3.06 or more, the price of p3.2xlarge on-demand in local/")
+    assert told.message == "no suitable on-demand offering is within max_price"
+    assert str(told.suggestion).startswith("write 3.06 or more, the current price of p3.2xlarge on-demand in local/")
     cheapest = min(each.price_usd_per_hour for each in kinds)
     assert f"write {cheapest} or more" in str(too_dear(kinds, ResourcesSpec(max_price=Decimal("0.01"))).suggestion)
 

@@ -20,12 +20,12 @@ from spotrun.errors import AccessDenied, CloudError, IdentityUnknown
 NO_INSTANCE = "i-00000000000000000"
 """A well-formed id that no instance has."""
 _ALLOWED = "DryRunOperation"
-"""EC2's code for a dry run that would have succeeded. EC2 sends it as an error."""
+"""The error code with which EC2 reports that a dry run would have succeeded."""
 _NO_SUCH_QUOTA = "NoSuchResourceException"
 
 
 class Caller(NamedTuple):
-    """The owner of the credentials, and the time on AWS's clock when it answered."""
+    """The owner of the credentials, and the time on AWS's clock when AWS answered."""
 
     arn: str
     account: str
@@ -33,15 +33,17 @@ class Caller(NamedTuple):
 
 
 def caller(region: Region) -> Caller:
-    """Return the owner of the credentials; raise CloudError if there are none, or AWS does not accept them."""
+    """
+    Return the owner of the credentials. Raise CloudError if there are no credentials, or if AWS does not accept them.
+    """
     answer = region.ask("identify the caller", region.sts.get_caller_identity)
     return Caller(answer["Arn"], answer["Account"], answered_at(answer))
 
 
 def account_number(regions: Sequence[Region]) -> str:
     """
-    Return the number of the caller's account. All regions report the same number, so one that answers is enough. Raise
-    CloudError if none answers.
+    Return the caller's account number. All regions report the same number, so one that answers is enough. Raise
+    CloudError if no region answers.
     """
     for region in regions[:-1]:
         with contextlib.suppress(CloudError):
@@ -51,9 +53,11 @@ def account_number(regions: Sequence[Region]) -> str:
 
 def rehearse_termination(region: Region) -> str | None:
     """
-    Check with a dry run whether EC2 would let the caller end an instance. Return the id of an instance of spotrun's
-    runs that the caller may end; "any instance" if this account has none, and the caller may end any. None if the check
-    is inconclusive: if there is no such instance, a policy that checks tags refuses every dry run.
+    Check with a dry run whether EC2 would let the caller end an instance of spotrun's runs.
+
+    Return the id of an instance that the caller may end. Return "any instance" if the account has no instance of
+    spotrun's runs and the caller may end any instance. Return None if the check is inconclusive: without such an
+    instance, a policy that checks tags refuses every dry run.
 
     Raises:
         CloudError: EC2 would not end an instance of spotrun's runs.
@@ -73,7 +77,7 @@ def rehearse_termination(region: Region) -> str | None:
 
 
 def rehearse(region: Region, action: str, call: Callable[[], Any]) -> None:
-    """Raise CloudError if EC2 would refuse `action`, according to the dry run that `call` makes."""
+    """Raise CloudError if the dry run that `call` makes shows that EC2 would refuse `action`."""
 
     def once() -> None:
         try:
@@ -96,8 +100,8 @@ def _one_of_ours(region: Region) -> str | None:
 
 def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
     """
-    Return the type (`String`, `StringList` or `SecureString`) of each SSM parameter that exists. No value is read.
-    Raise CloudError if the caller may not list parameters.
+    Return the type (`String`, `StringList` or `SecureString`) of each of these SSM parameters that exists. No value is
+    read. Raise CloudError if the caller may not list parameters.
     """
     filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
     found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)
@@ -122,7 +126,9 @@ def ingress_rules(region: Region, group: str) -> int:
 
 
 def quota(region: Region, code: str) -> int | None:
-    """Return the value of a quota, None if this region has no such quota; raise CloudError if it may not be read."""
+    """
+    Return the value of a quota; None if the region has no such quota. Raise CloudError if the caller may not read it.
+    """
 
     def once() -> int | None:
         try:

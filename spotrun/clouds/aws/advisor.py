@@ -1,5 +1,5 @@
 """
-Reads Amazon's Spot Instance Advisor: how often EC2 has recently taken back spot instances of a type in a region, in
+Reads Amazon's Spot Instance Advisor: how often EC2 has recently interrupted spot instances of a type in a region, in
 bands.
 
 https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data. The data is public, and not part of EC2's API.
@@ -23,7 +23,7 @@ from spotrun.offering import CapacityType
 
 ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
 KEPT_FOR_S = 24 * 3600.0
-"""Maximum age in seconds of the cached data, which describe the last month and seldom change."""
+"""Maximum age of the cached data in seconds. The data describe the last month and seldom change."""
 _TIMEOUT_S = 20.0
 _SIZE_MAX_BYTES = 64 << 20
 _LINUX = "Linux"
@@ -45,15 +45,18 @@ class Advice(msgspec.Struct, frozen=True):
     spot_advisor: dict[str, dict[str, dict[str, Advised]]]
 
     def band(self, region: str, instance_type: str) -> str | None:
-        """Return the share of instances that were taken last month, such as "<5%"; None if the advisor has no band."""
+        """
+        Return the share of instances that were interrupted last month, such as "<5%"; None if the advisor lists no band
+        for the type.
+        """
         advised = self.spot_advisor.get(region, {}).get(_LINUX, {}).get(instance_type)
         return next((each.label for each in self.ranges if advised is not None and each.index == advised.r), None)
 
 
 def bands_known(source: str, regions: Iterable[str], instance_types: Collection[str], clock: Clock) -> dict[str, str]:
     """
-    Return the band of each `REGION/TYPE` that the advisor at `source` lists. Empty `instance_types` mean all types.
-    Errors are as in `read_advice`.
+    Return the band of each type in a region that the advisor at `source` lists, keyed by `REGION/TYPE`. If
+    `instance_types` is empty, all types are meant. Errors are as in `read_advice`.
     """
     advice = read_advice(source, clock)
     found = {
@@ -97,7 +100,7 @@ def _through(cache: Path, url: str, clock: Clock) -> bytes:
     if kept.exists() and clock.now().timestamp() - kept.stat().st_mtime < KEPT_FOR_S:
         return kept.read_bytes()
     data = _fetched(url)
-    _decoded(data)  # only the advisor's data may be cached
+    _decoded(data)  # raises an error, so only the advisor's data is cached
     cache.mkdir(parents=True, exist_ok=True)
     coming = kept.with_suffix(f".{os.getpid()}")
     coming.write_bytes(data)

@@ -9,13 +9,13 @@ from spotrun.instance import LaunchRequest
 
 USER_DATA_MAX_BYTES = 16 * 1024
 """
-Maximum size before base64, in bytes:
+Maximum bytes of the user-data before it is encoded in base64:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html
 """
 
 
 def user_data(request: LaunchRequest) -> str:
-    """Return the script that runs first on the instance, as root. It arms the time-to-live before anything else."""
+    """Return the script that runs first on the instance, as root. Before anything else it arms the time-to-live."""
     return startup(request, script())
 
 

@@ -1,4 +1,4 @@
-"""Calls the API of one region, with spotrun's own retries, and reads each list to its end."""
+"""Calls the API of one region, with spotrun's own retries, and reads every page of a list."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ from spotrun.units import shown
 T = TypeVar("T")
 
 PRICING_REGION = "us-east-1"
-"""The region whose price list is read. Only a few regions serve one, and each covers all regions."""
+"""
+The region whose price-list API is called. Only a few regions have this API, and each of them lists the prices of all
+regions.
+"""
 
 
 _MODELS = Loader()
 """
-The descriptions of the services' calls. They are read once for all clients, because that takes ten times as long as
-making the rest of a client.
+The definitions of AWS's services. All clients share them, because reading them takes ten times as long as the rest of
+making a client.
 """
 
 
 def config_for(patience: Patience) -> Config:
     return Config(
-        # botocore itself would retry 500 InsufficientInstanceCapacity and 503 RequestLimitExceeded, and hide them
+        # botocore's own retries would hide 500 InsufficientInstanceCapacity and 503 RequestLimitExceeded from spotrun
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=patience.connect_s,
         read_timeout=patience.read_s,
@@ -60,7 +63,7 @@ def default_region() -> str:
 def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
     """
     Check that the SDK lists these regions, because a call to a region that does not exist fails as if the network were
-    down. `key` is the key in the job that names them.
+    down. `key` is the key of the job under which they are named.
 
     Raises:
         SpecInvalid: the SDK does not list one of the regions.
@@ -70,22 +73,25 @@ def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
     for name in names:
         if name not in known:
             meant = _like(name, known)
-            hint = f"did you mean {meant}?" if meant else "`spotrun offers` shows what is rented out, and where"
-            newer = "if it is new, update the SDK: pip install --upgrade boto3"
+            hint = f"did you mean {meant}?" if meant else "`spotrun offers` lists types and their regions"
+            newer = "if the region is new, update the SDK: pip install --upgrade boto3"
             raise SpecInvalid(f"AWS has no region {shown(name)}", hint=f"{hint} ({newer})", key=key)
 
 
 def _like(name: str, known: Iterable[str]) -> str | None:
-    """Return the region probably meant: an anagram of `name`, or else the nearest name; None if none is near."""
+    """
+    Return the region that was probably meant: an anagram of `name`, or else the most similar name; None if no name is
+    similar.
+    """
     near = get_close_matches(name, sorted(known), 3)
     return next((each for each in near if sorted(each) == sorted(name)), near[0] if near else None)
 
 
 def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
-    """Refuse a page of a captive portal, which has status 200 but none of the fields of AWS's answer."""
+    """Refuse a captive portal's page, which has status 200 but no field of AWS's answer."""
     shape = model.output_shape
     if http_response.status_code < 300 and shape is not None and shape.members and not parsed.keys() & shape.members:
-        raise NoAnswer(f"the answer to {model.name} has none of AWS's fields")
+        raise NoAnswer(f"the answer to {model.name} lacks AWS's fields")
 
 
 def _client_of(service: str) -> property:
@@ -94,8 +100,8 @@ def _client_of(service: str) -> property:
 
 class Region(PatientClient):
     """
-    The calls to one region. After throttling, a 5xx or a network failure a call is repeated, with jitter. `patience`
-    applies to each client. Each answer corrects `clock`.
+    The calls to one region. After throttling, a 5xx status or a network failure, a call is repeated, with jitter.
+    `patience` applies to each client. Each of AWS's answers corrects `clock`.
     """
 
     ec2 = _client_of("ec2")
@@ -116,7 +122,10 @@ class Region(PatientClient):
 
     @cached_property
     def aside(self) -> Region:
-        """The same region, for calls that a run can skip: they take some seconds at most, and are tried again."""
+        """
+        The same region, for calls that a run can do without. Such a call gives up after some seconds, and is made again
+        later.
+        """
         return Region(self.name, self._clock, ASIDE)
 
     @cached_property
@@ -140,7 +149,7 @@ class Region(PatientClient):
         return client
 
     def ask(self, action: str, call: Callable[[], T]) -> T:
-        """Return the result of `call`, which may be repeated and must be harmless then. Errors: see CloudDriver."""
+        """Return the result of `call`, which must be harmless to repeat. For the errors, see CloudDriver."""
 
         def once() -> T:
             with translated(action):

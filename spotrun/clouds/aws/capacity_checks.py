@@ -33,7 +33,7 @@ class Capacity:
         self._wanted = CapacityRequest(wanted)
 
     def one_of_each(self) -> dict[CapacityType, Offering]:
-        """Return the smallest offering of each capacity type that the job may use, in zones that have a subnet."""
+        """Return, for each capacity type that the job may use, the smallest offering in zones that have a subnet."""
         found: dict[CapacityType, Offering] = {}
         for offering in self._smallest_first:
             found.setdefault(offering.capacity_type, offering)
@@ -41,8 +41,8 @@ class Capacity:
 
     def zone_findings(self) -> Iterator[Finding]:
         """
-        Report the suitable instance types that each zone offers. Raise InsufficientCapacity if no zone with a subnet
-        offers a suitable type.
+        Report the suitable instance types that each zone offers. Raise InsufficientCapacity if no zone that has a
+        subnet offers a suitable type.
         """
         region, subnets = self._region.name, self._catalog.network.subnets
         if not self._offered:
@@ -50,12 +50,12 @@ class Capacity:
             raise InsufficientCapacity(f"no zone of {region} offers {self._wanted}", hint=hint)
         bare = sorted({each.zone for each in self._offered} - set(subnets))
         if not self._smallest_first:
-            hint = f"make a subnet there: aws ec2 create-subnet --availability-zone {bare[0]} …"
+            hint = f"make a subnet in this zone: aws ec2 create-subnet --availability-zone {bare[0]} …"
             raise InsufficientCapacity(f"{self._wanted} is only in {', '.join(bare)}, without a subnet", hint=hint)
         yield from zone_findings(self._smallest_first)
         if bare:
             there = types_of(each for each in self._offered if each.zone in bare)
-            hint = "make a subnet in each, so that spot can be looked for there too"
+            hint = "make a subnet in each of these zones, so that spotrun can look for spot capacity there too"
             yield warned("subnets", f"{', '.join(bare)} would have {there}, but there is no subnet", hint)
 
     @cached_property
@@ -89,7 +89,7 @@ class Capacity:
             vcpus = None
         if vcpus is None:
             detail = f"the quota {quota.code} is not known"
-            hint = "allow servicequotas:GetServiceQuota, or see EC2 in the Service Quotas console"
+            hint = "allow servicequotas:GetServiceQuota, or find it under EC2 in the Service Quotas console"
         else:
             detail = f"{vcpus}; {smallest.instance_type} takes {smallest.cpus}"
             hint = (

@@ -1,4 +1,4 @@
-"""Reads what one region rents out, and caches each answer: types, zones, prices, image and network."""
+"""Reads one region's types, zones, prices, image and network, and caches each answer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Catalog:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """Yield a remark for each part that cannot be read now; its last value stays in use."""
+        """Yield a remark for each part that cannot be read now. The last known value of that part stays in use."""
         kept = {
             "the list of types": self._types.trouble,
             "the zones of each type": self._zones.trouble,
@@ -76,7 +76,7 @@ class Catalog:
 
     @property
     def zones(self) -> dict[str, set[str]]:
-        """The zones that offer each type, with or without one of our subnets."""
+        """The zones that offer each type, whether or not a zone has one of our subnets."""
         return self._zones.get()
 
     @property
@@ -109,17 +109,20 @@ class Catalog:
         return self._price_list.get()
 
     def offerings(self) -> Iterator[Offering]:
-        """Yield every type in every zone with one of our subnets, but no pool that lacks a price or is left out."""
+        """
+        Yield every type in every zone that has one of our subnets, except pools without a price and pools that are left
+        out.
+        """
         for offering in self.rented_out():
             if offering.zone in self.network.subnets and not self._left_out.has(offering.pool):
                 yield self.surrounded(offering)
 
     def leave_out(self, pool: Pool) -> None:
-        """Leave a pool out of the offerings for a while, because EC2 has reported that it does not have it."""
+        """Leave a pool out of the offerings for a while, because EC2 has reported that the pool is not available."""
         self._left_out.add(pool)
 
     def surrounded(self, offering: Offering) -> Offering:
-        """Return the offering with the image and subnets for a launch now. Its zone must have a subnet."""
+        """Return the offering with the image and subnets for a launch now. The offering's zone must have a subnet."""
         first, *others = self.network.subnets[offering.zone]
         return replace(
             offering,
@@ -130,7 +133,7 @@ class Catalog:
         )
 
     def rented_out(self) -> Iterator[Offering]:
-        """Yield every type in every zone that offers it, whether or not we could launch there."""
+        """Yield every type in every zone that offers it, whether or not the zone has one of our subnets."""
         for kind in self.types.values():
             listed = self.price_list.prices.get(kind.name)
             for zone in sorted(self._zones.get().get(kind.name, set())):
@@ -148,8 +151,8 @@ class Catalog:
 
     def spot_history(self, since: datetime) -> Mapping[SpotPool, list[PriceSegment]]:
         """
-        Return the spot prices from `since` on, for the bills of instances that have run since then. If they cannot be
-        read now, return the last known ones.
+        Return the spot prices from `since` on, for the bills of instances that have run since that time. If these
+        prices cannot be read now, return the last known ones.
         """
         now_s = self._clock.monotonic()
         read_s, from_then_on, history = self._history
@@ -208,7 +211,10 @@ def _price_list_lasts_s(found: PriceList) -> float:
 
 
 def _shares_a_gpu(row: dict[str, Any]) -> bool:
-    """Return whether the type has only a part of a GPU (g6f, gr6f). EC2 reports 0 GPUs, which no job can request."""
+    """
+    Return whether the type has only a part of a GPU (g6f, gr6f). EC2 reports 0 GPUs for it, and no job can request part
+    of a GPU.
+    """
     return any(gpu["Count"] == 0 for gpu in row.get("GpuInfo", {}).get("Gpus", []))
 
 

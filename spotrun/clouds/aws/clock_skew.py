@@ -1,8 +1,8 @@
 """
-Reads AWS's own time, and corrects a run's clock with it.
+Reads the time on AWS's clocks, and corrects a run's clock with it.
 
-AWS dates its facts about instances with its own clocks. A bill or a decision that mixed them with this machine's clock
-would be wrong by the difference, so the answers to a run's calls correct the run's clock.
+AWS dates the events of instances with its own clocks. A bill or a decision that compared such a time with this
+machine's clock would be wrong by the clocks' difference. So the answers to a run's calls correct the run's clock.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from spotrun.errors import CloudError
 
 SKEW_MAX = timedelta(minutes=5)
 """
-AWS accepts no signature with more skew:
+Maximum skew at which AWS accepts a signature:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html
 """
 _ASKED_AT = "spotrun_asked_at"
 
 
 def answered_at(answer: Mapping[str, Any]) -> datetime | None:
-    """Return the time on AWS's clock when it answered, to the second; None if the answer has no readable date."""
+    """Return the time on AWS's clock when AWS sent `answer`, to the second; None if the answer has no readable date."""
     return told_at(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""))
 
 
 def keep_right(clock: Clock, client: Any) -> None:
-    """Correct `clock` with each answer that `client` receives, but not with refusals, which may come from a proxy."""
+    """
+    Correct `clock` with each answer that `client` receives. Refusals are ignored, because they may come from a proxy.
+    """
 
     def asked(context: dict[str, Any], **_: Any) -> None:
         context[_ASKED_AT] = clock.now()
@@ -48,8 +50,8 @@ def keep_right(clock: Clock, client: Any) -> None:
 
 def wrong_clock(error: CloudError) -> ClockWrong | None:
     """
-    Return the error to raise in place of a refused signature if this machine's clock is the reason; otherwise None. The
-    SDK dates its signatures with the system's clock.
+    Return the error to raise in place of a refused signature if this machine's clock is the reason; None if it is not.
+    The SDK dates its signatures with the system clock.
     """
     cause = error.__cause__
     told, now = answered_at(cause.response) if isinstance(cause, ClientError) else None, system_clock().now()

@@ -56,13 +56,13 @@ PLUGIN_HELP = (
 
 _ARM = re.compile(r"(a1|[a-z]+[0-9]+g[a-z]*|p6e-gb[0-9]+)[.].*")
 """
-Types with Arm processors, most of which have the letter g after the generation:
+Types with Arm processors. Most have the letter g after the generation:
 https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
 """
 
 
 class Aws(Cloud):
-    """EC2. A job's section `aws` names the regions and types, and the image, network and role of an instance."""
+    """EC2. The section `aws` of a job names the regions and types, and the image, network and role of an instance."""
 
     name = "aws"
     here = False
@@ -78,19 +78,19 @@ class Aws(Cloud):
         uri = spec.checkpoint.uri
         if not uri.startswith("s3://"):
             advice = "write s3://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
-            yield Unreadable(f"{uri} is out of reach of instances on aws", advice, at=("checkpoint", "uri"))
+            yield Unreadable(f"{uri} cannot be reached from instances on aws", advice, at=("checkpoint", "uri"))
         yield from zone_elsewhere(spec)
         yield from never_rented_kinds(self, spec)
         one, types = spec.resources.instance_type, spec.aws.instance_types
         if one and types and one not in types:
             advice = "remove one of them"
-            yield Unreadable(f"leaves out resources.instance_type, {one}", advice, at=("aws", "instance_types"))
+            yield Unreadable(f"does not list resources.instance_type, {one}", advice, at=("aws", "instance_types"))
 
     def secret(self, name: str) -> Reference:
         return Reference(PARAMETER, PARAMETERS + name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """Return the usual time for a GPU instance with a Deep Learning AMI."""
+        """Return the usual boot time of a GPU instance with a Deep Learning AMI."""
         return timedelta(seconds=90)
 
     def interrupts(self, spec: RunSpec) -> bool:
@@ -106,7 +106,7 @@ class Aws(Cloud):
         if not _ARM.fullmatch(kind.lower()):
             return None
         return Unreadable(
-            f"{kind} has Arm processors, for which spotrun has neither image nor packages",
+            f"{kind} has Arm processors, and spotrun has no image and no packages for them",
             "name one with x86 processors, like g5.xlarge with a GPU or c7i.2xlarge without",
         )
 
@@ -131,7 +131,7 @@ class Aws(Cloud):
             require_profile(Region(self.regions(spec, RentalFlags())[0], self.clock(spec)), spec.aws.instance_profile)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """Correct `clock` with one call, the first of the run. Each later answer corrects it too."""
+        """Correct `clock` with one call, the run's first. Each later answer corrects the clock too."""
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.aws.account_checks import account_number
             from spotrun.clouds.aws.calls import Region
@@ -164,7 +164,7 @@ class Aws(Cloud):
         return [Ec2Notices.of(environment, clock)]
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """Open a shell through Session Manager, which needs no open port."""
+        """Return a shell through Session Manager, which needs no open port."""
         place = ("--target", instance.instance_id, "--region", instance.offering.region)
         return Shell(
             ("aws", "ssm", "start-session", *place),
@@ -176,7 +176,10 @@ class Aws(Cloud):
         )
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
-        """Forward ports without a shell. A Session Manager session forwards one port; several sessions end together."""
+        """
+        Forward ports without a shell. One Session Manager session forwards one port; if several are needed, they end
+        together.
+        """
         shell = self.shell(spec, instance)
         sessions = [(*shell.command, *_leading(one)) for one in forwards]
         if len(sessions) == 1:
@@ -185,7 +188,10 @@ class Aws(Cloud):
         return shell._replace(command=("sh", "-c", f"trap 'kill $all' EXIT; trap exit INT TERM; {begun} wait"))
 
     def console(self, instance: Instance) -> str | None:
-        """Return the console, which EC2 keeps for about an hour after an instance's end; None if EC2 has none yet."""
+        """
+        Return the console output, which EC2 keeps for about an hour after an instance's end; None if EC2 has no output
+        yet.
+        """
         with _sdk():
             from spotrun.clouds.aws.calls import Region
             from spotrun.clouds.aws.consoles import console_of
@@ -262,7 +268,7 @@ class Aws(Cloud):
     def reachable(self, store: str) -> str:
         if not isinstance(address.parse(store), address.BucketAddress):
             raise StoreError(
-                f"{store} is a folder of this machine, which no instance reaches",
+                f"{store} is a folder of this machine, which instances cannot reach",
                 hint="--store s3://BUCKET/runs, or checkpoint.uri in the job (infra/aws/README.md makes a bucket)",
             )
         return store
@@ -305,7 +311,7 @@ def _identities(
 
 
 def _repository(spec: RunSpec | None) -> str:
-    """Return the ECR repository that instances read with their own identity; "" if there is none."""
+    """Return the ECR repository that instances read with their run's identity; "" if the job needs none."""
     if spec is None or spec.image is None or PASSWORD in spec.secrets:
         return ""
     return repository_of(spec.image)

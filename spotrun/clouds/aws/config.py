@@ -11,17 +11,20 @@ from spotrun.instance import VOLUME_GIB
 from spotrun.spec.model import AwsSpec, ResourcesSpec
 
 OWN_PROFILE = "spotrun-run-"
-"""Prefix of a run's role and instance profile, before the run's uid. The policies of infra/aws rely on it."""
+"""
+Prefix of the name of a run's role and instance profile; the run's uid follows. The policies of infra/aws rely on the
+prefix.
+"""
 
 
 class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     The regions to rent in, and the image, disk, network and role of an instance.
 
-    `instance_types` limits the offerings. If it is empty, every x86_64 type is offered, which takes a dozen pages of
-    EC2's lists. The security group is found by name; the subnets of its network are used. `image_id` takes precedence
-    over `image_parameter`. `launch_template` is the name of a template that launches also use. `instance_profile` is
-    the name of one profile for all runs; without it each run has its own profile.
+    `instance_types` limits the offerings. If it is empty, every x86_64 type is offered, and reading them takes a dozen
+    pages of EC2's lists. The security group is found by name; instances use the subnets of its network. `image_id`
+    takes precedence over `image_parameter`. `launch_template` names a template that applies to each launch.
+    `instance_profile` names one profile for all runs; without it, each run has a separate profile.
     """
 
     regions: tuple[str, ...]
@@ -38,12 +41,12 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_small_letters(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in lower case, because EC2 writes all regions and types that way."""
+    """Return the names in lower case, because EC2 writes all names of regions and types in lower case."""
     return tuple(name.lower() for name in names)
 
 
 def config_of(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
-    """Return the configuration that a job describes. A region, zone or type under `resources` excludes all others."""
+    """Return the configuration that a job describes. If `resources` names a region, zone or type, no other is used."""
     region = resources.region or (resources.zone and resources.zone.lower().rstrip(ascii_lowercase))
     kind = resources.instance_type
     return AwsConfig(

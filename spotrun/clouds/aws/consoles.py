@@ -9,7 +9,7 @@ from spotrun.clouds.aws.calls import Region
 
 def console_of(region: Region, instance_id: str) -> str | None:
     """
-    Return the console output, which EC2 stores shortly after a start and an end; None if EC2 has stored none.
+    Return the console output, which EC2 stores shortly after an instance starts or ends; None if EC2 has stored none.
 
     Raises:
         CloudError: the instance is long gone, or the caller may not read its console.

@@ -1,10 +1,11 @@
 """
-Computes the cost of nights besides their instances: the function, its log, and its requests to the store. The prices
-come from a dated table, control_plane.json, and the numbers of calls from a rehearsed night. Lambda is counted at its
-list price, although most accounts stay below its free tier.
+Computes the cost of a night apart from its instances: the function, its log, and its requests to the store.
+
+The prices come from a dated table, control_plane.json, and the numbers of calls from a rehearsed night. Lambda is
+counted at its list price, although most accounts stay within its free tier.
 
 Three things are free: the first 14 million calls of EventBridge Scheduler a month, EC2's events on the account's own
-bus, and requests to EC2, to IAM and to the schedules' own API.
+bus, and requests to EC2, to IAM and to the API of EventBridge Scheduler.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from spotrun.run.price_tables import PriceTable, price_table
 MEMORY_GB = Decimal("0.25")
 """Memory of the function in GB, as in night.yaml."""
 TICK_S = Decimal("0.5")
-"""Seconds of a call whose runner is in memory already: about ten answers of S3 and EC2, one after another."""
+"""Seconds of a call whose runner is already in memory: about ten answers of S3 and EC2, one after another."""
 COLD_S = Decimal(6)
-"""Seconds of a call that has to import everything and read the ledger."""
+"""Seconds of a call whose process is new, so that it has to import everything and read the ledger."""
 BEGIN_S = Decimal(30)
 """Seconds of a call that creates the run and requests the first instance."""
 LOG_BYTES_A_CALL = 60
@@ -45,7 +46,7 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 
 def usd_of(calls: Calls) -> Decimal:
-    """Return the cost of all calls. An uncounted call costs as much as the average counted call."""
+    """Return the cost of all calls. A call whose requests were not counted is charged like the average counted call."""
     usd = prices().prices
     gb_seconds = Decimal(repr(calls.seconds)) * calls.memory_mb / 1024
     counted = (

@@ -32,21 +32,22 @@ ENDED_BY = {
     "Client.InstanceInitiatedShutdown": EndedBy.ITSELF,
 }
 """
-Who ended an instance, by StateReason: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html. Any
-other reason is a fault.
+Who ended an instance, keyed by the code of its StateReason:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html. Any other code is a fault.
 """
 CANNOT_START = re.compile(r"(Server|Client)\.InternalError|Client\.Invalid[A-Z]\w*(\.\w+)*")
 """
-Reasons why EC2 could not start an instance after it accepted the launch: an error inside EC2, a bad snapshot, or the
-disk's key.
+Codes of EC2's reasons for not starting an instance whose launch it had accepted: an error inside EC2, a bad snapshot,
+or the disk's key.
 """
 NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")
-"""Other reasons for an end during the launch. EC2 bills nothing for such a launch."""
+"""Codes of other reasons why an instance ended during its launch. EC2 bills nothing for such a launch."""
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?")
 """
-The form of the amounts in spotrun's tags. A user may have changed a tag to any text, even to an endless number.
+The form of amounts in spotrun's tags. It is checked because a user may have changed a tag to any text, even to an
+endless number.
 """
 _FORMS = {tag.PRICE: _AMOUNT, **dict.fromkeys((tag.LAUNCH, tag.TIME_TO_LIVE, tag.CPUS, tag.MEMORY), _NUMBER)}
 TAG_SHOWN_MAX = 20
@@ -64,9 +65,10 @@ def instance_of(
     Convert a row of DescribeInstances to an Instance.
 
     `prices` is the price history of the instance's pool, oldest first; if it is empty, the price in the instance's tag
-    counts. `gone_by` is the end if the row has no time for it. EC2 bills only running instances, and does not report
-    when an instance began to run. So billing starts at `pending_at`, when the instance was last seen pending, or else
-    at the launch. `key` is EBS's default key if EC2 could not start the instance; "" if the caller may not read it.
+    is used. `gone_by` is taken as the end time if the row has none. EC2 bills only running instances, and does not
+    report when an instance began to run. So billing starts at `pending_at`, the time when the instance was last seen
+    pending; if that is unknown, billing starts at the launch. `key` is EBS's default key, which may be why EC2 could
+    not start the instance; "" if the caller may not read it.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]
@@ -125,7 +127,10 @@ def _reason(found: dict[str, Any]) -> str:
 
 
 def _told_reason(found: dict[str, Any], region: str, key: str | None) -> str:
-    """Return the reason, `Client.VolumeLimitExceeded: Volume limit exceeded`. Most messages begin with the code."""
+    """
+    Return EC2's reason, such as `Client.VolumeLimitExceeded: Volume limit exceeded`, and its probable cause. The code
+    is added unless the message begins with it, as most do.
+    """
     code, message = _reason(found), str(found.get("StateReason", {}).get("Message", ""))
     told = message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")
     why = "" if key is None else why_not_started(told, key, region, is_spot=found.get("InstanceLifecycle") == "spot")
@@ -141,7 +146,9 @@ def cannot_start(found: dict[str, Any]) -> bool:
 
 
 def end_told(found: dict[str, Any]) -> datetime | None:
-    """Return the end that a row reports, as in `User initiated (2026-11-21 10:00:00 GMT)`; None if it reports none."""
+    """
+    Return the end time that a row reports, as in `User initiated (2026-11-21 10:00:00 GMT)`; None if it reports none.
+    """
     told = _WHEN.search(found.get("StateTransitionReason", ""))
     return None if told is None else datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
 
@@ -158,7 +165,9 @@ def odd_tags(found: dict[str, Any]) -> str:
 
 
 def _launch(tags: Mapping[str, str]) -> int:
-    """Return the launch's number from its tag, or else from the token; 0, which no launch has, if both were changed."""
+    """
+    Return the launch's number from its tag, or else from the token; 0, which no launch has, if a user has changed both.
+    """
     return _number(tags.get(tag.LAUNCH)) or _number(tags.get(tag.TOKEN, "").rpartition("-")[2])
 
 

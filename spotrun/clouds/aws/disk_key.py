@@ -1,9 +1,9 @@
 """
 Checks whether EC2 may use the key that encrypts instances' disks.
 
-A launch names no key, so EBS uses the region's default key. If that key belongs to the customer, EC2's role for spot
-needs a grant for it. Without a grant, EC2 accepts each launch and then ends the instance with `Client.InternalError`,
-or with `Client.InvalidKMSKey.InvalidState`, and names no key.
+A launch names no key, so EBS uses the region's default key. If that key belongs to the customer, EC2's service-linked
+role for spot needs a grant for the key. Without the grant, EC2 accepts each launch and then ends the instance with
+`Client.InternalError` or `Client.InvalidKMSKey.InvalidState`, without naming the key.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 """
 
@@ -21,41 +21,44 @@ from spotrun.doctor.finding import Finding, Refusal, failed, findings_of, ok, wa
 from spotrun.errors import CloudError
 
 OF_AWS = "alias/aws/ebs"
-"""The key that AWS makes for EBS in each account. Every login with the right to launch may use it."""
+"""The key that AWS makes for EBS in each account. Every login that may launch instances may use this key."""
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 CREATE_GRANT = "kms:CreateGrant"
 _OPERATIONS = (
     *("Decrypt", "Encrypt", "GenerateDataKey", "GenerateDataKeyWithoutPlaintext", "CreateGrant", "DescribeKey"),
     *("ReEncryptFrom", "ReEncryptTo"),
 )
-_READ = "allow kms:DescribeKey, kms:GetKeyPolicy and kms:ListGrants on it (infra/aws/README.md), or make the grant: "
+_READ = "allow kms:DescribeKey, kms:GetKeyPolicy, kms:ListGrants on the key (infra/aws/README.md), or make the grant: "
 
 KEY_UNREAD = "allow ec2:GetEbsDefaultKmsKeyId: deploy infra/aws/account.yaml again"
 
 
 def default_key(region: Region) -> str:
     """Return the ARN of EBS's default key, or `OF_AWS`; raise AccessDenied if the caller may not read it."""
-    answer = region.ask("read the default key of EBS", region.ec2.get_ebs_default_kms_key_id)
+    answer = region.ask("read EBS's default key", region.ec2.get_ebs_default_kms_key_id)
     return str(answer["KmsKeyId"])
 
 
 def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
     """
-    Return the probable cause of a failed start, given EC2's `reason`; "" if a key cannot be the cause. `key` is EBS's
-    default key in the region `where`; "" if the caller may not read it.
+    Return the probable cause of a failed start whose EC2 reason is `reason`; "" if a key cannot be the cause. `key` is
+    EBS's default key in the region `where`; "" if the caller may not read it.
     """
     names_key = "Client.InternalError" in reason or "KMS" in reason
     if not names_key and key in ("", OF_AWS):
         return ""
     who = f"EC2's role for spot, {SPOT_ROLE}," if is_spot else "the caller"
     if key in ("", OF_AWS):
-        named = "the key of the image, as EBS has AWS's own by default" if key else f"the default of EBS in {where}"
+        named = "the image's key, because EBS's default is AWS's own key" if key else f"EBS's default key in {where}"
         return f"probably {who} may not use the KMS key of the disk, {named}"
-    return f"probably {who} may not use {key}, the default key of EBS in {where}"
+    return f"probably {who} may not use {key}, EBS's default key in {where}"
 
 
 def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
-    """Check whether EBS's default key lets EC2 start instances; raise AccessDenied if it may not be read."""
+    """
+    Check whether EC2 can start instances with EBS's default key. Raise AccessDenied if the caller may not read which
+    key is the default.
+    """
     key = default_key(region)
     if key == OF_AWS:
         yield ok("disk key", f"EBS encrypts by default with AWS's own key, {OF_AWS}")
@@ -66,19 +69,19 @@ def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
         f"aws kms create-grant --region {region.name} --key-id {key} --grantee-principal {role} "
         f"--operations {' '.join(_OPERATIONS)}"
     )
-    what = f"{key}, the default key of EBS in {region.name},"
+    what = f"{key}, EBS's default key in {region.name},"
     unknown_use = f"whether {SPOT_ROLE} may use {what} is not known"
     judged = partial(_judged, region, key, what, role if uses_spot else "", command)
     yield from findings_of("disk key", judged, Refusal(unknown_use, _READ + command))
 
 
 def _judged(region: Region, key: str, what: str, role: str, command: str) -> Iterator[Finding]:
-    """Judge the key. `role` is EC2's role for spot; "" if the job does not use spot."""
+    """Report whether EC2 may use the key. `role` is EC2's role for spot; "" if the job does not use spot."""
     described = region.ask("read a key", lambda: region.kms.describe_key(KeyId=key))["KeyMetadata"]
     if described["KeyState"] != "Enabled":
         enable = f"aws kms enable-key --region {region.name} --key-id {key}"
-        hint = f"{enable}; or name another by aws ec2 modify-ebs-default-kms-key-id"
-        yield failed("disk key", CloudError(f"{what} is {described['KeyState']}: no instance starts", hint=hint))
+        hint = f"{enable}; or name another key by aws ec2 modify-ebs-default-kms-key-id"
+        yield failed("disk key", CloudError(f"{what} is {described['KeyState']}: no instance can start", hint=hint))
     elif not role:
         yield ok("disk key", f"{what} is enabled")
     elif _policy_allows(region, described["Arn"], role) or _is_granted(region, described["Arn"], role):
@@ -91,7 +94,7 @@ def _judged(region: Region, key: str, what: str, role: str, command: str) -> Ite
 def _policy_allows(region: Region, key: str, role: str) -> bool:
     """
     Return whether the key's policy lets `role` use the key. A statement for the whole account is not enough: it leaves
-    the decision to the role's own policy, which names no key.
+    the decision to the role's policy, which names no key.
     """
     answer = region.ask("read the policy of a key", lambda: region.kms.get_key_policy(KeyId=key, PolicyName="default"))
     statements = _listed(json.loads(answer["Policy"])["Statement"])

@@ -1,9 +1,9 @@
 """
-The checks of an AWS account, made with the caller's own credentials before any instance is billed.
+Checks an AWS account with the caller's own credentials, before any instance is billed.
 
-They read and rehearse: RunInstances and TerminateInstances are dry runs, which launch and end nothing. They make a role
-and a guard, for a run and an instance that do not exist, and remove both. If they make EC2's own role for spot, it
-stays.
+The checks read and rehearse. RunInstances and TerminateInstances are called as dry runs, which launch and end nothing.
+A role is made for a run that does not exist, and a guard for an instance that does not exist; both are then removed. If
+the account lacks EC2's role for spot, the checks make that role, and it stays.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from spotrun.spec.model import ResourcesSpec
 from spotrun.units import count_of
 
 _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
-_DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name what you use instead"
+_DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name your own resources instead"
 _LAUNCH_REFUSED = Refusal(advice=_DEPLOY, error=CloudError, verdict=Verdict.FAILED)
 _UNDATED = Refusal(
-    "if EC2 does not report when it took an instance, the time when a runner first saw the end counts",
+    "if EC2 does not report when it took an instance, the time when a runner first saw the end is used",
     ATTACH,
     verdict=Verdict.WARNED,
 )
@@ -55,7 +55,7 @@ _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch
 class AwsDoctor:
     """
     Checks one region of an account, for a job if one is given. `wanted` may be empty; `secrets` are the job's secrets,
-    by the names of their variables, and `repository` is the ECR repository of its image.
+    keyed by their environment variables, and `repository` is the ECR repository of the job's image.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class AwsDoctor:
         else:
             yield ok("identity", where)
         if skew is None:
-            yield unknown("aws clock", "AWS's answer had no date that can be read")
+            yield unknown("aws clock", "AWS's answer had no readable date")
         else:
             yield clock_finding("aws clock", skew, "AWS")
 
@@ -125,14 +125,14 @@ class AwsDoctor:
 
     @property
     def _machine_time(self) -> datetime:
-        """The time on this machine's own clock: the run's clock without the corrections from AWS's answers."""
+        """The time on this machine's clock: the run's clock without the corrections from AWS's answers."""
         return self._clock.now() + self._clock.ahead
 
     # -- the surroundings of an instance -------------------------------------------------------------------------
 
     def _image(self) -> Iterator[Finding]:
         image = describe_image(self._region, self._catalog.image)
-        where = "" if self._config.image_id else f", the newest behind {self._config.image_parameter}"
+        where = "" if self._config.image_id else f", named by the parameter {self._config.image_parameter}"
         yield ok("image", f"{image.image_id}{where}" + (f", made on {image.made_on}" if image.made_on else ""))
 
     def _network(self) -> Iterator[Finding]:
@@ -143,13 +143,13 @@ class AwsDoctor:
         rules = account_checks.ingress_rules(self._region, network.group)
         if rules:
             hint = (
-                "remove them with `aws ec2 revoke-security-group-ingress`: spotrun needs none, and PyTorch runs what"
-                " comes to its ports"
+                "remove them with `aws ec2 revoke-security-group-ingress`: spotrun needs none, and PyTorch executes"
+                " whatever arrives at its ports"
             )
             what = count_of(rules, "rule lets", "rules let")
             yield warned("ingress", f"{what} something into {network.group}", hint)
         else:
-            yield ok("ingress", "no rule lets anything in")
+            yield ok("ingress", "no rule lets traffic in")
 
     def _launch_template(self) -> Iterator[Finding]:
         if self._config.launch_template is not None:
@@ -163,7 +163,7 @@ class AwsDoctor:
     # -- the rights of the caller --------------------------------------------------------------------------------
 
     def _launches(self, *, rehearse: bool) -> Iterator[Finding]:
-        """Rehearse launches like a run's: with a role made for the trial, or with the profile that the job names."""
+        """Rehearse a run's launches, with a role made for the trial, or with the profile that the job names."""
         if self._config.instance_profile is not None:
             if rehearse:
                 yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))
@@ -175,10 +175,10 @@ class AwsDoctor:
                 yield from self._settling.findings("role", make, self._clock.now() + SETTLES_WITHIN)
             if rehearse:
                 yield from findings_of("permissions", lambda: self._permissions(uid, SETTLES_WITHIN))
-        yield ok("role", "a run can have a role of its own; the trial role is removed again")
+        yield ok("role", "a run can have a separate role; the trial role has been removed")
 
     def _unrehearsed(self) -> Iterator[Finding]:
-        yield unknown("launches", "are not rehearsed without what failed above", "fix that, then run the doctor again")
+        yield unknown("launches", "not rehearsed, because a check above failed", "fix that, then run the doctor again")
         yield from self._launches(rehearse=False)
 
     def _permissions(self, uid: str, patience: timedelta) -> Iterator[Finding]:
@@ -212,9 +212,7 @@ class AwsDoctor:
     def _may_terminate(self) -> Iterator[Finding]:
         ended = account_checks.rehearse_termination(self._region)
         if ended is None:
-            what = (
-                "no instance of spotrun's runs here, so the right to end one cannot be checked: ec2:TerminateInstances"
-            )
+            what = "there is no instance of spotrun, so the right to end one cannot be checked: ec2:TerminateInstances"
             yield unknown("terminate", what)
         else:
             yield ok("terminate", f"EC2 would end {ended}")
@@ -224,15 +222,15 @@ class AwsDoctor:
         if why is None:
             yield ok("guard", "a schedule ends each instance that outlives its time-to-live")
         else:
-            what = "if an instance hangs, and its own timer with it, only the next sweep ends it"
+            what = "if an instance hangs together with its timer, only the next sweep ends the instance"
             yield warned("guard", f"{what}: {why}", f"{_DEPLOY}; or let cron call `spotrun reap` every hour")
 
 
 def _ways_out(network: Network, region: str) -> Iterator[Finding]:
-    """Warn about each zone in which no subnet leads to the internet: an instance there cannot install its packages."""
+    """Warn about each zone in which no subnet leads to the internet: instances in this zone cannot install packages."""
     if network.unrouted:
         hint = "allow ec2:DescribeRouteTables: deploy infra/aws/account.yaml again"
-        yield unknown("way out", f"which subnets lead to the internet: {network.unrouted}", hint)
+        yield unknown("way out", f"it is unknown which subnets lead to the internet: {network.unrouted}", hint)
         return
     for zone, subnets in sorted(network.subnets.items()):
         if not any(subnet.leads_out for subnet in subnets):
@@ -251,6 +249,6 @@ def _a_way_out(subnets: Sequence[Subnet], region: str) -> str:
             f"aws ec2 modify-subnet-attribute --region {region} --subnet-id {gated.subnet_id} --map-public-ip-on-launch"
         )
     return (
-        f"send its 0.0.0.0/0 to a NAT gateway: aws ec2 create-route --region {region} --route-table-id rtb-… "
+        f"route the subnet's 0.0.0.0/0 to a NAT gateway: aws ec2 create-route --region {region} --route-table-id rtb-… "
         "--destination-cidr-block 0.0.0.0/0 --nat-gateway-id nat-…; or name another zone under resources"
     )

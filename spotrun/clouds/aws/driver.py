@@ -33,21 +33,26 @@ from spotrun.offering import CapacityType, Offering
 
 SNAPSHOT_FOR_S = 1.0
 """
-Seconds for which one answer about a run in a region serves all callers, because an account may make few Describe calls
-(P15).
+Seconds for which an answer about a run's instances in a region is reused, because an account may make few Describe
+calls (P15).
 """
 QUOTA_HELD_FOR = timedelta(minutes=5)
 """Time for which an instance that has ended still counts against the quota (P5)."""
 KEY_READ_FOR_S = 600.0
-"""Seconds for which an answer about EBS's default key is reused, even if it is a refusal."""
+"""Seconds for which an answer about EBS's default key is reused, even if the answer is a refusal."""
 QUOTA_TOLD_FOR_S = 60.0
-"""Seconds for which an answer about a quota is reused, because all pools under one quota refuse one after another."""
+"""
+Seconds for which an answer about a quota is reused, because all pools under one quota refuse launches one after
+another.
+"""
 _ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
 Filter = dict[str, Any]
 
 
 class AwsDriver:
-    """Rents out EC2 instances in the configured regions. All facts about instances come from EC2 and their tags."""
+    """
+    Rents EC2 instances in the configured regions. All facts about instances come from EC2 and the instances' tags.
+    """
 
     name = "aws"
     rations_calls = True
@@ -106,7 +111,9 @@ class AwsDriver:
         return instance_of(found, region.name, (), self._clock.now())
 
     def describe(self, instance_id: str) -> Instance | None:
-        """Return the instance from any region. A region that fails matters only if no other has the instance."""
+        """
+        Return the instance, whatever its region. A failed region matters only if no other region has the instance.
+        """
         if _ID_PATTERN.fullmatch(instance_id) is None:
             return None
         asked = [*_of_run(None), {"Name": "instance-id", "Values": [instance_id]}]
@@ -147,11 +154,11 @@ class AwsDriver:
 
     def _region_of(self, offering: Offering) -> Region:
         if offering.region not in self._regions:
-            raise CloudError(f"{offering} is in no region that may be used", hint="name its region under resources")
+            raise CloudError(f"{offering} is in none of the job's regions", hint="name its region under resources")
         return self._regions[offering.region]
 
     def _run(self, region: Region, request: LaunchRequest) -> dict[str, Any]:
-        """Call RunInstances. A repetition is harmless: it has the token, and the rest follows from the request."""
+        """Call RunInstances. Repeating the call is harmless, because it has the same token and parameters."""
         image = describe_image(region, request.offering.image)
         group = self._catalogs[region.name].network.group
         parameters = run_instances(request, self._config, image, group)
@@ -161,8 +168,8 @@ class AwsDriver:
 
     def _launched_before(self, region: Region, request: LaunchRequest, error: TokenReused) -> Instance:
         """
-        Return the instance that was launched with the token, if its pool is the request's. Its image may be older: the
-        token is unique to this run and launch.
+        Return the instance that was launched with the token, if it is in the request's pool. Its image may be older
+        than the request's. The token is unique to this run and launch.
         """
         seen = sorted(self._look(region, _of_run(request.run_uid)), key=lambda each: each.launched_at)
         mine = [each for each in seen if each.token == request.token]
@@ -174,7 +181,8 @@ class AwsDriver:
 
     def _quota_error(self, region: Region, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
-        Return the error to raise: waiting helps only while an instance of ours that just ended may fill the quota.
+        Return the error to raise. Waiting helps only if one of our instances that has just ended may still fill the
+        quota.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         quota = quota_of(offering.instance_type, offering.capacity_type)
@@ -185,12 +193,14 @@ class AwsDriver:
             and (each.state is InstanceState.STOPPING or (each.ended_at is not None and each.ended_at >= since))
         ]
         if holding:
-            return CloudUnavailable(f"{error.message} ({', '.join(holding)}, just ended, may still count)")
+            return CloudUnavailable(f"{error.message} ({', '.join(holding)}, which just ended, may still count)")
         told = self._told_of(region, quota) if isinstance(error, VcpusInUse) else ""
         return QuotaExceeded(f"{error.message}; {told}", hint=error.hint) if told else error
 
     def _told_of(self, region: Region, quota: Quota | None) -> str:
-        """Describe the quota with its value and its largest users; "" if it is unknown or may not be read."""
+        """
+        Describe the quota with its value and its largest users; "" if it is unknown or the caller may not read it.
+        """
         if quota is None:
             return ""
 
@@ -201,7 +211,7 @@ class AwsDriver:
         try:
             return self._quotas.setdefault((region.name, quota), TtlCache(self._clock, QUOTA_TOLD_FOR_S, read)).get()
         except CloudError:
-            return ""  # the refusal itself is reported in any case
+            return ""  # the launch's refusal is reported in any case
 
     def _terminate_in(self, region: Region, instance_id: str) -> None:
         def call() -> Any:
@@ -210,12 +220,15 @@ class AwsDriver:
         try:
             region.ask(f"terminate {instance_id}", call)
         except NoSuchInstance:
-            return  # the instance is gone; or it is too new, and the next runner that lists it ends it
+            return  # either it is gone, or it is too new to be found; a runner that lists it later ends it
         finally:
             self._snapshots.clear()
 
     def _offered_in(self, name: str) -> list[Offering]:
-        """Return a region's offerings; none while its instances cannot be listed: their fate would be unknown."""
+        """
+        Return a region's offerings. Return none while the region's instances cannot be listed, because the outcome of a
+        launch there would be unknown.
+        """
         return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 
     # -- looking ---------------------------------------------------------------------------------------------
@@ -225,7 +238,7 @@ class AwsDriver:
         yield from (f"{name} is left out: {why}" for name, why in sorted(left_out.items()))
         yield from (f"{instance_id} has {odd}" for instance_id, odd in sorted(self._odd_tags.items()))
         if abs(self._clock.ahead) > SKEW_WARNED:
-            yield f"{in_words(self._clock.ahead, 'AWS')}, and the run goes by AWS's"
+            yield f"{in_words(self._clock.ahead, 'AWS')}, and the run uses AWS's clock"
         for catalog in self._catalogs.values():
             yield from catalog.remarks
 
@@ -237,7 +250,10 @@ class AwsDriver:
         return known[1]
 
     def _look(self, region: Region, filters: Iterable[Filter]) -> list[Instance]:
-        """Return the instances that match. This takes one call, and one more for prices if there are spot instances."""
+        """
+        Return the instances that match. This takes one call, and another call for prices if any of them is a spot
+        instance.
+        """
         reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=[*filters])
         rows = [row for reservation in reservations for row in reservation["Instances"]]
         spot = [row["LaunchTime"] for row in rows if row.get("InstanceLifecycle") == CapacityType.SPOT]
@@ -261,7 +277,9 @@ class AwsDriver:
 
 
 def _key_of(region: Region) -> str:
-    """Return EBS's default key; "" if it cannot be read, because the driver reports an instance's end in any case."""
+    """
+    Return EBS's default key. Return "" if it cannot be read: the driver has to report the instance's end all the same.
+    """
     try:
         return default_key(region)
     except CloudError:
@@ -270,8 +288,8 @@ def _key_of(region: Region) -> str:
 
 def _of_run(run_uid: str | None) -> list[Filter]:
     """
-    Return filters for a run's instances, or for all runs' instances. EC2 filters itself, because an account may have
-    thousands of other instances.
+    Return the filters for one run's instances, or for all runs' instances. EC2 applies them, because an account may
+    have thousands of other instances.
     """
     if run_uid is None:
         return [{"Name": "tag-key", "Values": [tag.RUN]}]

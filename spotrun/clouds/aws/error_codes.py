@@ -1,8 +1,8 @@
 """
-Translates AWS's error codes into the errors of the CloudDriver port.
+Translates AWS's error codes into CloudDriver's errors.
 
 Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. The rows P1 to P28 of the failure
-catalogue describe failures that these codes caused elsewhere. IAM lists its codes under each of its actions:
+catalogue describe failures that these codes caused in other projects. IAM's codes are listed under each of its actions:
 https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
 """
 
@@ -48,32 +48,32 @@ class TokenReused(CloudError):
 
 
 class NoSuchInstance(CloudError):
-    """EC2 does not find the instance: it is long gone, or too new to be seen everywhere (P7)."""
+    """EC2 does not find the instance: either it is long gone, or it is too new to be known everywhere (P7)."""
 
 
 class BadLaunchTemplate(CloudError):
-    """The launch template is gone, or cannot be used. Its default version may have changed."""
+    """The launch template is gone or cannot be used. Its default version may have changed."""
 
 
 class NoAnswer(Exception):
     """A proxy or captive portal answered instead of AWS."""
 
 
-_QUOTA = "ask for more in the Service Quotas console (EC2, by vCPUs), or name another region"
-_DISKS = "ask for more in the Service Quotas console (EBS), delete volumes, or make aws.volume_gb smaller"
-_INTERFACES = "ask for more in the Service Quotas console (VPC: network interfaces), or name another region"
+_QUOTA = "request an increase in the Service Quotas console (EC2, by vCPUs), or name another region"
+_DISKS = "request an increase in the Service Quotas console (EBS), delete volumes, or lower aws.volume_gb"
+_INTERFACES = "request an increase in the Service Quotas console (VPC: network interfaces), or name another region"
 _CREDENTIALS = "`aws sts get-caller-identity` prints who you are; check AWS_PROFILE, keys and permissions"
 _LOG_IN = "log in by `aws sso login` or `aws configure`, or export AWS_PROFILE, or the keys that AWS gave you"
-_EXPIRED = "log in again, for example by `aws sso login`; instances and agents continue meanwhile"
+_EXPIRED = "log in again, for example with `aws sso login`; meanwhile training continues"
 _IMAGE = "name an image that exists in this region and that you may use"
-_TEMPLATE = "name one that this region has under aws.launch_template, or none (infra/aws/region.yaml makes one)"
+_TEMPLATE = "set aws.launch_template to one of this region's, or leave it out (infra/aws/region.yaml makes one)"
 _SURROUNDINGS = "check the subnets and the security group of this region (infra/aws/region.yaml makes them)"
-_IDENTITY = "check aws.instance_profile, or leave it out: then each run has its own (infra/aws/README.md)"
+_IDENTITY = "check aws.instance_profile, or leave it out: each run then has a separate one (infra/aws/README.md)"
 _PROTECTED = "remove its termination protection: aws ec2 modify-instance-attribute --no-disable-api-termination …"
 _INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
 """
-The code and the words with which EC2 reports a profile, or its role, that it cannot find yet. EC2 has no separate code
-for that.
+The code and the words with which EC2 reports that it cannot yet find an instance profile or the profile's role. EC2 has
+no separate code for this.
 """
 
 ERRORS_BY_CODE = by_code(
@@ -132,19 +132,19 @@ ERRORS_BY_CODE = by_code(
     (LaunchTokenSpent, None, "IdempotentInstanceTerminated"),
     (NoSuchInstance, None, "InvalidInstanceID.NotFound InvalidInstanceID.Malformed"),
 )
-"""The error that a run handles, with a hint for its user, by error code."""
+"""The error that a run handles, and a hint for the user, keyed by AWS's error code."""
 
 _NO_CREDENTIALS = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound, sdk.NoRegionError)
 _LOGGED_OUT = (sdk.SSOError, sdk.LoginError, sdk.TokenRetrievalError)
 _STILL_EXPIRED = "refreshed credentials are still expired"
-"""The words of botocore's RuntimeError."""
+"""The message of a RuntimeError that botocore raises."""
 _UNREACHABLE = (
     *(sdk.HTTPClientError, sdk.ConnectionError, sdk.IncompleteReadError, ResponseParserError),
     *(sdk.CredentialRetrievalError, sdk.MetadataRetrievalError, NoAnswer),
 )
 """
-Errors that mean that AWS cannot be reached. They include credentials that cannot be renewed now: until they can, a
-runner sees nothing (P26).
+Errors that mean that AWS cannot be reached. They include credentials that cannot be renewed now; until they are
+renewed, a runner cannot observe anything (P26).
 """
 
 _PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
@@ -153,12 +153,12 @@ _TITLE = re.compile(r"<title>([^<]*)", re.IGNORECASE)
 
 def translated(action: str) -> AbstractContextManager[None]:
     """
-    Translate boto3's errors inside the block into the errors of the CloudDriver port. `action` continues "AWS refused
-    to …".
+    Translate the errors that boto3 raises in the block into CloudDriver's errors. `action` completes the message "AWS
+    refused to …".
 
     Raises:
-        CloudError: the class that ERRORS_BY_CODE lists; CloudUnavailable for an unknown code with status 5xx;
-            Unexplained for an error that is not listed here.
+        CloudError: its subclass that ERRORS_BY_CODE lists for the code; CloudUnavailable for an unknown code with
+            status 5xx; Unexplained for an error that is not listed in this module.
     """
     return error_kinds.translated(_meaning_of, action)
 
@@ -174,12 +174,14 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
         what = f"AWS cannot be reached to {action}: {_without_page(str(error))}"
         return CloudUnavailable(what, hint=CHECK_NETWORK)
     if isinstance(error, sdk.ParamValidationError):
-        return CloudError(f"the SDK of AWS refuses to {action}: {error}")
-    return Unexplained(f"the SDK of AWS failed to {action}: {type(error).__name__}: {error}")
+        return CloudError(f"AWS's SDK refuses to {action}: {error}")
+    return Unexplained(f"AWS's SDK failed to {action}: {type(error).__name__}: {error}")
 
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
-    """Return the error for an answer of AWS, with AWS's code and message, which may name zones with capacity."""
+    """
+    Return the error for an answer of AWS. Its message has AWS's code and message, which may name zones with capacity.
+    """
     told = error.response.get("Error", {})
     code, words = str(told.get("Code", "unknown")), str(told.get("Message", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -191,11 +193,13 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
 
 
 def _without_page(words: str) -> str:
-    """Return `words`. If a failing proxy has sent an HTML page, its title replaces it: a title is as informative."""
+    """
+    Return `words`. If a failing proxy has sent an HTML page, return the page's title instead, which is as informative.
+    """
     found = _PAGE.search(words)
     if found is None:
         return words
     title = _TITLE.search(words, found.end())
     before = words[: found.start()].rstrip().removesuffix("b'").removesuffix('b"').rstrip(" :\n")
-    told = "a page of HTML" if title is None else f"a page of HTML, {title[1].strip()!r}"
+    told = "an HTML page" if title is None else f"an HTML page, {title[1].strip()!r}"
     return f"{before}: {told}" if before else told

@@ -25,7 +25,10 @@ SERVICES = {
 
 
 def _calls(name: str) -> bool:
-    """Return whether spotrun reads a package's file: all but the files of AWS services that spotrun does not call."""
+    """
+    Return whether spotrun reads this file of a package. It reads all files except those of AWS services that it does
+    not call.
+    """
     parts = PurePosixPath(name).parts
     return parts[:2] != ("botocore", "data") or len(parts) == 3 or parts[2] in SERVICES
 
@@ -36,11 +39,11 @@ LAMBDA = FunctionRuntime(
     glibc_of={(3, 11): (2, 26), (3, 12): (2, 34), (3, 13): (2, 34)},
     size_max_bytes=SIZE_MAX_BYTES,
     calls=_calls,
-    compiled=True,  # Lambda unpacks it into a read-only folder, so each cold start would compile the modules again
+    compiled=True,  # else each cold start compiles all modules: Lambda's folder is read-only
 )
 """
-Lambda's Python versions that spotrun supports. Amazon Linux 2023 has glibc 2.34; Lambda's python3.11 runs on Amazon
-Linux 2.
+Lambda's Python versions that spotrun supports, with the glibc of each. Amazon Linux 2023 has glibc 2.34; Lambda's
+python3.11 runs on Amazon Linux 2.
 """
 
 

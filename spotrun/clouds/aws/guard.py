@@ -1,6 +1,6 @@
 """
-The guards of protocol 11 on EC2. Each launch has a one-shot schedule that ends the instance when its time-to-live is
-over, even if the instance hangs and the runner, or the runner's machine, is gone.
+The guards of protocol 11 on EC2. For each launch, a one-shot schedule ends the instance when its time-to-live is over,
+even if the instance hangs and the runner, or the runner's machine, is gone.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html
 """
@@ -27,19 +27,19 @@ _NOBODYS = "spotrun-doctor"
 _FAR_AHEAD = timedelta(days=365)
 """
 Time until the guard that `doctor` makes would fire. If `doctor` dies before it deletes the guard, the next `doctor`
-deletes it; otherwise the guard fires, finds nothing to end, and disappears.
+deletes it. If there is no next one, the guard fires, finds nothing to end, and disappears.
 """
 LATER = timedelta(minutes=5)
 """
-Time from the end of the time-to-live until the guard fires, so that the instance's own timer, which counts from its
-boot, fires first.
+Time from the end of the time-to-live until the guard fires. The instance's timer counts from its boot, and so fires
+before the guard.
 """
 
 
 def missing(region: Region, clock: Clock) -> str | None:
     """
-    Check guards as a run uses them: make and delete a guard, for an instance that does not exist. Return why launches
-    would have no guard, or could not remove it; None if all is well.
+    Check guards as a run uses them: make a guard for an instance that does not exist, and delete it. Return the reason
+    why launches would have no guard, or could not remove it; None if all is well.
     """
     ends_at = clock.now() + _FAR_AHEAD
     nobodys = Guard(token=_NOBODYS, region=region.name, instance_id=account_checks.NO_INSTANCE, ends_at=ends_at)
@@ -55,11 +55,11 @@ def missing(region: Region, clock: Clock) -> str | None:
 
 
 def _lacks_group(region: Region) -> bool:
-    """Delete the guard that an earlier `doctor` left when it died. Return whether the schedule group is missing."""
+    """Delete a guard left by an earlier `doctor` that died. Return whether the schedule group is missing."""
     try:
         _delete(region, _NOBODYS)
     except NotThere as error:
-        return f"group {GROUP}" in error.message.lower()  # only the message names the missing one of the two
+        return f"group {GROUP}" in error.message.lower()  # only the message says which of the two is missing
     return False
 
 
@@ -74,7 +74,10 @@ def _delete(region: Region, token: str) -> None:
 
 
 class AwsGuards:
-    """See Guards. Each object arms a guard once. If another object armed it before, AWS reports that it exists."""
+    """
+    Guards as EventBridge schedules. Each object arms a guard only once. If another object has armed it before, AWS
+    reports that the schedule exists.
+    """
 
     def __init__(self, regions: Sequence[str], clock: Clock) -> None:
         self._regions = {name: Region(name, clock, ASIDE) for name in regions}
@@ -85,7 +88,7 @@ class AwsGuards:
         if guard.token in self._armed:
             return
         region = self._regions[guard.region]
-        with contextlib.suppress(AlreadyThere):  # an earlier call for the same launch made it
+        with contextlib.suppress(AlreadyThere):  # an earlier call for the same launch made the guard
             _make(region, guard, self._account_of(region))
         self._armed.add(guard.token)
 

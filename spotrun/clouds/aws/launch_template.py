@@ -2,9 +2,9 @@
 Finds the launch template that a job names. Some accounts require a template; it adds monitoring, licences or options to
 each launch.
 
-The parameters of spotrun's RunInstances take precedence over the template:
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. Settings that only the template has take
-effect, so spotrun refuses a template that would break its promises.
+The parameters that spotrun passes to RunInstances take precedence over the template:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. The template's other settings take effect,
+so spotrun refuses a template that would break one of spotrun's promises.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from spotrun.clouds.aws.error_codes import BadLaunchTemplate
 
 _DEFAULT = "$Default"
 _NOT_BESIDE = {
-    "InstanceMarketOptions": "on-demand launches would use them too",
+    "InstanceMarketOptions": "they would apply to on-demand launches too",
     "InstanceRequirements": "EC2 accepts no instance type together with them",
-    "KeyName": "instances of spotrun have no key pair",
+    "KeyName": "spotrun's instances have no key pair",
     "NetworkInterfaces": "EC2 accepts no security group and subnet together with them",
     "SecurityGroups": "spotrun passes its security group by id",
 }
-"""Settings that a template must not have, and why."""
-_HINT = "make a version without it the default: aws ec2 modify-launch-template --default-version …"
+"""Settings that a template must not have, each with the reason."""
+_HINT = "choose a default version without this setting: aws ec2 modify-launch-template --default-version …"
 
 
 class LaunchTemplate(NamedTuple):
@@ -42,8 +42,8 @@ def find_launch_template(region: Region, name: str) -> LaunchTemplate:
     Return the current default version of the template `name`.
 
     Raises:
-        BadLaunchTemplate: the template has no default version, or a launch with it would break one of spotrun's
-            promises.
+        BadLaunchTemplate: the template has no default version, or a launch with that version would break one of
+            spotrun's promises.
     """
 
     def call() -> Any:
@@ -65,11 +65,11 @@ def _broken_promises(data: Mapping[str, Any]) -> Iterator[str]:
     if data.get("DisableApiTermination"):
         yield "DisableApiTermination: the instance could not be ended"
     if data.get("HibernationOptions", {}).get("Configured"):
-        yield "HibernationOptions: an instance that hibernates receives its notice when no time is left"
+        yield "HibernationOptions: an instance that hibernates receives its notice too late"
     tenancy = data.get("Placement", {}).get("Tenancy", "default")
     if tenancy != "default":
         yield f"the tenancy {tenancy}, whose prices differ"
     for mapping in data.get("BlockDeviceMappings", []):
         volume = mapping.get("Ebs", {})
         if volume and not (volume.get("Encrypted") and volume.get("DeleteOnTermination")):
-            yield f"a volume at {mapping['DeviceName']} that is not encrypted, or stays when its instance ends"
+            yield f"a volume at {mapping['DeviceName']} that is unencrypted, or is kept when its instance ends"

@@ -1,4 +1,6 @@
-"""Finds the surroundings of an instance: its image, its security group, and each zone's subnets with their ways out."""
+"""
+Finds what a launch needs in a region: the image, the security group, and each zone's subnets with their routes out.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ _TARGETS = (
     *("LocalGatewayId", "CarrierGatewayId", "CoreNetworkArn"),
 )
 """
-Targets of a route: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. Behind an internet gateway an
-instance needs a public address.
+Keys of a route that name its target: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. To use an
+internet gateway, an instance needs a public address.
 """
 
 
 class Ami(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine image. `made_on` is a day, as EC2 writes it; "" if EC2 reports none."""
+    """A machine image. `made_on` is the day when it was made, as EC2 writes it; "" if EC2 reports none."""
 
     image_id: str
     root_device: str
@@ -49,7 +51,7 @@ class Subnet(msgspec.Struct, frozen=True, kw_only=True):
 class Network(msgspec.Struct, frozen=True, kw_only=True):
     """
     A network. `subnets` holds the subnets of each zone, best first; a zone without a subnet cannot be used (failures.md
-    P3). `unrouted` is the reason why their routes are unknown; "" if they are known.
+    P3). `unrouted` is the reason why the subnets' routes are unknown; "" if they are known.
     """
 
     group: str
@@ -58,12 +60,12 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_image(region: Region, config: AwsConfig) -> str:
-    """Return the id of the image that the job names, or of the newest image behind the parameter."""
+    """Return the id of the image that the job names, or else of the newest image that the SSM parameter holds."""
     return config.image_id or _newest(region, config.image_parameter)
 
 
 def describe_image(region: Region, image_id: str) -> Ami:
-    """Return the facts about an image; raise BadImage if the image is not available."""
+    """Return an image's description; raise BadImage if the image is not available."""
     answer = region.ask(f"describe {image_id}", lambda: region.ec2.describe_images(ImageIds=[image_id]))
     if not answer["Images"] or answer["Images"][0].get("State", "available") != "available":
         raise BadImage(f"image {image_id} is not available in {region.name}", hint="name another image")
@@ -85,17 +87,17 @@ def _newest(region: Region, parameter: str) -> str:
 
 def find_network(region: Region, config: AwsConfig) -> Network:
     """
-    Find the configured security group, and in each zone of its network the subnets that instances may start in. Raise
-    CloudError unless exactly one group has the configured name.
+    Find the configured security group and, in each zone, the subnets of the group's network in which instances may
+    start. Raise CloudError unless exactly one group has the configured name.
     """
     named = [{"Name": "group-name", "Values": [config.security_group]}]
     groups = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", Filters=named)
     if not groups:
-        hint = f"deploy infra/aws/region.yaml in {region.name}, or name a group of yours under aws.security_group"
+        hint = f"deploy infra/aws/region.yaml in {region.name}, or name your own group under aws.security_group"
         raise CloudError(f"no security group in {region.name} is called {config.security_group}", hint=hint)
     if len(groups) > 1:
         what = f"{len(groups)} security groups in {region.name} are called {config.security_group}, not one"
-        raise CloudError(what, hint="rename or delete the others, or name another group under aws.security_group")
+        raise CloudError(what, hint="leave one group with this name, or name another group under aws.security_group")
     inside = [{"Name": "vpc-id", "Values": [groups[0]["VpcId"]]}]
     rows = region.pages(region.ec2, "describe_subnets", "Subnets", Filters=inside)
     tables, unrouted = _route_tables(region, inside)
@@ -110,7 +112,10 @@ def find_network(region: Region, config: AwsConfig) -> Network:
 
 
 def _route_tables(region: Region, inside: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
-    """Return the route tables and ""; or None and the reason, if the caller may not read them (earlier policies)."""
+    """
+    Return the route tables and "". If the caller may not read them (earlier policies do not allow it), return None and
+    the reason.
+    """
     try:
         return region.pages(region.ec2, "describe_route_tables", "RouteTables", Filters=inside), ""
     except AccessDenied as error:
@@ -134,8 +139,8 @@ def _subnet(row: dict[str, Any], tables: list[dict[str, Any]] | None) -> Subnet:
 
 def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
     """
-    Return the targets of a subnet's default routes: internet gateways, NAT gateways, or others such as another
-    network's. A subnet without its own route table uses the main one.
+    Return the targets of a subnet's default routes: internet gateways, NAT gateways, or other targets, such as another
+    network. A subnet without a route table uses the network's main table.
     """
     own = [each for each in tables if any(link.get("SubnetId") == subnet_id for link in each.get("Associations", ()))]
     main = [each for each in tables if any(link.get("Main") for link in each.get("Associations", ()))]
@@ -148,14 +153,14 @@ def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
 def _best_first(subnets: list[Subnet]) -> tuple[Subnet, ...]:
     """
     Return the subnets of a zone that an instance may start in, best first. A *way out* is a route to the internet or to
-    another network. Subnets are ordered by these criteria, the first one first:
+    another network. These criteria order the subnets, the most important one first:
 
-    - free addresses
-    - a way out
-    - public addresses for its instances
+    - has free addresses
+    - has a way out
+    - gives its instances public addresses
     - the number of free addresses
 
-    If the best subnet has a way out, subnets without one are left out.
+    If the best subnet has a way out, subnets without a way out are left out.
     """
     best = sorted(subnets, key=_worth, reverse=True)
     if best[0].leads_out:

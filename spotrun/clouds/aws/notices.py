@@ -2,7 +2,8 @@
 The notices of EC2's metadata service (IMDSv2).
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: 404 is the normal answer;
-only a 200 with a known action and a time is a notice. Any other answer counts as no notice (failures.md N3 to N8).
+only an answer 200 with a known action and a time is a notice. No other answer counts as a notice (failures.md N3 to
+N8).
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _ACTIONS = ("terminate", "stop", "hibernate")
 
 
 def parse_action(body: bytes) -> datetime | None:
-    """Return when the instance will be taken, from `spot/instance-action`; None without a known action and time."""
+    """
+    Return the time in `spot/instance-action` at which the instance will be interrupted; None unless it has a known
+    action and a time.
+    """
     facts = _json_object(body)
     if facts.get("action") not in _ACTIONS:
         return None
@@ -40,8 +44,8 @@ def parse_rebalance(body: bytes) -> datetime | None:
 
 def remaining_s(deadline: datetime, date_header: str | None, now: datetime) -> float:
     """
-    Return the seconds until `deadline`, by the service's clock if its answer has a date, because our clock may be wrong
-    (failures.md N15).
+    Return the seconds until `deadline`, by the service's clock if its answer has a date. This machine's clock may be
+    wrong (failures.md N15).
     """
     try:
         told_at = parsedate_to_datetime(date_header or "")
@@ -76,7 +80,10 @@ class Metadata:
         self._token: str | None = None
 
     def get(self, path: str) -> Answer | None:
-        """Return the answer if its status is 200, None if it is 404; raise Blind for any other status, or no answer."""
+        """
+        Return the answer if its status is 200; None if it is 404. Raise Blind for any other status, or if there is no
+        answer.
+        """
         answer = self._ask(path)
         if answer.status == 401:
             self._token = None
@@ -102,7 +109,7 @@ class Metadata:
 
 
 class Ec2Notices:
-    """See NoticeSource."""
+    """The notices from EC2's metadata service."""
 
     def __init__(self, endpoint: str, clock: Clock) -> None:
         self._metadata = Metadata(endpoint)
@@ -110,7 +117,7 @@ class Ec2Notices:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], clock: Clock) -> Ec2Notices:
-        """Return a source for the endpoint in AWS's own environment variable, or else for the default endpoint."""
+        """Return a source for the endpoint that AWS's environment variable names, or else for the default endpoint."""
         return cls(environment.get(ENDPOINT_VARIABLE, ENDPOINT), clock)
 
     def notices(self) -> Iterator[Notice]:

@@ -1,4 +1,6 @@
-"""Reads on-demand prices of types in a region from the Price List API, or from a shipped table if the API fails."""
+"""
+Reads a region's on-demand prices of instance types from the Price List API, or from a shipped table if the API fails.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from spotrun.errors import CloudError
 
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
-    """Prices in one region. A type in neither list is absent. `trouble` is the reason why no live list was read."""
+    """
+    Prices in one region. A type that neither the API nor the shipped table lists is absent. `trouble` is the reason why
+    no live list was read.
+    """
 
     prices: Mapping[str, ListPrice]
     trouble: str | None = None
@@ -26,7 +31,7 @@ def read_price_list(region: Region, types: Sequence[str], now: datetime) -> Pric
     """
     Return the USD per hour of each type, or of every type if `types` is empty.
 
-    A denied or failed list is not an error: prices that are some months old still put the types in order.
+    A denied or failed request is not an error, because prices that are some months old still rank the types.
     """
     shipped = shipped_prices(__package__, region.name)
     try:
@@ -38,7 +43,7 @@ def read_price_list(region: Region, types: Sequence[str], now: datetime) -> Pric
 
 
 def _live(region: Region, types: Sequence[str]) -> dict[str, Decimal]:
-    """Read the live prices for Linux on shared hardware, with nothing preinstalled."""
+    """Read the live prices for Linux on shared hardware, without preinstalled software."""
     wanted = {
         "regionCode": region.name,
         "operatingSystem": "Linux",
@@ -56,7 +61,7 @@ def _live(region: Region, types: Sequence[str]) -> dict[str, Decimal]:
 
 
 def _price_of(product: dict[str, Any]) -> dict[str, Decimal]:
-    """Return a product's type with its price; {} if the product has no readable hourly price above 0."""
+    """Return a product's type and price; {} if the product has no readable hourly price above 0."""
     try:
         kind = product["product"]["attributes"]["instanceType"]
         terms = product["terms"]["OnDemand"].values()

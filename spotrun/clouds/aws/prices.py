@@ -1,4 +1,4 @@
-"""Reads the spot price history of a region from EC2, and reports the rows that cannot be read."""
+"""Reads a region's spot price history from EC2, and reports rows that it cannot read."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SpotPool(NamedTuple):
 
 class SpotPrices(NamedTuple):
     """
-    The price of each pool, oldest first: the price in effect at the beginning, then each change.
+    The prices of each pool, oldest first: the price in effect at the beginning, then each change.
 
-    A pool without a price is absent. `unreadable` describes the rows without a pool, a moment, or a price above 0. A
+    A pool without a price is absent. `unreadable` describes the rows that lack a pool, a time or a positive price. A
     price above the on-demand price is valid.
     """
 
@@ -36,7 +36,9 @@ class SpotPrices(NamedTuple):
 
 
 def spot_prices(region: Region, types: Sequence[str], since: datetime) -> SpotPrices:
-    """Return the spot prices from `since` on. Empty `types` mean all types. EC2 keeps prices for KEPT_BY_EC2."""
+    """
+    Return the spot prices from `since` on. If `types` is empty, all types are meant. EC2 keeps prices for KEPT_BY_EC2.
+    """
     asked: dict[str, Any] = {"ProductDescriptions": [LINUX], "StartTime": since}
     if types:
         asked["InstanceTypes"] = list(types)

@@ -30,14 +30,16 @@ class _User(NamedTuple):
 
 
 class Headroom:
-    """`limits` has the vCPUs that each quota allows, and `used` the vCPUs that instances use."""
+    """
+    The room in the quotas: `limits` has the vCPUs that each quota allows, and `used` the vCPUs that instances use.
+    """
 
     def __init__(self, limits: Mapping[Quota, int | None], used: Mapping[Quota | None, int]) -> None:
         self._limits = limits
         self._used = used
 
     def for_more(self, instance_type: str, cpus: int, capacity_type: CapacityType) -> int | None:
-        """Return how many more instances the quota allows; None if the quota is unknown."""
+        """Return how many more instances of a type the quota allows; None if the quota is unknown."""
         quota = quota_of(instance_type, capacity_type)
         limit = None if quota is None else self._limits.get(quota)
         return None if limit is None or not cpus else max(0, limit - self._used.get(quota, 0)) // cpus
@@ -45,8 +47,8 @@ class Headroom:
 
 def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
     """
-    Return the headroom for the types in `cpus`. `cpus` has the vCPUs of each type, for instances that EC2 lists without
-    their vCPUs.
+    Return the headroom for the types in `cpus`, which maps types to their vCPUs. EC2 lists some instances without their
+    vCPUs; `cpus` supplies the number.
 
     Raises:
         CloudError: see CloudDriver; the call needs servicequotas:GetServiceQuota.

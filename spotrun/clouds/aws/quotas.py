@@ -1,5 +1,5 @@
 """
-Names the quota of each instance type. Quotas are in vCPUs, per family, and separate for spot and on-demand.
+Names the quota of each instance type. Quotas limit vCPUs, per family of types, and separately for spot and on-demand.
 
 https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 """
@@ -13,7 +13,7 @@ from spotrun.offering import CapacityType
 
 
 class Quota(NamedTuple):
-    """A quota. `code` is its code in Service Quotas, the same in all regions."""
+    """A quota. `code` is the same in all regions."""
 
     name: str
     code: str
@@ -39,7 +39,7 @@ _FAMILY = re.compile(r"([a-z]+)(\d*)")
 
 
 def quota_of(instance_type: str, capacity_type: CapacityType) -> Quota | None:
-    """Return the quota of a type such as `g5.xlarge`; None for a family that is not listed here."""
+    """Return the quota of a type such as `g5.xlarge`; None if this module lists no quota for its family."""
     found = _FAMILY.match(instance_type)
     assert found is not None, instance_type
     letters, generation = found.groups()

@@ -1,4 +1,4 @@
-"""Reads EC2's prices in some regions, with 90 days of spot prices. The account needs no network of ours."""
+"""Reads EC2's prices in some regions, with 90 days of spot prices. Nothing of spotrun's has to exist in the account."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from spotrun.units import some_of
 
 def read_quotes(config: AwsConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
-    Return the quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` is not empty,
-    return only types with exactly one of them.
+    Return the quotes of `config.instance_types`; if it is empty, of all types with accelerators. If `accelerators` is
+    not empty, return only types with exactly one of these accelerators.
 
     Raises:
         CloudError: no region answers. A single failed region, a refused price list or a refused quota is only a note.
@@ -67,7 +67,9 @@ def _quote(offering: Offering, spot: SpotPrices, prices: PriceList, room: Headro
 
 
 def _history(offering: Offering, spot: Mapping[SpotPool, list[PriceSegment]]) -> tuple[PriceSegment, ...]:
-    """Return the spot prices of an offering; () for on demand, because the price list has only today's prices."""
+    """
+    Return the spot prices of an offering; () for an on-demand offering, because the price list has only today's prices.
+    """
     if offering.capacity_type is CapacityType.ON_DEMAND:
         return ()
     return tuple(spot.get(SpotPool(offering.instance_type, offering.zone), ()))
@@ -91,11 +93,11 @@ def _notes(
     ]
     unpriced = [f"{kind} in {zone}" for kind, zone in pools if SpotPool(kind, zone) not in spot.segments]
     if dear:
-        yield f"spot costs as much as on demand, or more: {some_of(dear)}"
+        yield f"spot is no cheaper than on demand: {some_of(dear)}"
     if unpriced:
-        yield f"EC2 gives no spot price: {some_of(unpriced)}"
+        yield f"EC2 reports no spot price for: {some_of(unpriced)}"
     if spot.unreadable:
-        yield f"spot prices of {region} that cannot be read: {some_of(spot.unreadable)}"
+        yield f"unreadable spot prices of {region}: {some_of(spot.unreadable)}"
     if prices.trouble is not None:
         yield f"on-demand prices of {region} are from the shipped table: {prices.trouble}"
     if quotas_refused is not None:

@@ -1,5 +1,5 @@
 """
-Converts a LaunchRequest to RunInstances. One call contains everything, so that nothing can fail between two calls.
+Converts a LaunchRequest to the parameters of RunInstances. One call does everything, so no launch can fail halfway.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ACCELERATORS, CPUS, MEMORY = "spotrun:accelerators", "spotrun:cpus", "spotrun:me
 
 def run_instances(request: LaunchRequest, config: AwsConfig, image: Ami, group: str) -> dict[str, Any]:
     """
-    Return the parameters of RunInstances. They depend only on the arguments, because EC2 refuses a call that repeats a
-    token with other parameters.
+    Return the parameters of RunInstances. They depend only on the arguments, because EC2 refuses a call that has the
+    token of an earlier call and other parameters.
     """
     offering = request.offering
     parameters: dict[str, Any] = {
@@ -75,7 +75,7 @@ def _tagged(kind: str, request: LaunchRequest) -> dict[str, Any]:
 
 
 def tags_of(request: LaunchRequest) -> dict[str, str]:
-    """Return the tags that identify the instance's run to any driver object."""
+    """Return the tags by which any driver object recognises the instance's run."""
     offering = request.offering
     return {
         RUN: request.run_uid,

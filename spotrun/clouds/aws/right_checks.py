@@ -1,4 +1,4 @@
-"""Checks whether the caller has the rights that a run needs besides its launches, and names each missing right."""
+"""Checks whether the caller has the rights that a run needs besides launching, and names each missing right."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from spotrun.clouds.aws.prices import spot_prices
 from spotrun.doctor.finding import Finding, Refusal, Verdict, findings_of, ok, warned
 from spotrun.units import count_of
 
-ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to who you are"
+ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to your user or role"
 _SPOT = "spot.amazonaws.com"
 NEEDS_POLICY = Refusal(hint=ATTACH, verdict=Verdict.FAILED)
-"""For calls that the policy for runners allows."""
+"""The way to report the failure of a call that the policy spotrun-runner allows."""
 
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:
-    """Check the prices of some types that a job may use. A run needs them to choose a type, and for its bill."""
+    """
+    Check that the prices of some types that a job may use can be read. A run needs prices to choose a type, and for its
+    bill.
+    """
     if not types:
         return
     spot = spot_prices(region, types, now).segments
@@ -30,7 +33,7 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
             yield ok("spot prices", f"{name}: ${told[0]} to ${told[-1]} an hour in {count_of(len(told), 'zone')}")
         else:
             hint = "name another type or region, or set spot_policy: on-demand"
-            yield warned("spot prices", f"EC2 reports none for {name}, so it is not requested on spot", hint)
+            yield warned("spot prices", f"EC2 reports none for {name}, so spotrun does not request it on spot", hint)
     listed = read_price_list(region, types, now)
     if listed.trouble is None:
         yield ok("price list", "on-demand prices are today's")
@@ -40,7 +43,7 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
 
 def spot_role_findings(region: Region) -> Iterator[Finding]:
     """
-    Check the role that EC2 needs for spot, and make it if it is missing, as the first spot launch in an account does:
+    Check the role that EC2 needs for spot. If it is missing, make it, as the first spot launch in an account does:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 
     Raises:

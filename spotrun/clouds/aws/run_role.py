@@ -1,8 +1,8 @@
 """
-The identities of runs on EC2: a role and an instance profile of the same name, which includes the run's uid.
+The identities of runs on EC2. A run has a role and an instance profile, both named after the run's uid.
 
-One policy, which is also the roles' permissions boundary, defines their rights (infra/aws/account.yaml): to reach the
-folder and read the secrets that a role's tags name. Calls and their errors:
+One policy, which is also the roles' permissions boundary, defines their rights (infra/aws/account.yaml): a role may use
+the folder and read the secrets that its tags name. Calls and their errors:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
 """
 
@@ -28,11 +28,11 @@ from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExce
 from spotrun.secrets.reference import Reference
 
 POLICY = "spotrun-node"
-"""The policy of all runs' roles, which infra/aws makes."""
+"""The policy of all runs' roles. infra/aws makes it."""
 IMAGE = "spotrun:image"
 """The tag that names the ECR repository of the job's container image."""
 FOLDER = "spotrun:folder"
-"""The tag that locates the run's folder: its value is the prefix of the names of the folder's objects."""
+"""Tag that names the run's folder. Its value is the prefix that the names of the folder's objects have in common."""
 _DEPLOY = "deploy the current infra/aws/account.yaml, or name a profile for all runs by aws.instance_profile"
 _ATTACH = "attach the current policy spotrun-runner (infra/aws), or name a profile for all runs by aws.instance_profile"
 _REAP = "`spotrun reap --cloud aws` removes the roles of runs that are over; an account may have 1,000, or ask for more"
@@ -40,11 +40,12 @@ _REAP = "`spotrun reap --cloud aws` removes the roles of runs that are over; an 
 
 class RunRoles:
     """
-    See Identities. The role is made first and removed last, so that the role leads to all other parts of a run.
+    The roles and instance profiles of runs. A role is made before a run's other parts and removed after them, so that a
+    partly removed run can be found by its role.
 
-    IAM is the same in all regions, so one region is enough for it. `others` are further regions that can report the
-    account's number. `secrets` are the job's secrets, and `repository` is the ECR repository of its image, "" if it has
-    none. The roles made here may read only these.
+    IAM is the same in all regions, so one region is enough for calling it. `others` are further regions that can report
+    the account's number. `secrets` are the job's secrets, and `repository` is the ECR repository of the job's image, ""
+    if it has none. A role can read no other secrets and no other repository.
     """
 
     noun = "role"
@@ -93,7 +94,7 @@ class RunRoles:
     # -- single parts, which may exist already -----------------------------------------------------------------------
 
     def _have_role(self, name: str, tags: Mapping[str, str]) -> datetime | None:
-        """Make the role. Return None, or the time when it was made if it existed already."""
+        """Make the role. Return None, or the time when it was made if it already existed."""
         asked = {
             "RoleName": name,
             "AssumeRolePolicyDocument": json.dumps(_trust(self._region.partition)),
@@ -106,7 +107,8 @@ class RunRoles:
         except AlreadyThere:
             return self._made_before(name, tags)
         except AccessDenied:
-            # policies of an earlier spotrun refuse the tags of secrets, even if the role exists and needs none
+            # IAM policies from an earlier spotrun do not allow the tags for secrets, so the call fails even if the role
+            # exists and needs no such tags
             with contextlib.suppress(NotThere):
                 return self._made_before(name, tags)
             raise
@@ -119,7 +121,9 @@ class RunRoles:
         return made_at.astimezone(UTC)
 
     def _known_role(self, name: str, tags: Mapping[str, str]) -> Any:
-        """Return this run's role; raise CloudError if spotrun did not make it, because it may have any rights."""
+        """
+        Return this run's role. Raise CloudError if spotrun did not make it, because such a role may have any rights.
+        """
         role = self._ask("read a role", "get_role", RoleName=name)["Role"]
         boundary = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
         if boundary != self._policy_arn or not tags.items() <= _tags_of(role).items():
@@ -128,8 +132,9 @@ class RunRoles:
 
     def _have_what_it_reads(self, role: Any) -> None:
         """
-        Add tags to a role that an earlier spotrun made without secrets or image. If the account's policies are as old
-        as the role, they refuse the tags; but under such policies a role reads its secrets without tags.
+        Add the tags for secrets and image to a role that an earlier spotrun made without them. If the account's
+        policies are as old as the role, IAM denies adding tags; but under such policies a role reads its secrets
+        without tags.
 
         Raises:
             CloudError: the role names other secrets or another image.
@@ -155,8 +160,8 @@ class RunRoles:
 
     def _have_role_in_profile(self, name: str) -> bool:
         """
-        Put the role into its profile. Return whether it was put there just now. A profile holds one role, and IAM
-        refuses a second one, even if it is the same role.
+        Put the role into its profile. Return whether it was put there just now. A profile holds one role; IAM refuses
+        to add a second, even if it is the same role.
         """
         try:
             self._ask("put a role into its instance profile", "add_role_to_instance_profile", **_both(name))
@@ -166,7 +171,7 @@ class RunRoles:
             if not roles:
                 raise
             if roles != [name]:
-                hint = "delete it: spotrun did not make it like this"
+                hint = "delete it: it differs from what spotrun makes"
                 raise CloudError(f"the instance profile {name} holds {roles}", hint=hint) from error
             return False
         return True
@@ -180,14 +185,14 @@ class RunRoles:
 
     def _undo(self, what: str, operation: str, look: str = "", **parameters: Any) -> None:
         """
-        Undo one step; harmless if there is nothing to undo. If IAM reports that there is nothing, check with `look`,
+        Undo one step; harmless if there is nothing to undo. If IAM reports that there is nothing, use `look` to check,
         because parts of IAM lag behind others.
         """
         try:
             self._ask(what, operation, **parameters)
         except NotThere as error:
             if look and self._is_there(look, **parameters):
-                raise CloudUnavailable(f"IAM still shows what it reports as missing: {error.message}") from error
+                raise CloudUnavailable(f"IAM still lists what it reports as missing: {error.message}") from error
 
     def _is_there(self, look: str, **parameters: Any) -> bool:
         try:
@@ -206,7 +211,7 @@ class RunRoles:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Treat a denial as temporary while the role is new: a caller's rights depend on the role's tags, which do not
+        Treat a denial as temporary while the role is new. A caller's rights depend on the role's tags, which do not
         reach all of IAM immediately.
         """
         try:
@@ -227,17 +232,17 @@ class RunRoles:
         except NotThere as error:
             if self._policy_arn in error.message:
                 raise CloudError(f"there is no policy {POLICY} in this account", hint=_DEPLOY) from error
-            # a part of IAM does not recognise the name yet, or another runner is removing it
+            # either a part of IAM does not recognise the name yet, or another runner is removing what has this name
             raise CloudUnavailable(f"{name} is incomplete: {error.message}") from error
 
 
 def _advice(error: AccessDenied) -> str | None:
-    """Return advice for a denial. A caller without credentials needs credentials, not a policy."""
+    """Return advice for a denied call. A caller without credentials needs credentials, not a policy."""
     return error.hint if isinstance(error, CredentialsRefused) else _ATTACH
 
 
 def _trust(partition: str) -> dict[str, Any]:
-    """Return the trust policy: only instances may take the role. Services in China have other names."""
+    """Return the trust policy: only EC2 instances may take the role. In China, the EC2 service has another name."""
     suffix = "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
     allow = {"Effect": "Allow", "Principal": {"Service": f"ec2.{suffix}"}, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [allow]}
@@ -249,8 +254,8 @@ def _folder(uri: str) -> str:
 
 
 def _not_ours(name: str) -> CloudError:
-    what = f"the role {name} has another boundary than {POLICY}, or other tags than this run's"
-    return CloudError(what, hint="delete it: spotrun did not make it like this")
+    what = f"the role {name} does not have the boundary {POLICY} or this run's tags"
+    return CloudError(what, hint="delete it: it differs from what spotrun makes")
 
 
 def _tags_of(role: Any) -> dict[str, str]:

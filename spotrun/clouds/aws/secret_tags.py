@@ -1,6 +1,6 @@
 """
-Makes the tags of a run's role that name its secrets. The policy of infra/aws/account.yaml lets a role read only the
-parameters that its tags name.
+Makes the tags of a run's role that name the run's secrets. The policy in infra/aws/account.yaml lets a role read only
+the parameters that its tags name.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from spotrun.secrets.reference import PARAMETERS, Reference
 from spotrun.units import Unreadable
 
 KEY = "spotrun:secret-"
-"""Prefix of the names of these tags, followed by a number from 1 on. A tag's value is a path without PARAMETERS."""
+"""
+Prefix of these tags' names, followed by a number, counted from 1. A tag's value is a parameter's path without the
+prefix PARAMETERS.
+"""
 SECRETS_MAX = 20
 """
-Maximum secrets of a run. A policy cannot compare lists, so ours has a line for each number, and a policy may have at
-most 6,144 characters.
+Maximum number of a run's secrets. A policy cannot compare lists, so spotrun's policy has a line for each number, and a
+policy may have at most 6,144 characters.
 """
 PATH_MAX = 256
 """
@@ -25,7 +28,7 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/id_tags.html#id_tags_rules.
 
 
 def secret_tags(references: Iterable[Reference]) -> dict[str, str]:
-    """Return the tags, by name. A secret outside PARAMETERS gets no tag, because no run's role may read it."""
+    """Return the tags, keyed by name. A secret outside PARAMETERS gets no tag, because no run's role may read it."""
     return {f"{KEY}{number}": path for number, path in enumerate(_paths(references), 1)}
 
 
@@ -33,11 +36,11 @@ def refusals(references: Iterable[Reference]) -> Iterator[Unreadable]:
     """Yield the reasons why a role's tags cannot name all of these secrets."""
     paths = _paths(references)
     if len(paths) > SECRETS_MAX:
-        what = f"names {len(paths)} parameters, and the role of a run may read {SECRETS_MAX}"
-        yield Unreadable(what, "keep several values in one, as JSON, or name an aws.instance_profile", at=("secrets",))
+        what = f"names {len(paths)} parameters, but a run's role may read only {SECRETS_MAX}"
+        yield Unreadable(what, "put several values into one, as JSON, or name an aws.instance_profile", at=("secrets",))
     for path in paths:
         if len(path) > PATH_MAX:
-            what = f"{PARAMETERS}{path} is too long for a tag of the role: {len(path)} characters, not {PATH_MAX}"
+            what = f"{PARAMETERS}{path} is too long for a tag of the role: {len(path)} characters, more than {PATH_MAX}"
             yield Unreadable(what, "give the parameter a shorter name", at=("secrets",))
 
 

@@ -1,4 +1,4 @@
-"""Finds the end of instances for which EC2 reports no time."""
+"""Finds when instances ended for which EC2 reports no time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html"""
 
 class TerminationTimes:
     """
-    The end of an interrupted spot instance is the last change of its spot request; the end of any other instance is the
-    time when it was first seen terminated. An end never changes later, because bills depend on it.
+    The times when instances ended. For an interrupted spot instance, this is the last change of its spot request; for
+    any other instance, the time when it was first seen terminated. A known time never changes later, because bills
+    depend on it.
     """
 
     def __init__(self, region: Region) -> None:
@@ -26,7 +27,10 @@ class TerminationTimes:
         self._known: dict[str, datetime] = {}
 
     def of(self, rows: Iterable[Mapping[str, Any]], now: datetime) -> Mapping[str, datetime]:
-        """Add the ends of terminated instances for which EC2 reports no time. Return all known ends, by instance id."""
+        """
+        Add the times when terminated instances ended, where EC2 reports none. Return all known times, keyed by instance
+        id.
+        """
         new = [row for row in rows if _is_untimed(row) and row["InstanceId"] not in self._known]
         told = self._by_request(new)
         for row in new:
@@ -43,7 +47,7 @@ class TerminationTimes:
                 self._region.ec2, "describe_spot_instance_requests", "SpotInstanceRequests", Filters=named
             )
         except CloudError:
-            return {}  # the time of first seeing the end is a little later, which can only make the bill higher
+            return {}  # then the end is when it was first seen: a little late, so a bill can only be higher
         return {
             each["SpotInstanceRequestId"]: each["Status"]["UpdateTime"].astimezone(UTC)
             for each in found

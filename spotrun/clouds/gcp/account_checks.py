@@ -1,4 +1,6 @@
-"""Checks a project before spotrun rents anything in it: the caller, the caller's rights, and the surroundings."""
+"""
+Checks a project before spotrun rents anything in it: the caller, the caller's rights, the firewall and the network.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,23 @@ from spotrun.errors import CloudError, IdentityUnknown
 
 OF_IAP = frozenset(("35.235.240.0/20",))
 """
-The addresses from which Identity-Aware Proxy connects after it has checked the caller:
+The addresses of Identity-Aware Proxy. The proxy checks the caller before it connects:
 https://cloud.google.com/iap/docs/using-tcp-forwarding
 """
 _ACCOUNT = "serviceAccount:"
 
 
 class Rule(NamedTuple):
-    """A firewall rule that lets traffic in. `is_of_iap`: only Identity-Aware Proxy may connect."""
+    """A firewall rule that lets traffic in. `is_of_iap`: it lets in only Identity-Aware Proxy."""
 
     name: str
     is_of_iap: bool
 
 
 def caller(google: Google) -> str:
-    """Return the address of the login; "" if Google does not report it. Other calls show whether the login is valid."""
+    """
+    Return the login's email address; "" if Google does not report it. Other calls show whether the login is valid.
+    """
     with contextlib.suppress(CloudError):
         return google.caller()
     return ""
@@ -39,7 +43,7 @@ def caller(google: Google) -> str:
 
 def project_facts(google: Google, project: str) -> Mapping[str, Any]:
     """
-    Return Compute Engine's facts about the project, with the quotas that belong to no region.
+    Return Compute Engine's description of the project, with the quotas that belong to no region.
 
     Raises:
         CloudError: no user is logged in, the API or billing is off, or the project does not exist or is not visible.
@@ -49,8 +53,8 @@ def project_facts(google: Google, project: str) -> Mapping[str, Any]:
 
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
     """
-    Return the subset of `permissions` that the caller has in the project. Google ignores grants with a condition on
-    names here, and takes at most 100 permissions:
+    Return those of `permissions` that the caller has in the project. Google leaves out permissions that depend on a
+    condition on names, and takes at most 100 permissions:
     https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
 
     Raises:
@@ -62,7 +66,7 @@ def granted(google: Google, project: str, permissions: Collection[str]) -> set[s
 
 
 def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
-    """Return an instance of spotrun's runs, as Google lists it; None if there is none, or listing fails."""
+    """Return Google's description of an instance of spotrun's runs; None if there is none, or if listing fails."""
     try:
         records = look(google, project, None).records.values()
     except CloudError:
@@ -71,14 +75,17 @@ def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
 
 
 def granted_on(google: Google, project: str, instance: Mapping[str, Any], permissions: Collection[str]) -> set[str]:
-    """Return the subset of `permissions` that the caller has on an instance, with conditions on its name evaluated."""
+    """
+    Return those of `permissions` that the caller has on an instance, including those that depend on the instance's
+    name.
+    """
     place = f"projects/{project}/zones/{last_part(instance['zone'])}/instances/{instance['name']}"
     call = Call(COMPUTE, "POST", f"{place}/testIamPermissions", body={"permissions": sorted(permissions)})
     return set(google.ask(f"say what you may do with {instance['name']}", call).get("permissions", ()))
 
 
 def granted_in_bucket(google: Google, bucket: str, permissions: Collection[str]) -> set[str]:
-    """Return the subset of `permissions` that the caller has in a bucket; raise CloudError if it does not exist."""
+    """Return those of `permissions` that the caller has in a bucket; raise CloudError if the bucket does not exist."""
     query = {"permissions": sorted(permissions)}
     call = Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}/iam/testPermissions", query)
     return set(google.ask(f"say what you may do in gs://{bucket}", call).get("permissions", ()))
@@ -101,14 +108,14 @@ def network_of(google: Google, subnetwork: str) -> str:
 
 
 def ingress_rules(google: Google, project: str, network: str) -> list[Rule]:
-    rows = google.items("list rules of firewalls", Call(COMPUTE, "GET", f"projects/{project}/global/firewalls"))
+    rows = google.items("list firewall rules", Call(COMPUTE, "GET", f"projects/{project}/global/firewalls"))
     return [
         Rule(row["name"], _is_of_iap(row)) for row in rows if _lets_in(row) and last_part(row["network"]) == network
     ]
 
 
 def other_accounts(google: Google, project: str) -> list[str]:
-    """Return the addresses of the project's enabled service accounts that belong to neither runs nor nights."""
+    """Return the email addresses of the project's enabled service accounts that belong to neither runs nor nights."""
     call = Call(IAM, "GET", f"v1/projects/{quote(project, safe=':')}/serviceAccounts", {"pageSize": "100"})
     found = google.items("list service accounts", call, "accounts")
     others = (str(row["email"]) for row in found if not row.get("disabled", False))
@@ -116,7 +123,7 @@ def other_accounts(google: Google, project: str) -> list[str]:
 
 
 def require_account(google: Google, email: str) -> None:
-    """Raise IdentityUnknown if no service account has this address, or the caller may not see it."""
+    """Raise IdentityUnknown if no service account has this email address, or if the caller may not see the account."""
     call = Call(IAM, "GET", f"v1/projects/-/serviceAccounts/{quote(email)}")
     try:
         google.ask(f"read the service account {email}", call)
@@ -128,11 +135,11 @@ def require_account(google: Google, email: str) -> None:
 
 def roles_of_accounts(google: Google, project: str) -> dict[str, set[str]]:
     """
-    Return the roles that the project's policy grants to service accounts, by the accounts' addresses. Raise CloudError
-    if the caller may not read the policy.
+    Return the roles that the project's policy grants to service accounts, keyed by the accounts' email addresses. Raise
+    CloudError if the caller may not read the policy.
     """
     path = f"v3/projects/{quote(project, safe=':')}:getIamPolicy"
-    policy = google.ask("read the policy of the project", Call(RESOURCES, "POST", path, body=_WITH_CONDITIONS))
+    policy = google.ask("read the project's policy", Call(RESOURCES, "POST", path, body=_WITH_CONDITIONS))
     found: dict[str, set[str]] = {}
     for email, role in _grants_to_accounts(policy):
         found.setdefault(email, set()).add(role)

@@ -8,7 +8,10 @@ _NANO = Decimal("1e-9")
 
 
 def usd(money: object) -> Decimal | None:
-    """Read `{"currencyCode": "USD", "units": "1", "nanos": 750000000}` as 1.75; None if it is not in US dollars."""
+    """
+    Convert `{"currencyCode": "USD", "units": "1", "nanos": 750000000}` to 1.75; None for another currency than US
+    dollars.
+    """
     if not isinstance(money, dict) or money.get("currencyCode") != "USD":
         return None
     try:

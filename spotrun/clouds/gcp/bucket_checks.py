@@ -1,4 +1,4 @@
-"""Checks the settings that only Google's buckets have."""
+"""Checks the settings that buckets have only on Google Cloud."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spotrun.doctor.finding import Finding, failed, ok, warned
 from spotrun.errors import CloudError
 from spotrun.units import count_of
 
-_MAKE = "name one that exists by --store (infra/gcp/README.md makes one)"
+_MAKE = "give --store an existing bucket (infra/gcp/README.md makes one)"
 
 
 def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_accounts: bool) -> Iterator[Finding]:
-    """Check a bucket; raise CloudError if it does not exist, or the caller may not read its settings."""
+    """Check a bucket; raise CloudError if it does not exist, or if the caller may not read its settings."""
     try:
         facts = account_checks.bucket_facts(google, bucket)
     except NotThere as error:
@@ -37,7 +37,7 @@ def _soft_delete(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
         what = f"each checkpoint that a run deletes is kept, and billed, for {count_of(max(1, kept.days), 'more day')}"
         yield warned("soft delete", what, hint)
     else:
-        yield ok("soft delete", "off: what is deleted is gone, and costs nothing")
+        yield ok("soft delete", "off: deleted objects are gone at once, and cost nothing")
 
 
 def _retention(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
@@ -54,21 +54,23 @@ def _retention(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
     access = facts.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
     if access.get("enabled", False):
-        yield ok("bucket access", "uniform, so a run's folder can have a policy of its own")
+        yield ok("bucket access", "uniform, so each run's folder can have a separate policy")
         return
     error = CloudError(
-        f"access to gs://{bucket} is not uniform, so no folder in it can have a policy of its own",
+        f"access to gs://{bucket} is not uniform, so no folder in it can have a separate policy",
         hint=f"gcloud storage buckets update gs://{bucket} --uniform-bucket-level-access, or name gcp.service_account",
     )
     yield failed("bucket access", error)
 
 
 def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Finding]:
-    """Compare the bucket's location with all regions except the first one, which the check for any store compares."""
+    """
+    Compare the bucket's location with all regions except the first one. The check for any store compares the first one.
+    """
     location = str(facts.get("location", "")).lower()
     if facts.get("locationType", "region") != "region" or not location:
         return
     far = [region for region in regions[1:] if region != location]
     if far:
-        hint = f"leave out the regions other than {location}, or consider the cost of each checkpoint that crosses over"
+        hint = f"leave out the regions other than {location}, or consider what checkpoints between regions cost"
         yield warned("bucket location", f"the bucket is in {location}, and instances may be in {', '.join(far)}", hint)

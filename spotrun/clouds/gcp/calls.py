@@ -1,4 +1,4 @@
-"""Calls Google's APIs through REST, with spotrun's own retries, and reads each list to its end."""
+"""Calls Google's APIs through REST, with spotrun's own retries, and reads every page of a list."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from spotrun.clouds.patience import ASIDE, CHECK_NETWORK, PATIENT, Patience, Pat
 from spotrun.errors import CloudError, CloudUnavailable
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-"""The OAuth scope of all calls. Scopes only narrow rights: IAM decides."""
+"""The OAuth scope of all calls. A scope can only narrow rights; IAM decides which rights the login has."""
 SCOPE_OF_ADDRESS = "https://www.googleapis.com/auth/userinfo.email"
 KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
-"""Prefix of variables that name another server for an API. gcloud reads the same variables."""
+"""Prefix of the variables that name another server for an API. gcloud reads the same variables."""
 REDIRECTS = 300
 """The lowest status that counts as a failure. Google's APIs never redirect."""
 _PARAMETERS = {"prettyPrint": "false"}
@@ -57,8 +57,8 @@ SECRET_MANAGER = Api("secretmanager", "https://secretmanager.googleapis.com/")
 
 class Call(NamedTuple):
     """
-    One request. `path` continues the root of its API, and values in it are already quoted. `form` replaces `body` if
-    the API does not expect JSON.
+    One request. `path` is appended to the API's root; values in it must already be quoted. `form` is sent in place of
+    `body` if the API does not expect JSON.
     """
 
     api: Api
@@ -71,8 +71,8 @@ class Call(NamedTuple):
 
 class Google(PatientClient):
     """
-    A client with the login of this machine's user. It repeats a call, with jitter, after throttling, a 5xx or a network
-    failure. Each answer corrects `clock`.
+    A client with the login of this machine's user. After throttling, a 5xx status or a network failure it repeats a
+    call, with jitter. Each of Google's answers corrects `clock`.
     """
 
     def __init__(self, clock: Clock, patience: Patience = PATIENT) -> None:
@@ -82,22 +82,26 @@ class Google(PatientClient):
 
     @cached_property
     def aside(self) -> Google:
-        """The same client, for calls that a run can skip: they take some seconds at most, and are tried again."""
+        """
+        The same client, for calls that a run can do without. Such a call gives up after some seconds, and is made again
+        later.
+        """
         return Google(self._clock, ASIDE)
 
     def project(self, named: str | None) -> str:
-        """Return the project that pays: `named`, or else the login's own; raise CloudError if neither names one."""
+        """Return the project that pays: `named`, or else the login's project; raise CloudError if there is neither."""
         if named is None:
             with translated(_meaning_of, "find out who is logged in"):
                 self._open()
         found = named or self._login_project
         if not found:
-            raise CloudError("no project is named", hint="name it by gcp.project, or set GOOGLE_CLOUD_PROJECT")
+            raise CloudError("no project is named", hint="name it under gcp.project, or set GOOGLE_CLOUD_PROJECT")
         return found
 
     def caller(self) -> str:
         """
-        Return the address of the login; "" if it is unknown, for example because the login lacks the scope for it.
+        Return the login's email address; "" if it is unknown, for example because the login lacks the scope for reading
+        it.
 
         The token is sent in a form. In a URL it would appear in each error message.
 
@@ -118,8 +122,8 @@ class Google(PatientClient):
 
     def ask(self, action: str, call: Call) -> dict[str, Any]:
         """
-        Return the answer; {} if it is empty. `action` continues "Google refused to …". The call may be repeated, so
-        repeating it must be harmless.
+        Return the answer; {} if it is empty. `action` completes the message "Google refused to …". The call must be
+        harmless to repeat.
 
         Raises:
             CloudError: see CloudDriver.
@@ -187,8 +191,8 @@ def _json(answer: requests.Response) -> object:
 def _nobody(action: str) -> CredentialsRefused:
     named = os.environ.get(KEY_VARIABLE)
     if not named:
-        return CredentialsRefused(f"cannot {action}: there is no login to Google Cloud here", hint=LOG_IN)
-    what = "no login" if os.path.exists(named) else "a file that is not there"
+        return CredentialsRefused(f"cannot {action}: there is no login to Google Cloud on this machine", hint=LOG_IN)
+    what = "no login" if os.path.exists(named) else "a missing file"
     return CredentialsRefused(
         f"cannot {action}: {KEY_VARIABLE} names {what}: {named}", hint=f"correct it, or unset {KEY_VARIABLE}"
     )
@@ -206,7 +210,7 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
             return answered_by_another(action, str(error))
         case auth.RefreshError() if not error.retryable:
             return CredentialsExpired(
-                f"cannot {action}: the login has expired or was taken back: {_short(error)}", hint=LOG_IN_ANEW
+                f"cannot {action}: the login has expired or was revoked: {_short(error)}", hint=LOG_IN_ANEW
             )
         case auth.GoogleAuthError() | requests.exceptions.RequestException():
             return CloudUnavailable(f"Google cannot be reached to {action}: {_short(error)}", hint=CHECK_NETWORK)

@@ -1,4 +1,6 @@
-"""Checks which zones of a job's regions offer the instances that it wants, and how many the project's quotas allow."""
+"""
+Checks which zones of a job's regions offer the instances that the job wants, and how many the project's quotas allow.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,13 @@ class Capacity:
         self._wanted = CapacityRequest(wanted, config.instance_types)
 
     def types(self, region: str) -> list[str]:
-        """Return the types that the job may use in a region, smallest first."""
+        """Return the region's types that the job may use, smallest first."""
         return list(dict.fromkeys(each.instance_type for each in self._smallest_first if each.region == region))
 
     def zone_findings(self) -> Iterator[Finding]:
-        """Report the suitable types that each zone offers; raise InsufficientCapacity if no zone offers any."""
+        """
+        Report the suitable types that each zone offers; raise InsufficientCapacity if no zone offers a suitable type.
+        """
         if not self._smallest_first:
             kinds = (kind for each in self._catalogs.values() for kind in each.types.values())
             hint = f"they have {accelerators_of(kinds)}; or name another region"
@@ -47,7 +51,7 @@ class Capacity:
         yield from zone_findings(self._smallest_first)
         for region in self._config.regions:
             if not self.types(region):
-                hint = "leave the region out, or name another"
+                hint = "leave this region out, or name another region"
                 yield warned(f"zones of {region}", f"none offers {self._wanted}", hint)
 
     @cached_property
@@ -62,7 +66,9 @@ class Capacity:
         )
 
     def quota_findings(self, limits: Limits) -> Iterator[Finding]:
-        """Judge the quotas that the smallest instance would use, for spot and on demand in each region."""
+        """
+        Judge the quotas that the smallest instance would use: the spot quota and the on-demand quota in each region.
+        """
         smallest: dict[tuple[str, CapacityType], Offering] = {}
         for offering in self._smallest_first:
             smallest.setdefault((offering.region, offering.capacity_type), offering)
@@ -79,5 +85,5 @@ def _allowance(limits: Limits, quota: Quota, smallest: Offering, takes: int) -> 
     if limit is None:
         return Allowance(f"quota {quota}", _UNTOLD, f"see {_QUOTAS}", takes, None)
     detail = f"{limit.limit:g}, {limit.usage:g} in use; {smallest.instance_type} takes {takes}"
-    hint = f"ask for more at {_QUOTAS}: {quota.metric}, {2 * takes} or more"
+    hint = f"request an increase at {_QUOTAS}: {quota.metric}, {2 * takes} or more"
     return Allowance(f"quota {quota}", detail, hint, takes, limit.left)

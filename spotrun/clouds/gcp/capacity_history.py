@@ -1,6 +1,7 @@
 """
-Reads Google's history of spot capacity from `advice.capacityHistory`, which is in Preview and needs its own permission:
-https://cloud.google.com/compute/docs/instances/view-spot-preemption-price. It has no history for N1 machines with GPUs.
+Reads Google's history of spot capacity through the method `advice.capacityHistory`. The method is in Preview and needs
+a separate permission: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price. It has no history for
+N1 machines with GPUs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Kind = Literal["PRICE", "PREEMPTION"]
 
 
 class Histories(NamedTuple):
-    """Google's answers by type. `troubles` has the reason for each type without an answer."""
+    """Google's answers, keyed by type. `troubles` has the reason for each type without an answer."""
 
     answers: Mapping[str, Mapping[str, Any]]
     troubles: Mapping[str, str]
@@ -24,14 +25,14 @@ class Histories(NamedTuple):
 
 def histories(google: Google, project: str, region: str, types: Sequence[str], kind: Kind) -> Histories:
     """
-    Read the histories of these types, with one call for each, because Google answers for one type at a time. No error
-    is raised; a refusal that concerns all types ends the reading.
+    Read the histories of these types. Google answers for one type at a time, so each type takes one call. No error is
+    raised. After a refusal that concerns all types, no further type is read.
     """
     answers: dict[str, Mapping[str, Any]] = {}
     troubles: dict[str, str] = {}
     for place, name in enumerate(types):
         try:
-            answers[name] = google.ask(f"read the past of {name} in {region}", _question(project, region, name, kind))
+            answers[name] = google.ask(f"read {name}'s history in {region}", _question(project, region, name, kind))
         except (AccessDenied, CloudUnavailable, QuotaExceeded) as error:
             troubles.update(dict.fromkeys(types[place:], error.message))
             break

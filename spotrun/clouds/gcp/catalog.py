@@ -1,4 +1,4 @@
-"""Catalog of one region: zones, types, prices, image and subnetwork. It is read seldom and cached."""
+"""The catalog of one region: zones, types, prices, image and subnetwork. It is read seldom and cached."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ Seconds for which shipped prices are used before the live list is tried again. S
 SURROUNDINGS_FOR_S = 600.0
 _PAGE = {"maxResults": "500"}
 _APART = ("n1-",)
-"""Families whose GPUs are attached separately. They are offered without GPUs."""
+"""Prefixes of families to which GPUs are attached separately. Their types are offered without GPUs."""
 _TPUS = ("ct",)
 
 
 class ZoneType(NamedTuple):
-    """A type in a zone, with its billed parts."""
+    """A type in a zone, with the parts (vCPU, memory, GPU) that are billed."""
 
     kind: InstanceType
     machine: Machine
 
 
 class Catalog:
-    """The catalog of one region of a project. `parts` returns the prices of machine parts, read or cached."""
+    """
+    The catalog of one region of a project. `parts` returns the prices of machine parts, from Google or from a cache.
+    """
 
     def __init__(
         self,
@@ -73,7 +75,10 @@ class Catalog:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """Yield a remark for each part whose last value is used because it cannot be read, and for each silent zone."""
+        """
+        Yield a remark for each part that cannot be read now, whose last value is used, and for each zone that does not
+        answer.
+        """
         kept = {
             "the types in each zone": self._placed.trouble,
             "the spot prices": self._spot.trouble,
@@ -98,12 +103,12 @@ class Catalog:
 
     @property
     def types(self) -> dict[str, InstanceType]:
-        """The instance types by name; each is in at least one zone."""
+        """The instance types of all zones, keyed by name."""
         return {name: each.kind for placed in self._placed.get().values() for name, each in placed.items()}
 
     @property
     def asked_for(self) -> Sequence[str]:
-        """The types whose history is read, with one call each: types that the job names, directly or by GPU."""
+        """The types whose history is read: those that the job names, directly or by their GPU. Each takes one call."""
         return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
 
     @property
@@ -129,23 +134,25 @@ class Catalog:
         self._subnetwork.forget()
 
     def offerings(self) -> Iterator[Offering]:
-        """Yield every type in every zone that has it, without pools that lack a price or are left out."""
+        """Yield every type in every zone that has it, except pools without a price and pools that are left out."""
         for offering in self.rented_out():
             if not self._left_out.has(offering.pool):
                 yield self.surrounded(offering)
 
     def leave_out(self, pool: Pool) -> None:
-        """Leave a pool out of the offerings for a while, because Google has reported that it does not have it."""
+        """Leave a pool out of the offerings for a while, because Google has reported that the pool is not available."""
         self._left_out.add(pool)
 
     def leave_out_but(self, pool: Pool, elsewhere: Sequence[str]) -> None:
-        """Leave out this pool's type for a while, except in the zones that have capacity, as Google reports (G6)."""
+        """Leave out this pool's type for a while, except in the zones where Google says that it has capacity (G6)."""
         for zone in self.zones if elsewhere else ():
             if zone not in elsewhere:
                 self._left_out.add(replace(pool, zone=zone))
 
     def leave_out_region(self, offering: Offering) -> None:
-        """Leave out all pools of the region for a while: its subnetwork is full, so no instance can start there."""
+        """
+        Leave out all pools of the region for a while: the region's subnetwork is full, so no instance can start in it.
+        """
         for zone, placed in self._placed.get().items():
             for kind in placed:
                 for capacity_type in RENTED:
@@ -156,7 +163,7 @@ class Catalog:
         return replace(offering, image=self.image.path, subnet=self.subnetwork)
 
     def rented_out(self) -> Iterator[Offering]:
-        """Yield every type in every zone that has it, whether or not we could launch there."""
+        """Yield every type in every zone that has it, whether or not an instance could be launched there."""
         for zone, placed in self._placed.get().items():
             for kind, _ in placed.values():
                 listed = self.price_list.prices.get(kind.name)
@@ -173,14 +180,20 @@ class Catalog:
                         )
 
     def spot_history(self, instance_type: str) -> Sequence[PriceSegment]:
-        """Return the known spot prices of a type, oldest first; () if they are unreadable, so that no bill fails."""
+        """
+        Return the known spot prices of a type, oldest first. Return () if they are unreadable: a bill must not fail
+        because of them.
+        """
         try:
             return self._spot.get().segments.get(instance_type, ())
         except CloudError:
             return ()
 
     def _price(self, kind: str, capacity_type: CapacityType) -> Decimal | None:
-        """Return the price of a type, for spot the last of its history or else the listed one; None if unknown."""
+        """
+        Return the price of a type. For spot this is the last price of its history, or else the listed one. None if
+        unknown.
+        """
         lists = self.price_list
         told = self.spot.segments.get(kind) if capacity_type is CapacityType.SPOT else None
         if told:
@@ -191,7 +204,10 @@ class Catalog:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def _read_types(self) -> dict[str, dict[str, ZoneType]]:
-        """Read the usable types of each zone that is up and answers. A silent zone does not affect the others."""
+        """
+        Read the usable types of each zone that is up and answers. A zone that does not answer does not affect the
+        others.
+        """
         placed: dict[str, dict[str, ZoneType]] = {}
         silent: dict[str, CloudError] = {}
         for zone in zones_of(self._google, self._project, self._region):
@@ -241,7 +257,7 @@ def _price_list_lasts_s(found: PriceList) -> float:
 
 
 def _can_be_used(row: Mapping[str, Any]) -> bool:
-    """Return whether a type is x86_64, not obsolete, and without accelerators that CUDA cannot drive."""
+    """Return whether a type is x86_64 and not obsolete, and has no accelerators that CUDA cannot drive."""
     is_gone = row.get("deprecated", {}).get("state") in ("OBSOLETE", "DELETED")
     return row.get("architecture", "X86_64") == "X86_64" and not is_gone and not row["name"].startswith(_TPUS)
 

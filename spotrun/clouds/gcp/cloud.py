@@ -46,7 +46,9 @@ from spotrun.units import Unreadable
 
 
 class Gcp(Cloud):
-    """Compute Engine. A job's section `gcp` names the regions and types, and the image and network of an instance."""
+    """
+    Compute Engine. The section `gcp` of a job names the regions and types, and the image and network of an instance.
+    """
 
     name = "gcp"
     here = False
@@ -57,12 +59,12 @@ class Gcp(Cloud):
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
         project = spec.gcp.project or "PROJECT"
-        advice = "write {}, or nothing behind the name, and keep it there: {}"
+        advice = "write {}, or only the name, and put the secret there: {}"
         yield from secrets_elsewhere(self, spec, lambda own: advice.format(own, create_command(own.name, project)))
         uri = spec.checkpoint.uri
         if not uri.startswith("gs://"):
             advice = "write gs://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
-            yield Unreadable(f"{uri} is out of reach of instances on gcp", advice, at=("checkpoint", "uri"))
+            yield Unreadable(f"{uri} cannot be reached from instances on gcp", advice, at=("checkpoint", "uri"))
         yield from zone_elsewhere(spec)
         yield from misnamed(spec)
         yield from impossible_types(spec)
@@ -72,7 +74,7 @@ class Gcp(Cloud):
         return Reference(SECRET, SECRETS + name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """Return the usual time for a GPU instance with a Deep Learning image."""
+        """Return the usual boot time of a GPU instance with a Deep Learning image."""
         return timedelta(seconds=90)
 
     def interrupts(self, spec: RunSpec) -> bool:
@@ -105,7 +107,7 @@ class Gcp(Cloud):
             require_account(Google(self.clock(spec)), spec.gcp.service_account)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """Correct `clock` with one call, the first of the run. Each later answer corrects it too."""
+        """Correct `clock` with one call, the run's first. Each later answer corrects the clock too."""
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 
@@ -121,7 +123,9 @@ class Gcp(Cloud):
         return gcp_rule(spec.gcp.volume_gb, self.regions(spec, RentalFlags()))
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
-        """Return the interruption bands computed from Google's history; none if Google does not answer."""
+        """
+        Return the interruption bands computed from Google's history; an empty dictionary if Google does not answer.
+        """
         with _sdk():
             from spotrun.clouds.gcp.preemption_shares import bands_known
         return bands_known(config_of(spec.resources, spec.gcp), system_clock())
@@ -133,8 +137,8 @@ class Gcp(Cloud):
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
         """
-        Open a shell through Identity-Aware Proxy, which needs no open port. The command names the project, because
-        gcloud's default project may differ.
+        Return a shell through Identity-Aware Proxy, which needs no open port. The command names the project, because
+        gcloud's default project may be another one.
         """
         with _sdk():
             from spotrun.clouds.gcp.calls import Google
@@ -155,13 +159,15 @@ class Gcp(Cloud):
         raise CloudError(
             f"{instance_id} is on gcp, where only Google interrupts instances",
             hint=f"gcloud compute instances simulate-maintenance-event {instance_id} --zone ZONE --project PROJECT "
-            "takes a spot instance",
+            "interrupts a spot instance",
         )
 
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:
-        """Return the ports for the project's instances. Google lists all regions; the named ones have to answer."""
+        """
+        Return the interfaces to the project's instances. Google lists all regions; only the named ones have to answer.
+        """
         config, clock = GcpConfig(regions=tuple(map(str.lower, regions)) or GcpSpec().regions), system_clock()
         with _sdk():
             from spotrun.clouds.gcp.calls import Google
@@ -206,7 +212,7 @@ class Gcp(Cloud):
     def reachable(self, store: str) -> str:
         if not isinstance(address.parse(store), address.BucketAddress) or not store.startswith("gs://"):
             raise StoreError(
-                f"{store} is not a bucket of Google Cloud, and instances on gcp reach no other store",
+                f"{store} is not a bucket of Google Cloud, and instances on gcp can reach no other store",
                 hint="--store gs://BUCKET/runs, or checkpoint.uri in the job (infra/gcp/README.md makes a bucket)",
             )
         return store

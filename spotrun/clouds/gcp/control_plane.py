@@ -18,7 +18,10 @@ from spotrun.folder.run_calls import Calls
 from spotrun.run.price_tables import PriceTable, price_table
 
 MEMORY_MB = 512
-"""Memory of the service in MB, which has one processor. nights.py requests it, and passes the number to the service."""
+"""
+Memory, in MB, of the service, which has one processor. nights.py requests this much, and passes the number to the
+service.
+"""
 TICK_S = Decimal("0.5")
 """Seconds of a call whose runner is in memory already: about ten answers from Google, one after another."""
 COLD_S = Decimal(10)

@@ -37,24 +37,27 @@ _STATES = {
     "TERMINATED": InstanceState.STOPPED,
 }
 """
-States by Google's status: https://cloud.google.com/compute/docs/instances/instance-lifecycle. TERMINATED means switched
-off: the instance is still listed, and its disk is billed (G3). An instance that has ended is not listed at all. An
-instance with a status that is missing here counts as running.
+Instance states, keyed by Google's status: https://cloud.google.com/compute/docs/instances/instance-lifecycle.
+TERMINATED means that the machine is switched off: it is still listed, and its disk is billed (G3). A deleted instance
+is not listed at all. An instance whose status is missing from this table counts as running.
 """
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _NANO = re.compile(r"[0-9]{1,15}")
-"""The form of the longer numbers that spotrun writes into labels. A user may have written anything else."""
+"""
+The form of the longer numbers that spotrun writes into labels. It is checked because a user may have changed a label to
+any text.
+"""
 _FORMS = {label.NANO_PRICE: _NANO, **dict.fromkeys((label.LAUNCH, label.CPUS, label.MEMORY), _NUMBER)}
 _ALWAYS = (label.RUN, label.LAUNCH, label.NANO_PRICE)
 """Labels that every instance has from its launch on."""
 LABEL_SHOWN_MAX = 20
 FREE = Decimal(0)
 _ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, AlreadyThere)
-"""Errors of a launch that may succeed in another zone, or in some minutes."""
+"""Errors of a launch that may succeed in another zone, or some minutes later."""
 
 
 History = Callable[[Offering], Sequence[PriceSegment]]
-"""A function that returns the price history of an offering's pool, oldest first; empty if unknown."""
+"""A function that returns the price history of an offering's pool, oldest first; empty if the history is unknown."""
 
 
 class Record(NamedTuple):
@@ -67,8 +70,9 @@ class Record(NamedTuple):
 
 def instance_of(record: Record, history: History, seen: Instance | None) -> Instance | None:
     """
-    Convert a record to an Instance; None if nothing is known about the instance any more, or yet. `seen` is the
-    instance as it was last seen running, if it was: Google forgets when a deleted instance's meter began.
+    Convert a record to an Instance; None if nothing is known about the instance yet, or any longer. `seen` is the
+    instance as it was last seen running; None if it was not. It is needed because Google forgets when the billing of a
+    deleted instance began.
     """
     if record.row is not None:
         return _listed(record.row, history)
@@ -110,7 +114,7 @@ def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
 
 
 def run_of(row: Mapping[str, Any]) -> str:
-    """Return the uid of a row's run, from its name or else from its label; "" if it belongs to no run."""
+    """Return the uid of a row's run, from the row's name or else from its label; "" if it belongs to no run."""
     name = read_name(row["name"])
     return str(row.get("labels", {}).get(label.RUN, "")) if name is None else name.run_uid
 
@@ -133,7 +137,7 @@ def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offer
 
 
 def odd_labels(row: Mapping[str, Any]) -> str:
-    """Describe the labels that a row has lost, and the labels with wrong or unreadable values; "" if there are none."""
+    """Describe which labels a row has lost, and which have wrong or unreadable values; "" if there are none."""
     labels = row.get("labels", {})
     odd = [
         f"{key}={labels[key][:LABEL_SHOWN_MAX]!r}"
@@ -147,12 +151,12 @@ def odd_labels(row: Mapping[str, Any]) -> str:
 
 
 def last_part(link: str) -> str:
-    """Return the last part of a link, because Google writes most names as the end of a link."""
+    """Return the last part of a link. Google gives most names as the end of a link."""
     return str(link).rpartition("/")[2]
 
 
 def why_not_ended(operations: Sequence[Operation]) -> str:
-    """Return Google's message about the last failed try to end an instance that is still there; "" if there is none."""
+    """Return Google's message about the last failed try to end an instance that still exists; "" if there is none."""
     last = next((each for each in reversed(operations) if each.kind == DELETE), None)
     error = None if last is None or last.error is None else failed(f"end {last.target}", last.error)
     return "" if error is None else f": {error.message}"
@@ -162,12 +166,14 @@ def why_not_ended(operations: Sequence[Operation]) -> str:
 
 
 def _begun(record: Record, made: Operation) -> Instance | None:
-    """Return the pending instance of an accepted launch that Google does not list yet; None if it is not spotrun's."""
+    """
+    Return the pending instance of an accepted launch that Google does not list yet; None if spotrun did not make it.
+    """
     return _remembered(record, made, InstanceState.PENDING, made.asked_at)
 
 
 def denials(record: Record) -> int:
-    """Return how many launches of this name Google accepted and then denied because of their identity."""
+    """Return how many launches with this name Google accepted and then denied because of their identity."""
     return sum(
         each.kind == INSERT and isinstance(_failure(record, each), IDENTITY_DENIED) for each in record.operations
     )
@@ -180,7 +186,8 @@ def _failure(record: Record, made: Operation) -> CloudError | None:
 def _never_made(record: Record, made: Operation) -> Instance | None:
     """
     Return the ended instance of a launch that was accepted and then failed, for example for lack of capacity. Return
-    None if the launch was denied because of its identity: the driver repeats such a launch, and the new answer counts.
+    None if the launch was denied because of its identity, because the driver repeats such a launch and uses the new
+    result.
     """
     found = _remembered(record, made, InstanceState.TERMINATED, made.asked_at)
     error = _failure(record, made)
@@ -192,7 +199,7 @@ def _never_made(record: Record, made: Operation) -> Instance | None:
 def _refused_by(error: CloudError) -> EndedBy:
     """
     Return who ended a launch that failed. Three faults in a row fail a run (P14), so an error counts as a fault only if
-    no other place and no other moment can help.
+    neither another place nor another time can help.
     """
     if isinstance(error, QuotaExceeded):
         return EndedBy.QUOTA
@@ -208,9 +215,9 @@ def _ended(
     seen: Instance | None,
 ) -> Instance | None:
     """
-    Return the ended instance of a record. Its machine ran until `end`, and its disk existed until the last operation
-    that ended the machine or the disk. If the instance was never seen running, it ran from the end of its successful
-    launch operation on.
+    Return the ended instance of a record. Its machine ran until `end`; its disk existed until the last operation that
+    ended the machine or the disk. If the instance was never seen running, its start is taken to be the end of its
+    successful launch operation.
     """
     off_since = _off_since(seen, operations)
     asked_at = made.asked_at if made is not None else min(end.asked_at, off_since or end.asked_at)
@@ -240,15 +247,16 @@ def _ended(
 
 def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
     """
-    Return when the machine was switched off; None unless this driver, or the driver that deleted the instance, saw it
-    switched off. The switch-off operation is not used: Google may forget it while the disk is still there.
+    Return when the machine was switched off. Return None unless this driver, or the driver that deleted the instance,
+    saw the machine switched off. The switch-off operation is not used, because Google may forget it while the disk
+    still exists.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)
 
 
 def _remembered(record: Record, of: Operation, state: InstanceState, launched_at: datetime) -> Instance | None:
-    """Return the instance as its name describes it; None if spotrun did not make the name."""
+    """Return the instance that its name describes; None if spotrun did not make the name."""
     name = read_name(record.name)
     if name is None:
         return None
@@ -278,7 +286,9 @@ def _metered(
     stopped_at: datetime | None,
     ended_at: datetime | None,
 ) -> tuple[PriceSegment, ...]:
-    """Return the prices that the instance was charged. A machine that is switched off costs nothing itself."""
+    """
+    Return the prices that the instance was charged. While the machine is switched off, only its disk costs anything.
+    """
     found = charged(prices, offering, since, stopped_at)
     if not found or stopped_at is None or stopped_at == ended_at or stopped_at <= since:
         return found

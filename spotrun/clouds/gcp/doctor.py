@@ -1,8 +1,8 @@
 """
-The checks of a Google Cloud project, made with the caller's own login before any instance is billed.
+Checks a Google Cloud project with the caller's own login, before any instance is billed.
 
-They read, and query the caller's permissions. They make the service account of a run that does not exist, and remove
-it. Google offers no rehearsal of a launch: only a real launch shows whether one succeeds.
+The checks read settings and the caller's permissions. They make a service account for a run that does not exist, and
+remove it. Launches cannot be rehearsed on Google Cloud: only a real launch shows whether it succeeds.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ from spotrun.secrets.reference import Reference
 from spotrun.spec.model import ResourcesSpec
 
 PRICED_MAX = 3
-"""Maximum types whose prices the doctor reads in each region: Google answers for one type at a time."""
+"""
+Maximum number of types whose prices the doctor reads in each region, because Google answers for one type at a time.
+"""
 ACCOUNT = "service account"
-_NEVER_REHEARSED = "Google has no dry run: only a launch shows whether one succeeds"
+_NEVER_REHEARSED = "Google has no dry run: only a real launch shows whether it succeeds"
 _DRY = "`spotrun launch JOB.yaml --dry-run` shows what would be rented"
 
 
 class GcpDoctor:
     """
-    Checks a project, for a job if one is given. `wanted` may be empty. `store_uri` is where runs would live; None if
-    unknown. `secrets` are the job's secrets, by the names of their variables.
+    Checks a project, for a job if one is given. `wanted` may be empty. `store_uri` is the store of the runs; None if
+    unknown. `secrets` are the job's secrets, keyed by their environment variables.
     """
 
     def __init__(
@@ -71,10 +73,10 @@ class GcpDoctor:
         return findings_of_steps(self._steps())
 
     def _steps(self) -> Iterator[Step]:
-        """Yield the steps. The step "regions" may drop regions, so the later steps use the remaining ones."""
+        """Yield the steps. The step "regions" may drop regions; the later steps use only the remaining ones."""
         google, own = self._google, self._own_accounts
         yield Step("identity", self._identity, is_vital=True)
-        yield Step("regions", self._unheard, Refusal("Google does not tell regions and their quotas"))
+        yield Step("regions", self._unheard, Refusal("Google does not report regions and their quotas"))
         yield Step("image", self._image)
         for region in self._config.regions:
             yield Step(f"network in {region}", partial(self._network, region))
@@ -108,7 +110,9 @@ class GcpDoctor:
         return account_checks.project_facts(self._google, self._project)
 
     def _identity(self) -> Iterator[Finding]:
-        """Check the login. The first call also shows whether the API and billing are on, and the project exists."""
+        """
+        Check the login. The first call also shows whether the API and billing are on, and whether the project exists.
+        """
         before = self._clock.ahead
         name = self._facts.get("name", self._project)
         who = account_checks.caller(self._google) or "somebody whose address this login does not tell"
@@ -140,7 +144,7 @@ class GcpDoctor:
         name = image.path.rpartition("/")[2]
         if image.volume_gib > self._config.volume_gib:
             raise BadImage(
-                f"{name} needs {image.volume_gib} GiB, and gcp.volume_gb is {self._config.volume_gib}",
+                f"{name} needs {image.volume_gib} GiB, but gcp.volume_gb is {self._config.volume_gib}",
                 hint=f"set gcp.volume_gb to {image.volume_gib} or more",
             )
         family = self._config.image.partition("/images/family/")[2]
@@ -161,14 +165,14 @@ class GcpDoctor:
         names = ", ".join(sorted(rule.name for rule in rules if not rule.is_of_iap))
         if names:
             hint = (
-                "remove it with `gcloud compute firewall-rules delete`: spotrun needs none, but for ssh through IAP,"
-                " and PyTorch runs what comes to its ports"
+                "remove it with `gcloud compute firewall-rules delete`: spotrun needs only a rule for ssh through IAP,"
+                " and PyTorch executes whatever arrives at its ports"
             )
-            yield warned("ingress", f"something is let into the network {network}: {names}", hint)
+            yield warned("ingress", f"rules let traffic into the network {network}: {names}", hint)
         elif rules:
-            yield ok("ingress", f"nothing is let into the network {network} but ssh through Identity-Aware Proxy")
+            yield ok("ingress", f"only ssh is let into the network {network}, through Identity-Aware Proxy")
         else:
-            yield ok("ingress", f"no rule lets anything into the network {network}")
+            yield ok("ingress", f"no rule lets traffic into the network {network}")
 
     # -- capacity ------------------------------------------------------------------------------------------------
 
@@ -191,7 +195,9 @@ class GcpDoctor:
             yield from price_findings(self._google, self._project, region, types, self._clock.now())
 
     def _quotas(self) -> Iterator[Finding]:
-        """Check the quotas. Quotas that this login may not read are unknown, which the step "regions" has reported."""
+        """
+        Check the quotas. Quotas that this login may not read are unknown; the step "regions" has already reported them.
+        """
         try:
             told = self._regions
         except AccessDenied:
@@ -212,26 +218,26 @@ class GcpDoctor:
 
     def _bucket_facts(self) -> Iterator[Finding]:
         if self._bucket is None:
-            what = "no bucket is named, so neither its rights nor a run's service account are tried"
-            yield unknown("bucket", what, "name one by --store gs://BUCKET/runs, or by checkpoint.uri in the job")
+            what = "no bucket is named, so its rights and a run's service account are not tested"
+            yield unknown("bucket", what, "name a bucket in --store gs://BUCKET/runs, or in the job's checkpoint.uri")
         else:
             yield from bucket_findings(self._google, self._bucket, self._config.regions, self._own_accounts)
 
     def _own_account(self, store_uri: str) -> Iterator[Finding]:
-        """Make and remove a service account as a run's first runner does, then as a second, which finds it."""
+        """Make a service account as a run's first runner does, find it as a second runner does, and remove it."""
         accounts = RunAccounts(self._google, self._clock, self._project)
         with trial_identity(accounts, self._clock) as uid:
             make = partial(accounts.make, uid, f"{store_uri}/doctor-{uid}")
             for patience in (DENIED_WITHIN, SETTLES_WITHIN):
                 settling = Settling("Google to know the new service account", self._clock, patience)
                 yield from settling.findings(ACCOUNT, make, self._clock.now() + patience)
-        yield ok(ACCOUNT, "a run can have one of its own, limited to its folder; the trial account is removed again")
+        yield ok(ACCOUNT, "a run can have a separate one, limited to its folder; the trial account has been removed")
 
     def _shared_account(self, email: str) -> Iterator[Finding]:
         account_checks.require_account(self._google, email)
-        yield ok(ACCOUNT, f"{email} serves all runs, so none is kept apart from another")
+        yield ok(ACCOUNT, f"{email} serves all runs, so runs are not isolated from one another")
 
 
 def _no_account_tried() -> Iterable[Finding]:
-    """Report that no account was made on trial. A login that may not delete an account should not make one."""
-    return [unknown(ACCOUNT, "none is made on trial while rights are missing, as above", GRANT)]
+    """Report that no trial account was made. A login that may not delete an account should not make one."""
+    return [unknown(ACCOUNT, "no trial account is made, because rights are missing (see above)", GRANT)]

@@ -27,16 +27,17 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest, PriceSegmen
 from spotrun.offering import CapacityType, Offering
 
 SNAPSHOT_FOR_S = 1.0
-"""Seconds for which one answer about a run serves all callers: Google limits the calls of a project (P15)."""
+"""Seconds for which an answer about a run is reused by all callers, because Google limits a project's calls (P15)."""
 QUOTA_HELD_FOR = timedelta(minutes=5)
 """Time for which an instance that has ended still counts against the quota (P5)."""
 LISTED_WITHIN_S = 120.0
 """
-Seconds within which a launch that Google has accepted appears in its lists. If it is missing then, it was never made.
+Seconds within which a launch that Google has accepted appears in Google's lists. A launch still missing after that was
+never made.
 """
 ENDS_WITHIN_S = 180.0
 """
-Seconds within which an instance should be gone. A guest has 90 s to shut down, and lists are late:
+Seconds within which an instance should be gone. An instance has 90 s to shut down, and Google's lists lag behind:
 https://cloud.google.com/compute/docs/instances/deleting-instance
 """
 
@@ -50,10 +51,11 @@ class _Ending(NamedTuple):
 
 class GcpDriver:
     """
-    Rents out Compute Engine's VMs in the configured regions. An instance's name identifies its run.
+    Rents Compute Engine's VMs in the configured regions. An instance's name identifies its run.
 
-    The driver remembers instances that it has seen for two reasons only: the bill of a deleted instance is more exact
-    if the start of its meter is known, and a launch that Google's lists do not show yet is not requested again.
+    The driver remembers instances that it has seen, for two reasons only. The bill of a deleted instance is more exact
+    if the start of its billing is known. And a launch that Google's lists do not show yet must not be requested a
+    second time.
     """
 
     name = "gcp"
@@ -79,7 +81,7 @@ class GcpDriver:
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         if self._is_blind:
-            return []  # the fate of an instance would be unknown, and a throttled caller should make fewer calls
+            return []  # a launch's outcome would be unknown, and a throttled caller should call less often
         found = self._offered.ask(lambda region: [*self._catalogs[region].offerings()], must_see)
         return [offering for offered in found.values() for offering in offered]
 
@@ -152,7 +154,7 @@ class GcpDriver:
 
     def _catalog_of(self, offering: Offering) -> Catalog:
         if offering.region not in self._catalogs:
-            raise CloudError(f"{offering} is in no region that may be used", hint="name its region under resources")
+            raise CloudError(f"{offering} is in none of the job's regions", hint="name its region under resources")
         return self._catalogs[offering.region]
 
     def _records_of(self, request: LaunchRequest) -> list[Record]:
@@ -169,7 +171,7 @@ class GcpDriver:
 
     def _of_token(self, request: LaunchRequest, records: Iterable[Record]) -> Instance | None:
         """
-        Return the instance with the request's token, if there is one.
+        Return the instance that was launched with the request's token; None if there is none.
 
         Raises:
             LaunchTokenSpent: the instance has ended.
@@ -178,7 +180,7 @@ class GcpDriver:
         for instance in (each for each in map(self._instance, records) if each is not None):
             self._accepted.pop(request.token, None)
             if not instance.alive and instance.billed_from is None:
-                continue  # its launch failed, and a repeated request gets the same answer
+                continue  # its launch failed; a repeated request would fail in the same way
             if instance.offering.pool != request.offering.pool:
                 raise CloudError(f"the token of launch {request.launch} was used before, for {instance.offering}")
             if not instance.alive:
@@ -187,7 +189,7 @@ class GcpDriver:
         return None
 
     def _launched(self, request: LaunchRequest) -> Instance:
-        """Return the instance that was launched just now. While Google's list lacks it, it counts as pending."""
+        """Return the instance that was launched just now. It counts as pending until Google lists it."""
         found = self._of_token(request, self._records_of(request))
         if found is not None:
             return found
@@ -204,7 +206,10 @@ class GcpDriver:
         return pending
 
     def _not_listed_yet(self, request: LaunchRequest) -> Instance | None:
-        """Return an instance that Google accepted recently and does not list yet: it needs no new request."""
+        """
+        Return an instance that Google accepted recently and does not list yet, so that it is not requested a second
+        time; None if there is none.
+        """
         accepted_s, pending = self._accepted.get(request.token, (-inf, None))
         if self._clock.monotonic() - accepted_s < LISTED_WITHIN_S * self._clock.scale:
             return pending if pending is not None and pending.offering.pool == request.offering.pool else None
@@ -212,7 +217,10 @@ class GcpDriver:
         return None
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
-        """Leave out, for a while, the pools that a refusal rules out; or forget the rejected surroundings."""
+        """
+        Leave out, for a while, the pools that a refusal rules out; or forget the subnetwork or image that Google
+        rejected.
+        """
         match error:
             case Unsupported():
                 catalog.leave_out(offering.pool)
@@ -227,7 +235,8 @@ class GcpDriver:
 
     def _quota_error(self, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
-        Return the error to raise: waiting helps only while an instance of ours that just ended may fill the quota.
+        Return the error to raise. Waiting helps only if one of our instances that has just ended may still fill the
+        quota.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         records = look(self._google, self._project, None).records.values()
@@ -241,7 +250,7 @@ class GcpDriver:
         ]
         if not holding:
             return error
-        return CloudUnavailable(f"{error.message} ({', '.join(holding)}, just ended, may still count)")
+        return CloudUnavailable(f"{error.message} ({', '.join(holding)}, which just ended, may still count)")
 
     # -- looking ---------------------------------------------------------------------------------------------
 
@@ -251,16 +260,16 @@ class GcpDriver:
         yield from (f"{instance_id} has {odd}" for instance_id, odd in sorted(self._odd.items()))
         yield from self._still_there()
         if abs(self._clock.ahead) > SKEW_WARNED:
-            yield f"{in_words(self._clock.ahead, 'Google')}, and the run goes by Google's"
+            yield f"{in_words(self._clock.ahead, 'Google')}, and the run uses Google's clock"
         for catalog in self.__dict__.get("_catalogs", {}).values():
             yield from catalog.remarks
 
     def _still_there(self) -> Iterator[str]:
-        """Describe each instance that is still there long after Google accepted the request to end it (G12)."""
+        """Describe each instance that still exists long after Google accepted the request to end it (G12)."""
         for name, end in sorted(self._ending.items()):
             waited_s = self._clock.monotonic() - end.since_s
             if waited_s > ENDS_WITHIN_S * self._clock.scale:
-                yield f"{name} is still there {waited_s / 60:.0f} min after the request to end it{end.why_not}"
+                yield f"{name} still exists {waited_s / 60:.0f} min after the request to end it{end.why_not}"
 
     def _blind(self) -> list[str]:
         zones = {zone for _, seen in self._snapshots.values() for zone in seen.unreachable}

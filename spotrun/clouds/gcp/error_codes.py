@@ -1,10 +1,10 @@
 """
-Translates Google's error codes into the errors of the CloudDriver port.
+Translates Google's error codes into CloudDriver's errors.
 
-A refusal comes in one of two places. An HTTP answer has reasons and details
-(https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-requests); an operation that failed has codes
+Google reports a refusal in one of two ways. An HTTP answer has reasons and details
+(https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-requests); a failed operation has codes
 (https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation). The rows G1 to G14 and P1 to P28 of
-the failure catalogue describe failures that these errors caused elsewhere.
+the failure catalogue describe failures that these errors caused in other projects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from spotrun.errors import (
 
 
 class StockedOut(InsufficientCapacity):
-    """The zone has no capacity left for this type. `elsewhere`: the zones with capacity, if Google names any."""
+    """The zone has no capacity left for this type. `elsewhere` has the zones with capacity, if Google names any."""
 
     def __init__(self, message: str, *, hint: str | None = None, elsewhere: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint=hint)
@@ -46,11 +46,11 @@ class StockedOut(InsufficientCapacity):
 
 
 class AddressesExhausted(InsufficientCapacity):
-    """The subnetwork has no free address, so no other type can start there either."""
+    """The subnetwork has no free address, so no instance of any type can start in it."""
 
 
 class NoticeRefused(CloudError):
-    """The project may not request a notice of two minutes. The launch is repeated without it."""
+    """The project may not request a notice of two minutes. The launch is repeated without this request."""
 
 
 class ServiceOff(AccessDenied):
@@ -62,30 +62,33 @@ class BillingOff(AccessDenied):
 
 
 class PolicyForbids(CloudError):
-    """The organization forbids the request. Google reports that with 412, the status of a lost race of two requests."""
+    """
+    An organization policy forbids the request. Google reports this with status 412, which elsewhere means that another
+    request came first.
+    """
 
 
 IDENTITY_DENIED = (IdentityUnknown, AccessDenied)
-"""Errors of a launch that pass once all of Google recognises the service account: the driver repeats the launch."""
+"""Errors of a launch that pass once all of Google recognises the service account. The driver repeats such a launch."""
 _ADDRESSES = "make the subnetwork's range larger: gcloud compute networks subnets expand-ip-range"
-_MORE = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
+_MORE = "request an increase at https://console.cloud.google.com/iam-admin/quotas"
 _QUOTA = f"{_MORE}, or name another region"
-_QUOTA_OF_ALL = f"{_MORE}: it counts in all regions together"
-_ROLE = "grant the roles of infra/gcp/README.md to who runs spotrun, in this project"
+_QUOTA_OF_ALL = f"{_MORE}: the quota is shared by all regions"
+_ROLE = "grant the roles of infra/gcp/README.md to the account that runs spotrun, in this project"
 _ENABLE = "turn it on: gcloud services enable compute.googleapis.com iam.googleapis.com storage.googleapis.com"
 _BILLING = "link a billing account to the project: https://console.cloud.google.com/billing/projects"
-_PROJECT = "name the project by gcp.project, or by `gcloud config set project PROJECT`"
-LOG_IN_ANEW = "log in again by `gcloud auth application-default login`; instances and agents continue meanwhile"
+_PROJECT = "name the project in gcp.project, or with `gcloud config set project PROJECT`"
+LOG_IN_ANEW = "log in again with `gcloud auth application-default login`; meanwhile training continues"
 LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
-_IMAGE = "name another by gcp.image, one that exists and that this project may use: gcloud compute images list"
-_IDENTITY = "check gcp.service_account, or leave it out: then each run has its own (infra/gcp/README.md)"
+_IMAGE = "set gcp.image to an image that exists and that this project may use: gcloud compute images list"
+_IDENTITY = "check gcp.service_account, or leave it out: each run then has a separate one (infra/gcp/README.md)"
 _SCOPES = (
     "log in with the scope cloud-platform: gcloud auth application-default login "
     "--scopes=openid,https://www.googleapis.com/auth/userinfo.email,https://www.googleapis.com/auth/cloud-platform"
 )
 _VOLUME = "set gcp.volume_gb to at least the size of the image"
 _SURROUNDINGS = "check gcp.subnetwork and gcp.regions (infra/gcp makes a subnetwork in each region)"
-_ON_THE_WAY = "check HTTPS_PROXY, and what else is between this machine and Google"
+_ON_THE_WAY = "check HTTPS_PROXY and anything else between this machine and Google"
 _POLICY = "ask the administrator of the organization for an exception, or name another project"
 
 _THERE_ALREADY = ("alreadyExists", "duplicate", "RESOURCE_ALREADY_EXISTS")
@@ -121,7 +124,7 @@ ERRORS_BY_CODE = by_code(
     (NotThere, None, "notFound RESOURCE_NOT_FOUND EXTERNAL_RESOURCE_NOT_FOUND NOT_FOUND"),
     (PolicyForbids, _POLICY, "conditionNotMet CONDITION_NOT_MET"),
 )
-"""The error that a run handles and a hint for its user, by reason or code."""
+"""The error that a run handles and a hint for the user, keyed by Google's reason or code."""
 
 _BY_STATUS: dict[int, Meaning] = {
     401: (CredentialsExpired, LOG_IN_ANEW),
@@ -132,16 +135,16 @@ _BY_STATUS: dict[int, Meaning] = {
     429: (CloudUnavailable, None),
 }
 """
-Errors by status, for answers without a known reason. 403 alone is ambiguous: Google also throttles with it, but then
-gives a reason.
+Errors for answers without a known reason, keyed by HTTP status. Status 403 alone is ambiguous: Google also uses it for
+throttling, but then gives a reason.
 """
 _VAGUE = (
     *("forbidden", "PERMISSION_DENIED", "insufficientPermissions"),
     *("notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND", "EXTERNAL_RESOURCE_NOT_FOUND"),
 )
-"""Codes for whole classes of faults. If the details or the message are more precise, they count instead."""
+"""Codes that each stand for many different faults. If the details or the message say more, they decide instead."""
 _ACCOUNT = re.compile(r"service ?accounts?\b|\.gserviceaccount\.com\b", re.IGNORECASE)
-"""Finds a service account in a message, by these words or by its address."""
+"""Matches a message that mentions a service account, by these words or by an address."""
 _BAD_REQUEST = 400
 _UNAUTHENTICATED = 401
 _CONFLICT = 409
@@ -152,7 +155,8 @@ _PERMANENCE: tuple[type[CloudError], ...] = (
     *(IdentityUnknown, QuotaExceeded, AddressesExhausted, StockedOut, LaunchTokenSpent, AlreadyThere, NotThere),
 )
 """
-Errors by rank. If an answer reports several faults, the first in this order counts (P25); faults that pass come last.
+Errors in order of precedence. If an answer reports several faults, the first in this order is used (P25); temporary
+faults come last.
 """
 
 _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
@@ -168,7 +172,7 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"preemptionNoticeDuration|preemption[ _-]notice", (NoticeRefused, None)),
         ((400,), r"diskSizeGb|disk size", (CloudError, _VOLUME)),
         ((400,), r"/images/|\bimage\b|sourceImage", (BadImage, _IMAGE)),
-        ((404,), r"/global/images/", (BadImage, _IMAGE)),  # a folder that is gone may have `image` in its name
+        ((404,), r"/global/images/", (BadImage, _IMAGE)),  # not only `image`: a missing folder may be called so
         ((400,), _ACCOUNT.pattern, (IdentityUnknown, _IDENTITY)),
         ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, OTHER_OFFERING)),
         ((404,), r"/machineTypes/", (Unsupported, OTHER_OFFERING)),
@@ -178,13 +182,16 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
     )
 )
 """
-Errors that only the words of a message identify, such as a request that names something that does not exist. The first
-match counts.
+Errors that can be identified only by the words of a message: for example, a request names something that does not
+exist. The first match is used.
 """
 
 
 def refused(action: str, status: int, body: object, text: str = "") -> CloudError:
-    """Return the error for an HTTP answer without success. An answer whose body, `text`, is no JSON is not Google's."""
+    """
+    Return the error for an HTTP answer that reports no success. If the answer's body, `text`, is not JSON, the answer
+    is not from Google.
+    """
     is_page = body is None and bool(words_of(text)) and status != _UNAUTHENTICATED
     if status < _BAD_REQUEST or is_page:
         return answered_by_another(action, f"HTTP {status} {text}")
@@ -194,29 +201,29 @@ def refused(action: str, status: int, body: object, text: str = "") -> CloudErro
 
 def answered_by_another(action: str, text: str) -> CloudUnavailable:
     """Return the error for an answer that a proxy or captive portal sent in Google's place."""
-    what = f"Google cannot be reached to {action}: something on the way has answered: {words_of(text)}"
+    what = f"Google cannot be reached to {action}: a program in between has answered: {words_of(text)}"
     return CloudUnavailable(what, hint=_ON_THE_WAY)
 
 
 def failed(action: str, operation: Mapping[str, Any]) -> CloudError | None:
-    """Return the error of an operation that is done; None if it succeeded."""
+    """Return the error of an operation that has finished; None if the operation succeeded."""
     faults = [*faults_of_operation(operation)]
     status = int(operation.get("httpErrorStatusCode", 0))
     if not faults and status < _BAD_REQUEST:
         return None
     if status == _CONFLICT and not any(fault.code in _THERE_ALREADY for fault in faults):
         words = "; ".join(fault.message for fault in faults)
-        return LaunchTokenSpent(f"Google failed to {action}: it was ended while it was being made: {words}")
+        return LaunchTokenSpent(f"Google failed to {action}: the instance was ended while it was being made: {words}")
     faults = faults or [Fault("", str(operation.get("httpErrorMessage", "")))]
     return _worst(lacking_identity(_error_of(action, "operation", status, fault)) for fault in faults)
 
 
 def lacking_identity(error: CloudError) -> CloudError:
     """
-    Return the error of a launch: IdentityUnknown if its service account was not found, otherwise `error`.
+    Return the error for a launch: IdentityUnknown if the launch's service account was not found, otherwise `error`.
 
     For an account that it cannot find yet, Compute Engine reports `The resource 'ADDRESS' of type 'serviceAccount' was
-    not found`. IAM uses similar words for an account that does not exist, for which NotThere is right.
+    not found`. IAM uses similar words for an account that does not exist; for those, NotThere is right.
     """
     if isinstance(error, NotThere) and _ACCOUNT.search(error.message):
         return IdentityUnknown(error.message, hint=_IDENTITY)
@@ -249,7 +256,7 @@ def _meaning(status: int, fault: Fault) -> Meaning:
 
 
 def _by_code(fault: Fault) -> Iterator[Meaning]:
-    """Yield the meanings of the fault's codes, the details' reasons first, because they are more precise."""
+    """Yield the meanings of the fault's codes. The reasons in the details come first, because they are more precise."""
     for code in (*fault.reasons, fault.code):
         if code in ERRORS_BY_CODE and code not in _VAGUE:
             yield ERRORS_BY_CODE[code]

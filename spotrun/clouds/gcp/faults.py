@@ -1,6 +1,6 @@
 """
-Reads the faults that Google reports, from the body of an HTTP answer (https://cloud.google.com/apis/design/errors) or
-from an operation that failed.
+Reads the faults that Google reports, either in the body of an HTTP answer (https://cloud.google.com/apis/design/errors)
+or in a failed operation.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 SHOWN_MAX = 400
-"""Maximum length of a message that is shown, in characters, because a proxy may have sent an HTML page."""
+"""Maximum characters of a message that is shown. A longer one may be an HTML page from a proxy."""
 _SERVICE = re.compile(r"\b([a-z]+\.googleapis\.com)\b")
 _CONSTRAINT = re.compile(r"\bconstraints/[\w.]+")
 _ALL_REGIONS = re.compile(r"ALL[_-]REGIONS|\bglobally\b")
 
 
 class Fault(NamedTuple):
-    """One fault that Google reports. `code` is its reason or code, and `details` are the details that came with it."""
+    """
+    One fault that Google reports. `code` is the fault's reason or code, and `details` are the details sent with it.
+    """
 
     code: str
     message: str
@@ -35,7 +37,7 @@ class Fault(NamedTuple):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons in the details, which newer services send and which are more precise than `code`."""
+        """The reasons in the details. Newer services send them; they are more precise than `code`."""
         return tuple(str(each["reason"]) for each in self._infos if "reason" in each)
 
     @property
@@ -63,7 +65,7 @@ class Fault(NamedTuple):
 
     @property
     def _infos(self) -> Iterator[Mapping[str, Any]]:
-        """The error infos among the details. In an operation, each has its own field."""
+        """The error infos among the details. In a failed operation, each of them is in a separate field."""
         return (detail.get("errorInfo", detail) for detail in self.details)
 
     def _metadata(self, name: str) -> str:
@@ -87,8 +89,8 @@ class Fault(NamedTuple):
 
 def faults_of_http(body: object) -> Iterator[Fault]:
     """
-    Yield the faults of an HTTP answer. `error.errors` has reasons, and `error.details` has the reasons of newer
-    services. Either list may be missing.
+    Yield the faults of an HTTP answer. `error.errors` has the reasons of older services, and `error.details` those of
+    newer services. Either list may be missing.
     """
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
@@ -107,7 +109,7 @@ def faults_of_operation(operation: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def words_of(text: str) -> str:
-    """Return the text of an HTML page without its tags."""
+    """Return the text of an HTML page, without the page's tags."""
     return _shown(" ".join(re.sub(r"<[^>]*>", " ", text).split()))
 
 

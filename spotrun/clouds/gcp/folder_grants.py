@@ -1,10 +1,10 @@
 """
 Edits the policy of a run's folder. The policy lets the run's service account read, list and add objects everywhere in
-the folder, and change only the objects that instances change.
+the folder, but change only the objects that instances have to change.
 
 IAM cannot deny a right in a folder. So an object is safe from an instance only if no policy lets the instance change
-it: https://cloud.google.com/storage/docs/managed-folders. A condition limits the objects of the folder that may be
-overwritten and deleted: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
+that object: https://cloud.google.com/storage/docs/managed-folders. A condition limits which of the folder's objects may
+be overwritten and deleted: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 from spotrun.address import BucketAddress
 
 CREATE, CHANGE = "spotrunCreate", "spotrunChange"
-"""Custom roles of the project; infra/gcp makes them."""
+"""Custom roles of the project. infra/gcp makes them."""
 CHANGED = ("checkpoints/", "environments/", "hints/agent-", "outputs/")
 """
 Prefixes of the keys that an agent overwrites or deletes. All other objects, such as the entries of the ledger, are
 created once.
 """
 VERSION = 3
-"""The version of policies that have conditions: https://cloud.google.com/iam/docs/policies#versions."""
+"""The version of the format of policies that have conditions: https://cloud.google.com/iam/docs/policies#versions."""
 
 Policy = Mapping[str, Any]
 
 
 class Grant(NamedTuple):
-    """A role that is granted to one member. `expression` is the condition's expression; "" without a condition."""
+    """A role that is granted to one member. `expression` is the condition's expression; "" if there is no condition."""
 
     role: str
     member: str
@@ -36,7 +36,7 @@ class Grant(NamedTuple):
 
 
 def grants(policy: Policy) -> Iterator[Grant]:
-    """Yield each grant of a policy, however its bindings are grouped."""
+    """Yield each grant of a policy, whichever bindings hold it."""
     for binding in policy.get("bindings", ()):
         for member in binding.get("members", ()):
             yield Grant(binding["role"], member, binding.get("condition", {}).get("expression", ""))
@@ -44,8 +44,8 @@ def grants(policy: Policy) -> Iterator[Grant]:
 
 def granted(policy: Policy, email: str, project: str, folder: BucketAddress) -> Policy:
     """
-    Return the policy with the grants of a run's account in `folder`. Any other grants to the account, or to a deleted
-    account of the same address, are removed.
+    Return the policy with the grants of a run's account in `folder`. Other grants to the account are removed, and so
+    are grants to a deleted account that had the same address.
     """
     rest = without(policy, email)
     member = [_living(email)]
@@ -59,7 +59,7 @@ def granted(policy: Policy, email: str, project: str, folder: BucketAddress) -> 
 
 def without(policy: Policy, email: str) -> Policy:
     """
-    Return the policy without grants to an account, or to a deleted account of the same address:
+    Return the policy without grants to an account, or to a deleted account that had the same address:
     https://cloud.google.com/iam/docs/principal-identifiers
     """
     kept = []
@@ -83,6 +83,9 @@ def _role(project: str, name: str) -> str:
 
 
 def _condition(folder: BucketAddress) -> str:
-    """Return a condition on the beginning of the whole object name, so that the middle of a name cannot match."""
+    """
+    Return a condition that compares the beginning of the whole object name, so that a match in the middle does not
+    count.
+    """
     root = f"projects/_/buckets/{folder.bucket}/objects/{folder.root}"
     return " || ".join(f'resource.name.startsWith("{root}{each}")' for each in CHANGED)

@@ -1,4 +1,4 @@
-"""Translates between Google's names of GPUs and the common ones."""
+"""Translates between Google's names of GPUs and spotrun's names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ COMMON_NAMES = {
     "nvidia-rtx-pro-6000": "RTX-PRO-6000",
 }
 """
-Common names by Google's names: https://cloud.google.com/compute/docs/gpus. For any other GPU, the common name is
-Google's without `nvidia-`.
+spotrun's names of GPUs, keyed by Google's names: https://cloud.google.com/compute/docs/gpus. For any other GPU,
+spotrun's name is Google's name without `nvidia-`.
 """
 BETWEEN = "_"
-"""Separates name and count in a label, because labels may not contain a colon."""
+"""Separates a GPU's name and its count in a label. A label may not contain a colon."""
 
 
 def accelerators_of(machine_type: Mapping[str, Any]) -> str:

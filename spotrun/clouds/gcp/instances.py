@@ -1,8 +1,10 @@
 """
-Lists the instances of a project, as Google lists and remembers them, with two calls for all zones.
+Finds a project's instances, with two calls for all zones: one lists existing instances, the other lists past
+operations.
 
-Both calls search by name, which never changes: a policy or a user may remove a label from an instance that runs and is
-billed. A search by label also finds an instance that a user launches as a copy, with our labels and another name.
+Both calls search by name, because a name never changes. A policy or a user may remove a label from an instance that
+runs and is billed. A search by label also finds an instance that a user launches as a copy, with our labels and another
+name.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ _PAGE = {"maxResults": "500", "returnPartialSuccess": "true"}
 
 
 class InstanceListing(NamedTuple):
-    """The `records` of instances, by name. `unreachable` zones cannot be listed: they are unknown, not empty."""
+    """
+    The `records` of instances, keyed by name. The instances in `unreachable` zones could not be listed, and are
+    unknown.
+    """
 
     records: dict[str, Record]
     unreachable: frozenset[str]
@@ -33,7 +38,8 @@ def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
     """
     List the instances of a run, or of all runs if `run_uid` is None.
 
-    Rows are read before operations: an instance that begins or ends between the two calls appears among the operations.
+    Instances are listed before operations, so that an instance that begins or ends between the two calls appears among
+    the operations.
     """
     rows, unreachable = _rows(google, project, run_uid)
     operations, blind = _operations(google, project, run_uid)
@@ -72,7 +78,7 @@ def of_runs(run_uid: str | None) -> str:
 def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list[Operation], frozenset[str]]:
     """
     Return the operations, and the unreachable zones. The filter is a regular expression, because no other kind of
-    filter finds a part of a link.
+    filter matches part of a link.
     """
     query = {**_PAGE, "filter": f'targetLink eq ".*/instances/{_prefix(run_uid)}.*"'}
     call = Call(COMPUTE, "GET", f"projects/{project}/aggregated/operations", query)
@@ -81,7 +87,9 @@ def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list
 
 
 def _scopes(google: Google, action: str, call: Call, of: str) -> tuple[list[Mapping[str, Any]], frozenset[str]]:
-    """Return all rows, and the zones that do not answer, according to a scope's warning or a page's `unreachables`."""
+    """
+    Return all rows, and the zones that do not answer, as reported in a scope's warning or in a page's `unreachables`.
+    """
     rows: list[Mapping[str, Any]] = []
     unreachable: set[str] = set()
     for page in google.pages(action, call):
@@ -104,7 +112,7 @@ def _prefix(run_uid: str | None) -> str:
 
 def _plain(run_uid: str) -> str:
     """
-    Return a uid that is safe in an expression. Uids have only letters and digits; any other text is replaced by a text
-    that matches nothing.
+    Return a uid that is safe in an expression. Uids have only letters and digits; a text with other characters is
+    replaced by one that matches nothing.
     """
     return run_uid if re.fullmatch(r"[a-z0-9]{1,64}", run_uid) else "nobody"

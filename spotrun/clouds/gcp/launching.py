@@ -1,4 +1,7 @@
-"""Sends a launch: an insert, which Google answers immediately, and its operation, which shows the result (G2)."""
+"""
+Sends a launch to Google: an insert call, which is answered immediately, and then reads its operation, which shows the
+result (G2).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from spotrun.errors import CloudError
 from spotrun.instance import LaunchRequest
 
 ACCEPTED_WITHIN_S = 45.0
-"""Maximum seconds to wait for an operation. An operation that is still open continues; a later list shows its end."""
+"""
+Maximum seconds to wait for an operation. If it is still open by then, it continues, and a later list shows how it
+ended.
+"""
 LOOKED_EVERY_S = 1.0
 _HAS_CAPACITY = ("STAGING", "RUNNING")
 """
@@ -31,8 +37,8 @@ https://cloud.google.com/compute/docs/instances/instance-lifecycle
 
 class Launching:
     """
-    Requests instances in one project. It remembers whether the project may request a notice of two minutes, and how
-    often each launch was denied because of its identity.
+    Requests instances in one project. The object remembers whether the project may request a notice of two minutes, and
+    how often each launch was denied because of its identity.
     """
 
     def __init__(self, google: Google, project: str, config: GcpConfig, clock: Clock) -> None:
@@ -47,11 +53,12 @@ class Launching:
         """
         Request an instance. Return when it has capacity, or after ACCEPTED_WITHIN_S if that is still unknown.
 
-        `denials` counts the operations of this launch that failed because of its identity, as far as Google lists them.
+        `denials` is the number of operations of this launch, among those that Google lists, that failed because of the
+        launch's identity.
 
         Raises:
             AlreadyThere: a resource of the same name exists.
-            CloudError: the launch was refused, or failed. Nothing of it is left, unless the message says so.
+            CloudError: the launch was refused, or failed. Nothing of the launch is left, unless the message says so.
         """
         self._denials[request.token] = max(denials, self._denials[request.token])
         operation = self._asked(request)
@@ -61,14 +68,14 @@ class Launching:
             raise CloudError(f"the token of launch {request.launch} was used before, for {target}")
         error = self._settled(request, name, operation)
         if isinstance(error, AlreadyThere):
-            raise error  # an earlier try of the same launch has made the instance, and it may train
+            raise error  # an earlier try of this launch made the instance, which may be training
         self._denials[request.token] += isinstance(error, IDENTITY_DENIED)
         if error is not None:
             try:
                 if not isinstance(error, IDENTITY_DENIED) or self._has_made_it(request, name, operation):
                     self._end(request, name)
             except CloudError as unended:
-                error.message = f"{error.message}; an instance that it may have left was not ended: {unended.message}"
+                error.message = f"{error.message}; it may have left an instance, which was not ended: {unended.message}"
             raise error
 
     def _asked(self, request: LaunchRequest) -> dict[str, Any]:
@@ -79,7 +86,7 @@ class Launching:
             return self._insert(request, self._notice)
 
     def _insert(self, request: LaunchRequest, notice: timedelta) -> dict[str, Any]:
-        """Send the insert. A repetition is harmless: it has the request's id, and the rest follows from the request."""
+        """Send the insert call. Repeating it is harmless, because it has the same request id and parameters."""
         body = insert_body(request, self._config, self._project, notice)
         query = {"requestId": request_id(request, notice, self._denials[request.token])}
         call = self._call(request, "POST", "instances", query, body)
@@ -89,7 +96,10 @@ class Launching:
             raise lacking_identity(error) from error
 
     def _settled(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> CloudError | None:
-        """Return why the launch failed; None if it has not failed, or if that is unknown after Google accepted it."""
+        """
+        Return why the launch failed. Return None if it has not failed, or if Google accepted it and the result is still
+        unknown.
+        """
         until_s = self._clock.monotonic() + ACCEPTED_WITHIN_S
         while operation.get("status") != "DONE":
             try:
@@ -106,7 +116,7 @@ class Launching:
         return self._row(request, name).get("status") in _HAS_CAPACITY
 
     def _row(self, request: LaunchRequest, name: str) -> Mapping[str, Any]:
-        """Return the instance as Google shows it; {} if no instance has this name."""
+        """Return Google's description of the instance; {} if no instance has this name."""
         try:
             return self._google.ask(f"read {name}", self._call(request, "GET", f"instances/{name}"))
         except NotThere:
@@ -115,12 +125,12 @@ class Launching:
     def _has_made_it(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> bool:
         """
         Return whether this operation made the instance that has the name now. After a denial, another runner may have
-        repeated the launch, and the instance of that launch must stay.
+        repeated the launch; an instance made by the repeated launch must stay.
         """
         return self._row(request, name).get("id") == operation.get("targetId")
 
     def _end(self, request: LaunchRequest, name: str) -> None:
-        """End the instance of a failed launch: despite an error, the instance may exist and be billed (G1)."""
+        """End the instance of a failed launch. Despite the error, the instance may exist and be billed (G1)."""
         call = self._call(request, "DELETE", f"instances/{name}", {"requestId": delete_id()})
         try:
             self._google.ask(f"end {name}, whose launch has failed", call)

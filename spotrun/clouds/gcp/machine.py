@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 MIB_PER_GIB = 1024
 LOCAL_SSD_GIB = 375
 """
-Size of a local SSD in GiB: https://cloud.google.com/compute/docs/disks/local-ssd. Series later than c3 have other sizes
+Size of a local SSD in GiB: https://cloud.google.com/compute/docs/disks/local-ssd. Series newer than c3 have other sizes
 too.
 """
 _FAMILIES_WITH_GPUS = frozenset(("a2", "a3", "g2", "g4"))
@@ -29,15 +29,15 @@ class Machine(NamedTuple):
 
     @property
     def family(self) -> str:
-        """The family of the type: `g2-standard-4` is of the family `g2`."""
+        """The family of the type. For `g2-standard-4` it is `g2`."""
         return self.name.partition("-")[0]
 
     @property
     def is_told_whole(self) -> bool:
         """
-        True if the numbers above include everything that is billed. That is uncertain for three kinds of types: a
-        shared core is billed in part; smaller g4 types have a part of a GPU; a3, a2-ultragpu and -lssd types have local
-        SSDs, which not every list of types includes.
+        True if the numbers of this Machine include everything that is billed. This is uncertain for three kinds of
+        types: those with shared cores, which are billed in part; smaller g4 types, which have part of a GPU; a3,
+        a2-ultragpu and -lssd types, whose local SSDs are missing from some lists of types.
         """
         whole_gpu = self.family != "g4" or self.cpus >= _CPUS_PER_WHOLE_G4_GPU * self.accelerators
         gpus = bool(self.accelerators) == (self.family in _FAMILIES_WITH_GPUS)
@@ -47,7 +47,7 @@ class Machine(NamedTuple):
 
 
 def machine_of(told: Mapping[str, Any]) -> Machine:
-    """Read a machine type from a resource of `machineTypes`."""
+    """Convert a resource of `machineTypes` to a Machine."""
     inside: Mapping[str, Any] = next(iter(told.get("accelerators", ())), {})
     return Machine(
         name=str(told["name"]),

@@ -1,6 +1,6 @@
 """
-The names of instances. Google forgets a deleted instance with all its labels, and keeps only its operations, which have
-its name. So the name contains the instance's run, launch, capacity type and type.
+The names of instances. When an instance is deleted, Google forgets its labels and keeps only its operations, which
+include its name. So the name contains the instance's run, launch, capacity type and instance type.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType
 
 OURS = "spotrun-"
-ANOTHER_TYPE = "`spotrun offers --cloud gcp` lists what there is"
+ANOTHER_TYPE = "`spotrun offers --cloud gcp` lists the available types"
 NAME_MAX = 63
 """Maximum length of a name, in characters: https://cloud.google.com/compute/docs/naming-resources"""
 _PATTERN = re.compile(
@@ -25,7 +25,10 @@ _CAPACITY_TYPES = {letter: kind for kind, letter in _LETTERS.items()}
 
 
 class Name(NamedTuple):
-    """A name, `spotrun-UID-LAUNCH-CRC-s-TYPE`: CRC is the token's checksum; `s` means spot, `d` on demand."""
+    """
+    A name, `spotrun-UID-LAUNCH-CRC-s-TYPE`. CRC is the token's checksum; `s` means spot, and `d` in its place means on
+    demand.
+    """
 
     run_uid: str
     launch: int
@@ -38,22 +41,27 @@ class Name(NamedTuple):
 
     @property
     def of_token(self) -> str:
-        """The common prefix of all names that a launch with this token may have, for any pool."""
+        """The common prefix of all names that a launch with this token may have, whatever its pool."""
         return f"{OURS}{self.run_uid}-{self.launch}-{self.token_crc}-"
 
     @property
     def token(self) -> str:
-        """The usual token of this launch; "" if the launch had another token, which the name does not contain."""
+        """
+        The token that this launch has by default; "" if the launch had another token, which its name does not contain.
+        """
         usual = f"{self.run_uid}-{self.launch}"
         return usual if _crc(usual) == self.token_crc else ""
 
 
 def name_for(request: LaunchRequest) -> Name:
-    """Return the name for a request's instance; raise Unsupported if no machine type can have this type's name."""
+    """
+    Return the name for a request's instance; raise Unsupported if no machine type of Google's can have a name like the
+    request's type.
+    """
     pool = request.offering.pool
     name = Name(request.run_uid, request.launch, _crc(request.token), pool.capacity_type, pool.instance_type)
     if read_name(str(name)) != name or len(str(name)) > NAME_MAX:
-        raise Unsupported(f"no machine type of Google's is called {pool.instance_type}", hint=ANOTHER_TYPE)
+        raise Unsupported(f"Google has no machine type called {pool.instance_type}", hint=ANOTHER_TYPE)
     return name
 
 

@@ -1,10 +1,10 @@
 """
 The notices of Compute Engine's metadata server.
 
-https://cloud.google.com/compute/docs/instances/spot and
-https://cloud.google.com/compute/docs/metadata/querying-metadata: the server holds its answer back until a value has
-changed. It announces that the instance is taken, but not when, which depends on the notice that the launch requested.
-The fields of a graceful shutdown do not announce a preemption (failures.md N14). Any other answer counts as no notice.
+The server does not answer until a value has changed: https://cloud.google.com/compute/docs/metadata/querying-metadata.
+It announces that the instance will be preempted, but not when; the time depends on the notice that the launch
+requested: https://cloud.google.com/compute/docs/instances/spot. The fields of a graceful shutdown do not announce a
+preemption (failures.md N14). Any other answer counts as no notice.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from spotrun.clouds.notices import Blind, Notice
 
 HOST_VARIABLE = "GCE_METADATA_HOST"
 HOSTS = ("169.254.169.254", "metadata.google.internal")
-"""The server's address, which needs no name server, and its name, for instances with IPv6 only."""
+"""The server's address, which works without a name server, and the server's name, for instances with IPv6 only."""
 ROOT = "/computeMetadata/v1/"
 FLAVOR_HEADER, FLAVOR = "Metadata-Flavor", "Google"
 PREEMPTED = "instance/preempted"
 MAINTENANCE = "instance/maintenance-event"
 HELD_BACK_S = 60
-"""Maximum seconds for which the server holds an answer back. Then it repeats the value, which is normal."""
+"""Maximum seconds for which the server delays an answer. After that it sends the unchanged value, which is normal."""
 ANSWER_WITHIN_S = 5.0
 """Maximum seconds to wait for an answer, in addition to HELD_BACK_S."""
 
 NOTICE_VARIABLE = "SPOTRUN_NOTICE_S"
-"""The bootstrap's variable for the seconds of notice that the launch requested; 0 if it requested none."""
+"""The bootstrap's variable for the seconds of notice that the launch requested; 0 if the launch requested none."""
 EXTENDED_NOTICE = timedelta(seconds=120)
 """
-Time from the announcement to the shutdown signal. Usually USUAL_NOTICE follows the signal, but spotrun does not rely on
-it.
+Time from the announcement to the shutdown signal. Usually another USUAL_NOTICE passes after the signal, but spotrun
+does not rely on that.
 """
 USUAL_NOTICE = timedelta(seconds=30)
 """Time from the shutdown signal to the end of the instance."""
 HEARD_LATE = timedelta(seconds=3)
-"""Time of the usual notice that may have passed before the agent receives it."""
+"""The part of the usual notice that may have passed before the agent receives the notice."""
 
 
 class MetadataValue:
     """
-    One value of the metadata. The server answers the first request, and the first request after a failure, immediately.
-    It answers a later request when the value has changed, or after `held_back_s`. After a failure the next of `hosts`
-    is used.
+    One value of the metadata. The server answers the first request immediately, and so the first request after a
+    failure. It answers any later request when the value has changed, or after `held_back_s`. After a failure the next
+    of `hosts` is used.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class MetadataValue:
         self._etag: str | None = None
 
     def get(self) -> str:
-        """Return the value; raise Blind if the server does not answer, or its answer has no value."""
+        """Return the value; raise Blind if the server does not answer, or if its answer has no value."""
         etag, self._etag = self._etag, None
         try:
             return self._ask(etag)
@@ -95,8 +95,9 @@ class MetadataValue:
 
 class PreemptionNotices:
     """
-    See NoticeSource. `left` is the time from a preemption's announcement to the end. The moment at which the preemption
-    is first seen is stored in the file `kept`, because a restarted agent has no more time than its predecessor.
+    The notices of a preemption. `left` is the time from its announcement to the instance's end. The time when the
+    preemption is first seen is stored in the file `kept`, because a restarted agent has no more time than its
+    predecessor.
     """
 
     def __init__(self, value: MetadataValue, left: timedelta, kept: Path | None, clock: Clock) -> None:
@@ -109,14 +110,16 @@ class PreemptionNotices:
     def notices(self) -> Iterator[Notice]:
         preempted = self._value.get()
         if preempted not in ("TRUE", "FALSE"):
-            raise Blind(f"{PREEMPTED} holds neither TRUE nor FALSE: {preempted[:80]!r}")
+            raise Blind(f"{PREEMPTED} is neither TRUE nor FALSE: {preempted[:80]!r}")
         if preempted == "TRUE":
             now_s = self._clock.monotonic()
             deadline_s = self._heard_at(now_s) + self._left.total_seconds()
             yield Notice("termination", self._clock.now() + timedelta(seconds=deadline_s - now_s), deadline_s)
 
     def _heard_at(self, now_s: float) -> float:
-        """Return when the preemption was first seen, in monotonic run time, which all processes of a machine share."""
+        """
+        Return when the preemption was first seen, in monotonic run time. All processes of a machine share this clock.
+        """
         if self._heard_s is None:
             self._heard_s = min(now_s, _read(self._kept, now_s))
             _write(self._kept, self._heard_s)
@@ -125,8 +128,8 @@ class PreemptionNotices:
 
 class HostMaintenance:
     """
-    See NoticeSource. Google announces up to an hour ahead that maintenance of the host will end the instance, so this
-    is a recommendation to leave. A migration does not end the instance.
+    The notices of host maintenance. Google announces up to an hour ahead that maintenance of the host will end the
+    instance, so the announcement counts as a recommendation. A migration does not end the instance.
     """
 
     def __init__(self, value: MetadataValue) -> None:
@@ -137,11 +140,11 @@ class HostMaintenance:
         if event == "TERMINATE_ON_HOST_MAINTENANCE":
             yield Notice("rebalance")
         elif event not in ("NONE", "MIGRATE_ON_HOST_MAINTENANCE"):
-            raise Blind(f"{MAINTENANCE} holds no event that is known: {event[:80]!r}")
+            raise Blind(f"{MAINTENANCE} holds no known event: {event[:80]!r}")
 
 
 def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[PreemptionNotices, HostMaintenance]:
-    """Return sources for the host in the variable of Google's own libraries, or else for HOSTS."""
+    """Return sources for the host named in the environment variable of Google's libraries, or else for HOSTS."""
     host = environment.get(HOST_VARIABLE)
     hosts = HOSTS if host is None else (host,)
     folder = environment.get("SPOTRUN_INSTANCE_DIR")
@@ -153,12 +156,15 @@ def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[Preemptio
 
 
 def time_left(asked: timedelta) -> timedelta:
-    """Return the time that an instance has after the announcement. `asked` is the notice that its launch requested."""
+    """
+    Return the time that an instance has after the announcement. `asked` is the notice that the instance's launch
+    requested.
+    """
     return asked or USUAL_NOTICE - HEARD_LATE
 
 
 def _read(kept: Path | None, otherwise: float) -> float:
-    """Return the stored moment, or `otherwise` if it cannot be read."""
+    """Return the stored time, or `otherwise` if it cannot be read."""
     if kept is not None:
         with contextlib.suppress(OSError, ValueError):
             return float(kept.read_text())
@@ -166,7 +172,7 @@ def _read(kept: Path | None, otherwise: float) -> float:
 
 
 def _write(kept: Path | None, heard_s: float) -> None:
-    """Store the moment. Failures are ignored, because a full disk must not lose the notice."""
+    """Store the time. Failures are ignored, so that a full disk does not keep the notice from being reported."""
     if kept is not None:
         with contextlib.suppress(OSError):
             temporary = kept.with_suffix(".tmp")

@@ -1,7 +1,7 @@
 """
-Reads the operations that Google has performed on an instance, and who requested them.
+Reads the operations that were performed on an instance, and who requested them.
 
-Google keeps only the operations of an instance that is gone. Their types:
+After an instance is gone, Google keeps only its operations. Their types:
 https://cloud.google.com/compute/docs/instances/viewing-and-managing-operations and
 https://cloud.google.com/compute/docs/logging/activity-logs
 """
@@ -29,19 +29,20 @@ ENDED_BY = {
     STOP: EndedBy.USER,
 }
 """
-Types of operations that end an instance, and who ended it. If an instance was lost without such an operation, the
-system ended it: a fault.
+Who ended an instance, keyed by the type of the operation that ended it. If an instance was lost without such an
+operation, the system ended it, which counts as a fault.
 """
 _RESTARTS = ("start", f"{SYSTEM}automaticRestart")
 """
-Types of operations that start a switched-off instance again. An end before such an operation is not the instance's end.
+Types of operations that restart a switched-off instance. If such an operation follows an end, that end is not the
+instance's last.
 """
 
 
 class Operation(NamedTuple):
     """
-    One operation. `of` is the number of its instance, which is never used again; `target` and `zone` are the instance's
-    name and zone. `off_since` is when the machine was switched off, if spotrun deleted the instance and saw that.
+    One operation. `of` is its instance's number, which Google never reuses; `target` and `zone` are the instance's name
+    and zone. `off_since` is when the machine was switched off, if spotrun saw that and deleted the instance.
     """
 
     kind: str
@@ -79,18 +80,20 @@ def _read(row: Mapping[str, Any]) -> Operation | None:
 
 
 def _told(row: Mapping[str, Any]) -> str:
-    """Return the type and the message, such as `compute.instances.preempted: Instance was preempted.`"""
+    """Return the operation's type and message, such as `compute.instances.preempted: Instance was preempted.`"""
     return ": ".join(filter(None, (str(row.get("operationType", "")), str(row.get("statusMessage", "")))))
 
 
 def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
-    """Return the operations of the last instance of a name. Other programs may use a deleted name again."""
+    """
+    Return the operations of the last instance that had a name. Other programs may reuse the name of a deleted instance.
+    """
     numbers = [each.of for each in operations if each.of]
     return [each for each in operations if not each.of or each.of == numbers[-1]] if numbers else [*operations]
 
 
 def first_end(operations: Iterable[Operation]) -> Operation | None:
-    """Return the operation that first ended the instance: a preemption or a switch-off may precede its deletion."""
+    """Return the operation that first ended the instance. A preemption or a switch-off may precede the deletion."""
     ends = _ends(operations)
     return next((each for each in ends if not _was_in_vain(each, ends)), None)
 
@@ -102,7 +105,7 @@ def _ends(operations: Iterable[Operation]) -> list[Operation]:
 
 
 def _was_in_vain(end: Operation, ends: Iterable[Operation]) -> bool:
-    """Return whether a delete had no effect: it was over when another operation began to end the instance (G12)."""
+    """Return whether a delete had no effect: it finished before another operation began to end the instance (G12)."""
     over_at = end.ended_at
     return end.kind == DELETE and over_at is not None and any(each.asked_at >= over_at for each in ends if each != end)
 

@@ -1,6 +1,6 @@
 """
-Checks the service accounts of a project that belong to no run. IAM cannot limit by name which accounts a runner may
-give to an instance, so training code could obtain the roles of any account.
+Checks a project's service accounts that belong to no run. IAM cannot limit by name which accounts a runner may give to
+an instance, so training code could get the roles of any account.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ASK_OWNER = (
 Advice with a command that lists each service account with each of its roles. Only the accounts of spotrun's runs should
 have roles.
 """
-_OWN_PROJECT = "give spotrun a project of its own: a runner may hand any account of the project to an instance"
+_OWN_PROJECT = "use a separate project for spotrun: a runner may give any account of the project to an instance"
 
 
 def other_account_findings(google: Google, project: str, shared: str | None) -> Iterator[Finding]:
@@ -36,7 +36,7 @@ def other_account_findings(google: Google, project: str, shared: str | None) -> 
     """
     others = {*account_checks.other_accounts(google, project)} - {shared}
     if not others:
-        yield ok(NAME, "the project has no service account but those of spotrun's runs")
+        yield ok(NAME, "the project has only the service accounts of spotrun's runs")
         return
     told = count_of(len(others), "other service account")
     untold = f"the project has {told}, with roles or without"
@@ -51,7 +51,7 @@ def other_account_findings(google: Google, project: str, shared: str | None) -> 
 def _of_roles(google: Google, project: str, others: Collection[str], told: str) -> Iterator[Finding]:
     able = account_checks.roles_of_accounts(google, project).keys() & others
     if able:
-        yield warned(NAME, f"training code could have the roles of {_named(able)}", _OWN_PROJECT)
+        yield warned(NAME, f"training code could get the roles of {_named(able)}", _OWN_PROJECT)
     else:
         yield ok(NAME, f"{told}, without a role in the project")
 

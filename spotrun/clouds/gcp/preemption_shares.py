@@ -1,12 +1,11 @@
 """
-Computes how often Google has recently taken back spot instances of a type in a region, in the bands that Amazon uses.
+Computes how often Google has recently interrupted spot instances of a type in a region, in the bands that Amazon uses.
 
-The two clouds' figures differ. Amazon's figure is the share of instances that were taken in a month. Google's figure is
-the share of the instances that *ended* on a day and that Google, not their users, ended. It does not show how long the
-instances had lived, so a band computed here is not a rate. A run uses the bands only to compare Google's types and
-regions with each other (spotrun.policy.interruption_rates). If users end one type as often as another, the rates at
-which Google takes instances are proportional to the odds r / (1 - r), and so roughly to the shares r if the shares are
-small.
+The two clouds' figures differ. Amazon's figure is the share of instances that were interrupted in a month. Google's
+figure is a share of the instances that *ended* on a day: the part that Google, not their users, ended. It does not show
+how long the instances had run, so a band computed from it is not a rate. A run uses the bands only to compare Google's
+types and regions with each other (spotrun.policy.interruption_rates). If users end one type as often as another, the
+interruption rates are proportional to the odds r / (1 - r), and so roughly to the shares r if the shares are small.
 """
 
 from __future__ import annotations
@@ -28,28 +27,31 @@ from spotrun.errors import CloudError
 KEPT_BY_GOOGLE = timedelta(days=30)
 """Maximum age of the shares: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price"""
 DAYS_MIN = 7
-"""Minimum days with a share that a band needs, because one day's share may come from a few instances."""
+"""Minimum number of days with a share for a band, because one day's share may come from a few instances."""
 _BANDS = ((0.05, "<5%"), (0.10, "5-10%"), (0.15, "10-15%"), (0.20, "15-20%"))
 _HIGHEST = ">20%"
 
 
 class PreemptionShares(NamedTuple):
-    """The daily shares that Google reports, by type, oldest first. `troubles`: the reason for each type without any."""
+    """
+    The daily shares that Google reports, keyed by type, oldest first. `troubles` has the reason for each type without
+    shares.
+    """
 
     shares: Mapping[str, tuple[float, ...]]
     troubles: Mapping[str, str]
 
 
 def preemption_shares(google: Google, project: str, region: str, types: Sequence[str]) -> PreemptionShares:
-    """Read the shares of these types for `region` as a whole."""
+    """Read the shares of these types for the whole of `region`."""
     found = histories(google, project, region, types, "PREEMPTION")
     return PreemptionShares({kind: _shares(answer) for kind, answer in found.answers.items()}, found.troubles)
 
 
 def bands_known(config: GcpConfig, clock: Clock) -> dict[str, str]:
     """
-    Return the band of each `REGION/TYPE` that has shares for enough days, for the types that a job names. No error is
-    raised: a type without shares has no band, and a run that cannot reach Google finds that out elsewhere.
+    Return the bands of the types that a job names, keyed by `REGION/TYPE`. A type with shares for too few days has no
+    band. No error is raised, because a run that cannot reach Google finds that out in other ways.
     """
     found: dict[str, str] = {}
     google = Google(clock).aside
@@ -61,7 +63,7 @@ def bands_known(config: GcpConfig, clock: Clock) -> dict[str, str]:
 
 
 def bands_in(google: Google, project: str, region: str, types: Sequence[str]) -> dict[str, str]:
-    """Return the bands of these types in one region, with keys `REGION/TYPE`."""
+    """Return the bands of these types in one region, keyed by `REGION/TYPE`."""
     shares = preemption_shares(google, project, region, types).shares
     bands = {f"{region}/{kind}": band_of(days) for kind, days in shares.items()}
     return {name: band for name, band in bands.items() if band is not None}
@@ -69,8 +71,8 @@ def bands_in(google: Google, project: str, region: str, types: Sequence[str]) ->
 
 def band_of(days: Sequence[float]) -> str | None:
     """
-    Return the band of the mean over some days; None if there are too few. The mean is not weighted, because Google does
-    not report how many instances ended on each day.
+    Return the band for the mean of the daily shares; None if there are too few days. The mean is not weighted, because
+    Google does not report how many instances ended on each day.
     """
     if len(days) < DAYS_MIN:
         return None

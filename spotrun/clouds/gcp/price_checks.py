@@ -1,4 +1,7 @@
-"""Checks whether Google reports prices for a job's types. Otherwise a run uses the table shipped with spotrun."""
+"""
+Checks whether Google reports prices for a job's types. A run uses the table shipped with spotrun where Google reports
+none.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ from spotrun.doctor.finding import Finding, ok, warned
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 
-_NO_PAST = "grant compute.advice.capacityHistory (infra/gcp), or ignore this: spot is rented all the same"
+_NO_PAST = "grant compute.advice.capacityHistory (infra/gcp), or ignore this: spotrun rents spot instances anyway"
 _LATER = "a run continues with these prices; check again later"
 
 
 def price_findings(google: Google, project: str, region: str, types: Sequence[str], now: datetime) -> Iterator[Finding]:
-    """Check spot prices. `advice.capacityHistory` is in Preview, and takes one call for each type."""
+    """
+    Check spot prices. They are read from `advice.capacityHistory`, which is in Preview and takes one call for each
+    type.
+    """
     found = spot_prices(google, project, region, types, now - KEPT_BY_GOOGLE, now)
     for name in types:
         yield _judged(f"{name} in {region}", found.segments.get(name, ()), found.troubles.get(name, ""))

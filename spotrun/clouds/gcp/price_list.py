@@ -1,4 +1,6 @@
-"""Reads prices of types in a region from the Cloud Billing Catalog, or from a shipped table if the catalog fails."""
+"""
+Reads a region's prices of instance types from the Cloud Billing Catalog, or from a shipped table if the catalog fails.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,22 @@ from spotrun.offering import RENTED, CapacityType
 COMPUTE_ENGINE = "services/6F81-5844-456A"
 """The service whose SKUs are read: https://cloud.google.com/skus."""
 DISAGREEMENT = Decimal("0.02")
-"""Minimum relative difference between the two lists that is reported."""
+"""The smallest relative difference between the live and the shipped price that is reported."""
 _FIELDS = (
     "nextPageToken,skus(description,category(resourceGroup,usageType),serviceRegions,"
     "pricingInfo(pricingExpression(usageUnit,tieredRates(startUsageAmount,unitPrice))))"
 )
-"""The fields to read, a third of each SKU's data: there are tens of thousands of SKUs."""
+"""
+The fields to read. They are a third of each SKU's data, which matters because there are tens of thousands of SKUs.
+"""
 _SKUS = Call(BILLING, "GET", f"v1/{COMPUTE_ENGINE}/skus", {"fields": _FIELDS})
 
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Prices in one region, by type. A type that no list has is absent. `prices` are on-demand prices; `spot` is for types
-    without a known history. `trouble` is the reason why the live list was not read. `remarks` report large differences
-    between the live list, which counts, and the shipped list.
+    Prices in one region, keyed by type. A type that neither the catalog nor the shipped table lists is absent. `prices`
+    are on-demand prices; `spot` has spot prices for types without a known history. `trouble` is the reason why the live
+    list was not read. `remarks` report large differences between the live list, which is used, and the shipped list.
     """
 
     prices: Mapping[str, ListPrice]
@@ -42,15 +46,15 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_part_prices(google: Google, regions: Collection[str]) -> PartPrices:
     """
-    Read the prices of all machine parts in `regions`. That takes tens of pages even for one region.
+    Read the prices of all machine parts in `regions`. This takes tens of pages even for one region.
 
     Raises:
-        CloudError: the catalog is denied or down, or has no known machine part.
+        CloudError: the catalog is denied or down, or lists no known machine part.
     """
-    pages = google.pages("read the prices of Compute Engine", _SKUS)
+    pages = google.pages("read Compute Engine's prices", _SKUS)
     found = part_prices((sku for page in pages for sku in page.get("skus", ())), regions)
     if not found:
-        raise CloudError(f"the Cloud Billing Catalog has no part of a machine in {', '.join(regions)}")
+        raise CloudError(f"the Cloud Billing Catalog prices no vCPU, memory or GPU in {', '.join(regions)}")
     return found
 
 
@@ -58,10 +62,10 @@ def read_price_list(
     region: str, machines: Collection[Machine], parts: Callable[[], PartPrices], now: datetime
 ) -> PriceList:
     """
-    Return the USD per hour of these machines, and of all others in the shipped table. `parts` returns the prices of
-    parts, read or cached.
+    Return the USD per hour of `machines`, and of all other machines in the shipped table. `parts` returns the prices of
+    machine parts, from the catalog or from a cache.
 
-    A failure of `parts` is not an error: prices that are some months old still put the types in order.
+    A failure of `parts` is not an error, because prices that are some months old still rank the types.
     """
     shipped = {market: shipped_prices(__package__, region, market) for market in RENTED}
     try:
@@ -84,11 +88,14 @@ def _summed(machines: Collection[Machine], place: PriceScope, parts: PartPrices,
 
 
 def _far_apart(region: str, live: Mapping[str, ListPrice], shipped: Mapping[str, ListPrice]) -> Iterator[str]:
-    """Report on-demand prices that differ much. Spot prices are not compared, because they change all the time."""
+    """
+    Report on-demand prices that differ much between the lists. Spot prices are not compared, because they change all
+    the time.
+    """
     for kind in sorted(live.keys() & shipped.keys()):
         now, before = live[kind], shipped[kind]
         if abs(now.usd_per_hour - before.usd_per_hour) > DISAGREEMENT * before.usd_per_hour:
             yield (
-                f"{kind} in {region} costs ${now.usd_per_hour:.4f} an hour by the {now.source}, and "
+                f"{kind} in {region} costs ${now.usd_per_hour:.4f} an hour by the {now.source}, but "
                 f"${before.usd_per_hour:.4f} by the {before.source}"
             )

@@ -1,10 +1,9 @@
 """
 Names the quotas of an instance, and their limits. https://cloud.google.com/compute/resource-usage
 
-Quotas of CPUs and GPUs belong to a region, and one quota limits all GPUs in all regions. Spot has its own quotas, whose
-names begin with PREEMPTIBLE_; if none was granted, spot uses the on-demand quotas. GPUs later than A100 and L4 have
-their quotas in Cloud Quotas, which is another API. So a quota that Compute Engine does not list is unknown, and not
-zero.
+Quotas of CPUs and GPUs belong to a region; one more quota limits all GPUs in all regions. Spot has separate quotas,
+whose names begin with PREEMPTIBLE_; if none was granted, spot uses the on-demand quotas. The quotas of GPUs newer than
+A100 and L4 are in another API, Cloud Quotas. So a quota that Compute Engine does not list is unknown; it is not zero.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ ALL_GPUS = "GPUS_ALL_REGIONS"
 _PREEMPTIBLE = "PREEMPTIBLE_"
 _CPUS = "CPUS"
 _SHARE_CPUS = ("e2", "n1")
-"""Families that count against CPUS. Each other family has its own quota, if any."""
+"""Families that count against the quota CPUS. Any other family has a separate quota, or none."""
 
 
 class Limit(NamedTuple):
@@ -31,7 +30,7 @@ class Limit(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """A quota. `metric` is Google's name. If `region` is None, the quota applies to all regions together."""
+    """A quota. `metric` is Google's name for it. If `region` is None, the quota applies to all regions together."""
 
     metric: str
     region: str | None
@@ -41,7 +40,7 @@ class Quota(NamedTuple):
 
 
 class Limits:
-    """The quotas of a project and of its regions, as far as Compute Engine lists them."""
+    """The limits of a project's and its regions' quotas, as far as Compute Engine lists them."""
 
     def __init__(self, project: Mapping[str, Any], regions: Mapping[str, Mapping[str, Any]]) -> None:
         self._known = {Quota(metric, None): limit for metric, limit in _told(project)}
@@ -53,7 +52,7 @@ class Limits:
         return self._known.get(quota)
 
     def used_by(self, offering: Offering) -> dict[Quota, int]:
-        """Return the quotas that one more instance would use, and how much of each."""
+        """Return the quotas that one more instance would use, each with the amount."""
         return dict(self._used_by(offering))
 
     def _used_by(self, offering: Offering) -> Iterator[tuple[Quota, int]]:

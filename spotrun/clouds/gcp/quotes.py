@@ -1,6 +1,6 @@
 """
-Reads Compute Engine's prices in some regions, with a year of spot prices and the recent preemption bands. The project
-needs no network of ours.
+Reads Compute Engine's prices in some regions, with a year of spot prices and the recent preemption bands. Nothing of
+spotrun's has to exist in the project.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.units import some_of
 
 NOT_AMAZONS = (
-    "how often spot is taken: the share of a day's ended instances that Google ended, on average over a month; "
-    "it compares types, and is not a rate"
+    "how often Google interrupts: its share of the ends of spot instances on a day, on average over a month; "
+    "use it to compare types; it is not a rate"
 )
 NAME_TYPES = "past spot prices are not read for all types: name types by --accelerators or --instance-type"
 
@@ -42,8 +42,8 @@ class _QuoteContext(NamedTuple):
 
 def read_quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
-    Return the quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` is not empty,
-    return only types with exactly one of them.
+    Return the quotes of `config.instance_types`; if it is empty, of all types with accelerators. If `accelerators` is
+    not empty, return only types with exactly one of these accelerators.
 
     Raises:
         CloudError: no region answers, or there is no project. A single failed region, and refused price lists,
@@ -91,7 +91,7 @@ def _quote(offering: Offering, catalog: Catalog, bands: Mapping[str, str], limit
 
 
 def _room(offering: Offering, limits: Limits) -> int | None:
-    """Return how many more instances the tightest known quota allows; None if no quota is known."""
+    """Return how many more instances the quota with the least room allows; None if no quota is known."""
     known = ((limits.of(quota), takes) for quota, takes in limits.used_by(offering).items())
     return min((int(limit.left // takes) for limit, takes in known if limit is not None and takes), default=None)
 
@@ -111,12 +111,12 @@ def _notes(region: str, quotes: tuple[Quote, ...], catalog: Catalog) -> Iterator
         if quote.offering.capacity_type is CapacityType.SPOT and quote.saved is not None and quote.saved <= 0
     }
     if dear:
-        yield f"spot costs as much as on demand in {region}, or more: {some_of(sorted(dear))}"
+        yield f"spot is no cheaper than on demand in {region}: {some_of(sorted(dear))}"
     untold: dict[str, list[str]] = defaultdict(list)
     for kind, why in catalog.spot.troubles.items():
         untold[why].append(kind)
     for why, kinds in untold.items():
-        yield f"spot prices of {region} are from the price list, without a past: {some_of(kinds)}: {why}"
+        yield f"spot prices of {region} are from the price list, without past prices: {some_of(kinds)}: {why}"
     if prices.trouble is not None:
         yield f"prices of {region} are from the shipped table: {prices.trouble}"
     remarks = [remark for remark in prices.remarks if remark.partition(" ")[0] in shown]

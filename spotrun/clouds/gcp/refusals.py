@@ -1,4 +1,4 @@
-"""Validates the names in a job for Compute Engine offline."""
+"""Checks, without the network, the names that a job uses for Compute Engine."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ _GPUS_APART = ("K80", "P4", "P100", "T4", "V100")
 
 
 def never_rented(kind: str) -> Unreadable | None:
-    """Return why no machine type or accelerators of this name are ever rented out; None if they may be."""
+    """Return the reason why no machine type or accelerators of this name are ever rented out; None if they may be."""
     name = kind.partition(":")[0]
     if _ARM.fullmatch(name.lower()):
         return Unreadable(
-            f"{kind} has Arm processors, for which spotrun has neither image nor packages",
+            f"{kind} has Arm processors, and spotrun has no image and no packages for them",
             "name one with x86 processors, like g2-standard-8 with a GPU or c4-standard-8 without",
         )
     if _TPU.fullmatch(name.lower()):
         return Unreadable(f"{kind} is a TPU, which spotrun does not train on", "name a GPU, like L4:1")
     if name.upper() in _GPUS_APART:
         return Unreadable(
-            f"{name} comes apart from its machine on gcp, attached to an N1, which is not built yet",
-            "name one that is a part of its type, like L4:1",
+            f"{name} is attached to an N1 machine on gcp, which spotrun does not support yet",
+            "name a GPU that is built into a machine type, like L4:1",
         )
     return None
 
 
 def unknown_region(name: str) -> Unreadable | None:
-    """Return why `name` is not a Google region, with the region that was probably meant; None if it is one."""
+    """Return an error with the region that was probably meant if `name` is not a Google region; None if it is one."""
     written = name.lower()
     if not _REGION.fullmatch(written):
-        return Unreadable(f"{name} is no region of Google Cloud", "write one like us-central1")
+        return Unreadable(f"{name} is not a Google Cloud region", "write one like us-central1")
     known = list_prices("pd-balanced").prices
     if written in known:
         return None
     meant = get_close_matches(written, sorted(known), 1)
-    hint = f"did you mean {meant[0]}?" if meant else "`gcloud compute regions list` has their names"
+    hint = f"did you mean {meant[0]}?" if meant else "`gcloud compute regions list` shows the names"
     return Unreadable(f"Google Cloud has no region {name}", f"{hint} If it is new, update spotrun")
 
 
@@ -62,7 +62,7 @@ def misnamed(spec: RunSpec) -> Iterator[Unreadable]:
     """Refuse each region or zone in a job that Google does not have."""
     region, zone = spec.resources.region, spec.resources.zone
     if zone and not _ZONE.fullmatch(zone.lower()):
-        yield Unreadable(f"{zone} is no zone of Google Cloud", "write one like us-central1-a", at=("resources", "zone"))
+        yield Unreadable(f"{zone} is not a Google Cloud zone", "write one like us-central1-a", at=("resources", "zone"))
     elif zone:
         yield from _no_region(region_of(zone), ("resources", "zone"))
     if region:
@@ -77,22 +77,22 @@ def _no_region(name: str, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
 
 
 def impossible_types(spec: RunSpec) -> Iterator[Unreadable]:
-    """Refuse each type in a job that contradicts the job's other keys."""
+    """Refuse each type in a job that conflicts with the job's other keys."""
     one, types, resources = spec.resources.instance_type, spec.gcp.instance_types, spec.resources
     if one and types and one not in types:
         yield Unreadable(
-            f"leaves out resources.instance_type, {one}", "remove one of them", at=("gcp", "instance_types")
+            f"does not list resources.instance_type, {one}", "remove one of them", at=("gcp", "instance_types")
         )
     if one:
         yield from _no_spot(one, resources, ("resources", "instance_type"))
     for index, name in enumerate(types if one is None else ()):
         yield from _no_spot(name, resources, ("gcp", "instance_types", index))
     if one and resources.accelerators is not None and one.lower().startswith(_MACHINES_APART):
-        advice = "name a type whose GPUs are a part of it, like g2-standard-8, or no type"
-        yield Unreadable(f"{one} has its GPUs apart, which is not built yet", advice, at=("resources", "instance_type"))
+        advice = "name a type with built-in GPUs, like g2-standard-8, or no type"
+        yield Unreadable(f"{one} has separate GPUs, not supported yet", advice, at=("resources", "instance_type"))
 
 
 def _no_spot(kind: str, resources: ResourcesSpec, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
     if _NO_SPOT.fullmatch(kind.lower()) and resources.spot_policy != ON_DEMAND:
         advice = "set spot_policy: on-demand, or name another type"
-        yield Unreadable(f"Google has no spot capacity of {kind}", advice, at=at)
+        yield Unreadable(f"Google has no spot capacity for {kind}", advice, at=at)

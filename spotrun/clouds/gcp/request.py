@@ -1,6 +1,4 @@
-"""
-Converts a LaunchRequest to instances.insert. One call contains everything, so that nothing can fail between two calls.
-"""
+"""Converts a LaunchRequest to the call instances.insert. One call does everything, so no launch can fail halfway."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from spotrun.offering import CapacityType
 
 RUN, LAUNCH, TOKEN = "spotrun-run", "spotrun-launch", "spotrun-token"
 NANO_PRICE = "spotrun-nano-usd-per-hour"
-"""The label for the price in nano-dollars an hour, an integer, because a label may not contain a dot."""
+"""The label for the price. It is an integer, in nano-dollars an hour, because a label may not contain a dot."""
 ACCELERATORS, CPUS, MEMORY = "spotrun-accelerators", "spotrun-cpus", "spotrun-memory-gib"
 NANO = Decimal(10) ** 9
 LIMIT_MIN = timedelta(seconds=30)
@@ -31,24 +29,25 @@ https://cloud.google.com/compute/docs/instances/limit-vm-runtime
 HYPERDISK = "hyperdisk-balanced"
 INCLUDED_SPEED = {"provisionedIops": "3000", "provisionedThroughput": "140"}
 """
-The speed that the price of a Hyperdisk includes, in IOPS and MiB/s. If unset, Google provisions more, and bills it:
-https://cloud.google.com/compute/docs/disks/hd-types/hyperdisk-balanced
+The speed that a Hyperdisk's price includes, in IOPS and MiB/s. Without these settings Google would provision a higher
+speed and bill it: https://cloud.google.com/compute/docs/disks/hd-types/hyperdisk-balanced
 """
 HYPERDISK_ONLY = ("a4", "a4x", "c4", "c4a", "c4d", "g4", "n4", "n4d", "h4d", "x4")
 """Families that do not support Persistent Disk: https://cloud.google.com/compute/docs/disks/hyperdisks"""
 _NO_MIGRATION = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "h3-", "h4d-", "m3-ultramem-metal", "z3-")
 """
-Types that Google ends instead of moving them when their host needs maintenance. The same holds for offerings with GPUs.
+Prefixes of the types that Google ends, rather than migrates, when their host needs maintenance. It ends all other types
+with GPUs too.
 """
 
 
 def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> str:
     """
-    Return the id of the request. A repeated call with the same id gets the answer of the first call.
+    Return the id of the request. A call that repeats an id gets the answer of the first call with this id.
 
-    The id follows from the token alone, so that another use of the token is detected. A call without a notice has
-    another id. A call also has another id after `denials` answers that the identity is unknown or not allowed, because
-    Google would repeat those answers.
+    The id follows from the token alone, so that Google detects a second use of the token. There are two exceptions,
+    each with a different id: a call without a notice, and a call after `denials` answers that the identity is unknown
+    or not allowed, because Google would repeat those answers for the same id.
     """
     asked_for = f"{request.run_uid}{'' if notice else ':no-notice'}{f':{denials}' if denials else ''}"
     return str(uuid5(NAMESPACE_URL, f"spotrun:{request.token}:{asked_for}"))
@@ -59,7 +58,7 @@ def insert_body(
 ) -> dict[str, Any]:
     """
     Return the body of the request, which depends only on the arguments. `notice` is how long before the shutdown signal
-    a spot instance is warned; with 0, no notice is requested.
+    a spot instance is warned; if it is 0, no notice is requested.
     """
     offering = request.offering
     zone = f"zones/{offering.zone}"
@@ -90,7 +89,7 @@ def insert_body(
 
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:
-    """Return the labels that identify the instance's run to any driver object."""
+    """Return the labels by which any driver object recognises the instance's run."""
     offering = request.offering
     labels = {
         RUN: request.run_uid,
@@ -126,9 +125,9 @@ def _boot_disk(request: LaunchRequest, config: GcpConfig) -> dict[str, Any]:
 
 def _scheduling(request: LaunchRequest, notice: timedelta) -> dict[str, Any]:
     """
-    Return the scheduling options. The limit on the run time ends the instance even if everything else has died, so no
-    guard is needed (protocol 11). The instance is deleted and not stopped, because a stopped instance's disk is billed
-    (G3).
+    Return the scheduling options. The limit on the run time ends the instance even if the runner and the agent are
+    dead, so no guard is needed (protocol 11). The instance is deleted, not stopped, because a stopped instance's disk
+    is billed (G3).
     """
     offering = request.offering
     spot = offering.capacity_type is CapacityType.SPOT

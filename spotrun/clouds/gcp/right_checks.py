@@ -12,9 +12,9 @@ from spotrun.errors import AccessDenied, CloudError
 from spotrun.units import count_of
 
 PROJECT, BUCKET, END = "project permissions", "bucket permissions", "terminate"
-GRANT = "grant the roles of infra/gcp (infra/gcp/README.md) to who you are"
+GRANT = "grant the roles of infra/gcp (infra/gcp/README.md) to your account"
 UNTOLD_RIGHTS = Refusal("your permissions cannot be checked", advice=GRANT, error=CloudError)
-_END = "check that spotrunEnd of infra/gcp is granted too: without it, only the time limit ends an instance"
+_END = "also grant the role spotrunEnd of infra/gcp: without it, only the time limit ends an instance"
 NEEDED = (
     "compute.disks.create",
     "compute.disks.list",
@@ -45,20 +45,20 @@ FOR_ACCOUNTS = (
     "iam.serviceAccounts.get",
     "iam.serviceAccounts.list",
 )
-"""Permissions that a run needs to have its own service account."""
+"""Permissions that a run needs to have a separate service account."""
 ASIDE: Mapping[str, str] = {
-    "compute.advice.capacityHistory": "no past spot prices, and no shares of spot instances that were taken",
-    "compute.firewalls.list": "`spotrun doctor` does not see what is let in",
+    "compute.advice.capacityHistory": "no past spot prices, and no shares of interrupted spot instances",
+    "compute.firewalls.list": "`spotrun doctor` cannot check which traffic is let in",
     "compute.instances.getSerialPortOutput": "no log of an instance that fails before its agent runs",
-    "compute.regions.list": "`spotrun doctor` does not see the quotas of regions",
-    "secretmanager.versions.get": "`spotrun doctor` does not see whether a job's secrets are there",
+    "compute.regions.list": "`spotrun doctor` cannot check the regions' quotas",
+    "secretmanager.versions.get": "`spotrun doctor` cannot check whether a job's secrets exist",
 }
-"""Permissions that a run can do without, with the consequence of lacking each."""
+"""Permissions that a run can do without, each with the consequence of lacking it."""
 _END_INSTANCE = "compute.instances.delete"
 UNDER_CONDITION = ("compute.disks.delete", _END_INSTANCE)
 """
-Permissions that are granted only for names that begin with `spotrun-`. A query on the project ignores grants with this
-condition.
+Permissions that are granted only for names that begin with `spotrun-`. A query on the whole project ignores grants with
+this condition.
 """
 IN_BUCKET = (
     "storage.buckets.get",
@@ -78,8 +78,8 @@ FOR_FOLDERS = (
 
 def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator[Finding]:
     """
-    Check the rights in the project; raise CloudError if Resource Manager does not answer. `own_accounts`: each run has
-    its own service account.
+    Check the rights in the project; raise CloudError if Resource Manager does not answer. If `own_accounts`, each run
+    has a separate service account.
     """
     needed = {*NEEDED, *(FOR_ACCOUNTS if own_accounts else ())}
     granted = account_checks.granted(google, project, {*needed, *ASIDE, *UNDER_CONDITION})
@@ -91,7 +91,9 @@ def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator
 
 
 def bucket_right_findings(google: Google, bucket: str, own_accounts: bool) -> Iterator[Finding]:
-    """Check the rights in a bucket; raise CloudError if it does not exist, or Cloud Storage does not answer."""
+    """
+    Check the rights in a bucket; raise CloudError if the bucket does not exist, or if Cloud Storage does not answer.
+    """
     needed = {*IN_BUCKET, *(FOR_FOLDERS if own_accounts else ())}
     granted = account_checks.granted_in_bucket(google, bucket, needed)
     yield _of(BUCKET, needed, granted, f"of gs://{bucket}")
@@ -106,8 +108,8 @@ def _of(name: str, needed: Collection[str], granted: Collection[str], where: str
 
 def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterator[Finding]:
     """
-    Check the right to end instances. A condition limits it to the names of spotrun's instances, so a query on the
-    project does not show it.
+    Check the right to end instances. A condition limits this right to the names of spotrun's instances, so a query on
+    the whole project does not show it.
     """
     hidden = sorted({*UNDER_CONDITION} - {*granted})
     if not hidden:
@@ -115,7 +117,7 @@ def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterat
         return
     ours = account_checks.one_of_ours(google, project)
     if ours is None:
-        what = f"no instance of spotrun's runs is here, and Google checks these only for one: {', '.join(hidden)}"
+        what = f"spotrun has no instance now, and Google checks these rights only on an instance: {', '.join(hidden)}"
         yield unknown(END, f"whether you may end one is not known: {what}", _END)
         return
     name = str(ours["name"])

@@ -1,9 +1,9 @@
 """
-The identities of runs on Google Cloud: a service account whose name includes the run's uid, with its grants in the
-policy of the run's folder (folder_grants.py).
+The identities of runs on Google Cloud. A run has a service account whose name includes the run's uid, and the account
+has grants in the policy of the run's folder (folder_grants.py).
 
-Training code has all rights of its instance's account, because the metadata server gives them to every process. Calls
-and their errors: https://cloud.google.com/iam/docs/service-accounts-create and
+Training code has all rights of its instance's account, because the metadata server gives them to every process on the
+instance. Calls and their errors: https://cloud.google.com/iam/docs/service-accounts-create and
 https://cloud.google.com/storage/docs/access-control/using-iam-for-managed-folders
 """
 
@@ -30,27 +30,28 @@ from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityU
 
 MADE = "spotrun, made "
 """
-Prefix of the display name of a run's account. The time when the account was made follows it, because IAM does not
-report that time.
+Prefix of the display name of a run's account. The time when the account was made follows the prefix, because IAM does
+not report that time.
 """
 ADDRESS_MAX_BYTES = 256
-"""Maximum length, in bytes, of an account's description, which holds the address of the run's folder."""
+"""Maximum bytes of an account's description, which contains the address of the run's folder."""
 TRIES_MAX = 5
-"""Maximum tries to change a policy while other processes change it."""
-_SHARE = "name one account for all runs by gcp.service_account"
+"""Maximum number of tries to change a policy while other processes change it too."""
+_SHARE = "name one account for all runs under gcp.service_account"
 _GRANT = "deploy the current infra/gcp, and grant its roles to the user who runs spotrun"
 _REAP = (
-    "`spotrun reap --cloud gcp` removes the accounts of runs that are over; a project may have 100 service accounts, "
-    "or ask for more at https://console.cloud.google.com/iam-admin/quotas"
+    "`spotrun reap --cloud gcp` removes the accounts of runs that are over; a project may have 100 service accounts; "
+    "request more at https://console.cloud.google.com/iam-admin/quotas"
 )
 
 
 class RunAccounts:
     """
-    See Identities. The account is made first and removed last. Its description holds the address of the run's folder,
-    so the account leads to all other parts of a run. Making and removing take four calls each.
+    The service accounts of runs. An account is made before a run's other parts and removed after them. Its description
+    contains the address of the run's folder, so a partly removed run can be found by its account. Making and removing
+    take four calls each.
 
-    `project` is None if the login determines it.
+    `project` is None if the login determines the project.
     """
 
     noun = "service account"
@@ -77,7 +78,7 @@ class RunAccounts:
                 self._remove(run_uid, email)
             except NotThere as error:
                 if run_uid in self.runs():
-                    raise CloudUnavailable(f"IAM lists {email}, and does not show it: {error.message}") from error
+                    raise CloudUnavailable(f"IAM lists {email} but cannot show it: {error.message}") from error
 
     def runs(self) -> list[str]:
         call = Call(IAM, "GET", f"{self._accounts}", {"pageSize": "100"})
@@ -95,7 +96,7 @@ class RunAccounts:
     # -- single parts, which may exist already -----------------------------------------------------------------------
 
     def _have_account(self, run_uid: str, folder: str) -> datetime | None:
-        """Make the account. Return None, or the time when it was made if it existed already."""
+        """Make the account. Return None, or the time when it was made if it already existed."""
         described = {"displayName": f"{MADE}{self._clock.now():%Y-%m-%dT%H:%M:%SZ}", "description": folder}
         body = {"accountId": f"{OWN_ACCOUNT}{run_uid}", "serviceAccount": described}
         try:
@@ -103,7 +104,7 @@ class RunAccounts:
         except AlreadyThere:
             return self._made_before(run_uid, folder)
         except (IdentityUnknown, PolicyForbids) as error:
-            # Google gives these answers if a policy of the organization forbids making accounts
+            # Google gives these answers if an organization policy forbids making accounts
             raise AccessDenied(error.message, hint=f"ask for an exception, or {_SHARE}") from error
         return None
 
@@ -111,7 +112,7 @@ class RunAccounts:
         try:
             account = self._look_at(run_uid)
         except NotThere as error:
-            raise CloudUnavailable(f"IAM reports an account that it does not show: {error.message}") from error
+            raise CloudUnavailable(f"IAM says that the account exists, but cannot show it: {error.message}") from error
         made_at = _made_at(account)
         if made_at is None or account.get("description") != folder:
             raise _not_ours(account_address(run_uid, self._project))
@@ -132,38 +133,41 @@ class RunAccounts:
         try:
             return self._rewritten(folder, lambda policy: granted(policy, email, self._project, folder))
         except NotThere as error:
-            raise CloudUnavailable(f"another runner removes the folder's policy: {error.message}") from error
+            raise CloudUnavailable(f"another runner is removing the folder's policy: {error.message}") from error
         except IdentityUnknown:
             raise
         except CloudError as error:
             raise self._why(folder, error) from error
 
     def _take_grants(self, folder: BucketAddress, email: str) -> None:
-        """Remove the account's grants. If no grants to others remain, remove the managed folder with its policy."""
+        """
+        Remove the account's grants. If the policy then grants nothing to any other account, remove the managed folder
+        with its policy.
+        """
         with contextlib.suppress(NotThere):
             if without(self._policy(folder), email)["bindings"]:
                 self._rewritten(folder, lambda policy: without(policy, email))
             else:
-                nested = {"allowNonEmpty": "true"}  # the objects stay
+                nested = {"allowNonEmpty": "true"}  # the objects in the folder stay
                 self._ask("delete a managed folder", STORAGE, "DELETE", _folder_path(folder), nested)
 
     def _rewritten(self, folder: BucketAddress, edit: Callable[[Policy], Policy]) -> bool:
         """
-        Change a policy, and return whether a change was necessary. The policy is written only if it has not changed
-        since it was read; after another process's change, or a lost answer, it is read again.
+        Change a policy; return whether a change was necessary. The policy is written only if no other process has
+        changed it since it was read. If a process has, or if the answer was lost, the policy is read again.
         """
-        refused: CloudError = CloudUnavailable(f"other processes change the policy of {folder} all the time")
+        refused: CloudError = CloudUnavailable(f"other processes keep changing the policy of {folder}")
         for _ in range(TRIES_MAX):
             policy = self._policy(folder)
             wanted = edit(policy)
             if {*grants(wanted)} == {*grants(policy)}:
                 return False
             try:
-                self._ask("set the policy of a folder", STORAGE, "PUT", f"{_folder_path(folder)}/iam", body=wanted)
+                self._ask("set a folder's policy", STORAGE, "PUT", f"{_folder_path(folder)}/iam", body=wanted)
             except AlreadyThere:
                 continue
             except PolicyForbids as error:
-                refused = error  # either a policy of the organization, or the etag is old
+                refused = error  # either an organization policy refuses it, or the etag is old
             else:
                 return True
         raise refused
@@ -175,7 +179,7 @@ class RunAccounts:
 
     def _policy(self, folder: BucketAddress) -> Policy:
         version = {"optionsRequestedPolicyVersion": str(VERSION)}
-        return self._ask("read the policy of a folder", STORAGE, "GET", f"{_folder_path(folder)}/iam", version)
+        return self._ask("read a folder's policy", STORAGE, "GET", f"{_folder_path(folder)}/iam", version)
 
     def _ask(
         self,
@@ -204,7 +208,7 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Treat an unknown account as temporarily unknown while it is new, because buckets recognise it only later:
+        Treat a new account that is unknown as temporarily unknown, because buckets take a while to recognise it:
         https://cloud.google.com/iam/docs/service-accounts-create.
         """
         try:
@@ -215,18 +219,18 @@ class RunAccounts:
             raise CloudUnavailable(error.message) from error
 
     def _why(self, folder: BucketAddress, error: CloudError) -> CloudError:
-        """Return an error that explains why a bucket refuses a folder or its policy."""
+        """Return an error that explains why Cloud Storage refused a folder or its policy."""
         if isinstance(error, AccessDenied | CloudUnavailable | QuotaExceeded):
             return error
         name = f"gs://{folder.bucket}"
         try:
             found = self._ask("read the bucket", STORAGE, "GET", f"b/{folder.bucket}")
         except NotThere:
-            return CloudError(f"there is no bucket {name}", hint="name one that exists by --store")
+            return CloudError(f"there is no bucket {name}", hint="give --store an existing bucket")
         access = found.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
         if not access.get("enabled"):
             hint = f"gcloud storage buckets update {name} --uniform-bucket-level-access; or {_SHARE}"
-            return CloudError(f"folders in {name} have no policies, as its access is not uniform", hint=hint)
+            return CloudError(f"folders in {name} cannot have policies: its access is not uniform", hint=hint)
         if isinstance(error, PolicyForbids):
             return error
         hint = f"use a bucket of that project, with the current infra/gcp deployed there; or {_SHARE}"
@@ -235,7 +239,7 @@ class RunAccounts:
 
 @contextlib.contextmanager
 def _with_advice() -> Iterator[None]:
-    """Add advice to each refusal. A caller without credentials needs credentials, not a role."""
+    """Add advice to each refused call's error. A caller without credentials needs credentials, not a role."""
     try:
         yield
     except CredentialsRefused:
@@ -252,21 +256,21 @@ def _in_a_bucket(run_uri: str) -> BucketAddress:
     Parse the address of a run's folder in a bucket.
 
     Raises:
-        CloudError: rights there cannot be granted to a service account, or the address is too long for an account's
-            description.
+        CloudError: the run is not in a Google bucket, so a service account cannot be limited to its folder; or the
+            address is too long for an account's description.
     """
     if len(run_uri.encode()) > ADDRESS_MAX_BYTES:
-        what = f"the address of the run has more than {ADDRESS_MAX_BYTES} bytes, the limit of an account's description"
-        raise CloudError(what, hint=f"keep runs below a shorter prefix by --store; or {_SHARE}")
+        what = f"the run's address has more than {ADDRESS_MAX_BYTES} bytes, the limit of an account's description"
+        raise CloudError(what, hint=f"give --store a shorter prefix; or {_SHARE}")
     place = address.parse(run_uri)
     if not isinstance(place, BucketAddress) or place.scheme != "gs" or not place.prefix:
         what = f"a service account cannot be limited to {run_uri}"
-        raise CloudError(what, hint="keep runs in a bucket of Google's: --store gs://BUCKET/runs")
+        raise CloudError(what, hint="keep runs in a Google Cloud bucket: --store gs://BUCKET/runs")
     return place
 
 
 def _described(account: Mapping[str, Any]) -> BucketAddress | None:
-    """Return the run's folder that an account was made for; None if spotrun did not make the account."""
+    """Return the run's folder for which an account was made; None if spotrun did not make the account."""
     if _made_at(account) is None:
         return None
     try:
@@ -291,5 +295,5 @@ def _folders_of(folder: BucketAddress) -> str:
 
 
 def _folder_path(folder: BucketAddress) -> str:
-    """Return the path of a managed folder, whose name ends in a slash."""
+    """Return the API path of a managed folder. A managed folder's name ends in a slash."""
     return f"{_folders_of(folder)}/{quote(folder.root, safe='')}"

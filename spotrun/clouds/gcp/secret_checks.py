@@ -27,10 +27,10 @@ def secret_findings(google: Google, project: str, secrets: Mapping[str, Referenc
 
 def _judged(google: Google, project: str, title: str, name: str) -> Iterator[Finding]:
     """
-    Check one secret. An instance reads the latest version, whatever its state.
+    Check one secret. An instance reads the secret's latest version, whatever that version's state.
 
     Raises:
-        SpotrunError: the secret has no version, or the latest version is not enabled.
+        SpotrunError: the secret has no version, or its latest version is not enabled.
     """
     try:
         path = f"v1/projects/{project}/secrets/{name}/versions/latest"
@@ -40,12 +40,12 @@ def _judged(google: Google, project: str, title: str, name: str) -> Iterator[Fin
         raise SpotrunError(what, hint=create_command(name, project)) from error
     state, version = str(found.get("state", "")), str(found.get("name", "")).rpartition("/")[2]
     if state != ENABLED:
-        what = f"version {version} of {name} in {project}, the latest, is {state}"
+        what = f"version {version} of {name} in {project}, the latest version, is {state}"
         raise SpotrunError(what, hint=_mended(name, project, version, state))
     if name.startswith(SECRETS):
         yield ok(title, f"{name}, version {version}")
     else:
-        what = f"the service accounts of infra/gcp read secrets whose names begin with {SECRETS} only"
+        what = f"infra/gcp lets runs read only secrets whose names begin with {SECRETS}"
         yield warned(title, what, f"let the instances read {name}: {grant_command(name, project)}")
 
 
@@ -56,6 +56,6 @@ def _mended(name: str, project: str, version: str, state: str) -> str:
 
 
 def grant_command(name: str, project: str, member: str = _ACCOUNTS) -> str:
-    """Return the command that lets accounts read a secret whose name the condition of infra/gcp does not cover."""
+    """Return the command that lets accounts read a secret whose name infra/gcp's condition does not cover."""
     role = "roles/secretmanager.secretAccessor"
     return f"gcloud secrets add-iam-policy-binding {name} --project={project} --role={role} --member={member}"

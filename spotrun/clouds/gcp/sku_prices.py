@@ -1,8 +1,8 @@
 """
 Reads Compute Engine's prices for the parts of a machine from the Cloud Billing Catalog.
 
-A machine is billed as its cores, its memory, its GPUs and its included local SSDs, each with a SKU of its region
-(https://cloud.google.com/compute/vm-instance-pricing). Only a SKU's description identifies what it is for, so a SKU
+A machine is billed by its cores, memory, GPUs and included local SSDs, each with a SKU for its region
+(https://cloud.google.com/compute/vm-instance-pricing). Only a SKU's description shows which part it prices, so a SKU
 with an unexpected description, group or unit is ignored: https://cloud.google.com/skus.
 """
 
@@ -50,14 +50,14 @@ What = Literal["core", "memory", "gpu", "local_ssd"]
 
 
 class Part(NamedTuple):
-    """A part of a machine. `of` is a family, or Google's name of a GPU; "" means a local SSD of any family."""
+    """A part of a machine. `of` is a family, or Google's name of a GPU; "" stands for a local SSD of any family."""
 
     what: What
     of: str
 
 
 class Wording(NamedTuple):
-    """The words, groups and unit in SKUs for one kind of part. `names` maps the words to `Part.of`."""
+    """The words, groups and unit by which SKUs describe one kind of part. `names` maps words to `Part.of`."""
 
     what: What
     words: re.Pattern[str]
@@ -74,7 +74,7 @@ class PriceScope(NamedTuple):
 
 
 PartPrices = Mapping[tuple[Part, PriceScope], Decimal | None]
-"""Prices in USD an hour of one core, GiB or GPU. None if two SKUs contradict each other."""
+"""Prices in USD per hour of one core, one GiB or one GPU. None if two SKUs contradict each other."""
 
 _WORDINGS = (
     Wording(
@@ -116,7 +116,7 @@ _WORDINGS = (
 
 
 def part_prices(skus: Iterable[Mapping[str, Any]], regions: Collection[str]) -> PartPrices:
-    """Return the prices of all parts that these SKUs price in `regions`."""
+    """Return the prices of all parts for which these SKUs have prices in `regions`."""
     found: dict[tuple[Part, PriceScope], Decimal | None] = {}
     for sku in skus:
         for what, price in _read(sku, regions):
@@ -125,7 +125,7 @@ def part_prices(skus: Iterable[Mapping[str, Any]], regions: Collection[str]) -> 
 
 
 def usd_per_hour(machine: Machine, place: PriceScope, prices: PartPrices) -> Decimal | None:
-    """Return the sum of the prices of a machine's parts; None if the amount or the price of a part is uncertain."""
+    """Return the sum of the prices of a machine's parts; None if a part's amount or price is uncertain."""
     if not machine.is_told_whole:
         return None
     total = Decimal(0)
@@ -147,7 +147,10 @@ def _parts(machine: Machine) -> Iterator[tuple[Part, Decimal]]:
 
 
 def _price(part: Part, place: PriceScope, prices: PartPrices) -> Decimal | None:
-    """Return the price of a part. A local SSD has the price of its family, or else the general one."""
+    """
+    Return the price of a part. A local SSD has the price for its family, or else the price for local SSDs of any
+    family.
+    """
     if part.what == "local_ssd" and (part, place) not in prices:
         part = Part("local_ssd", "")
     return prices.get((part, place))
@@ -170,7 +173,7 @@ def _read(sku: Mapping[str, Any], regions: Collection[str]) -> Iterator[tuple[tu
 
 
 def _hourly(sku: Mapping[str, Any], unit: str) -> Decimal | None:
-    """Return the newest price of a SKU per hour; None if the price depends on the amount, or is not above 0."""
+    """Return a SKU's newest price per hour; None if the price depends on the amount used, or is not above 0."""
     newest: Mapping[str, Any] = next(iter(reversed(sku.get("pricingInfo", []))), {})
     expression = newest.get("pricingExpression", {})
     rates = expression.get("tieredRates", [])

@@ -1,4 +1,7 @@
-"""Reads spot prices of a region, current and past. They are the same in all zones, and change at most once a day."""
+"""
+Reads a region's current and past spot prices. They are the same in all of the region's zones, and change at most once a
+day.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ KEPT_BY_GOOGLE = timedelta(days=365)
 
 class SpotPrices(NamedTuple):
     """
-    The price of each type, oldest first: the price in effect at the beginning, then each change.
+    The prices of each type, oldest first: the price in effect at the beginning, then each change.
 
-    A type for which Google reports no history is absent, and `troubles` has the reason. Today's list price does not
-    replace a history, because no instance is charged by it after its launch.
+    A type for which Google reports no history is absent; `troubles` has the reason. Today's list price does not replace
+    the missing history, because it is not the price that a running instance is charged.
     """
 
     segments: Mapping[str, list[PriceSegment]]
@@ -32,11 +35,13 @@ class SpotPrices(NamedTuple):
 def spot_prices(
     google: Google, project: str, region: str, types: Sequence[str], since: datetime, now: datetime
 ) -> SpotPrices:
-    """Return the prices of these types from `since` on, with one call for each type. Google keeps KEPT_BY_GOOGLE."""
+    """
+    Return the prices of these types from `since` on. Each type takes one call. Google keeps prices for KEPT_BY_GOOGLE.
+    """
     found = histories(google, project, region, types, "PRICE")
     segments = {kind: _segments(answer, since, now) for kind, answer in found.answers.items()}
     empty = {
-        kind: f"the history of {kind} in {region} has no price that can be read"
+        kind: f"the history of {kind} in {region} has no readable price"
         for kind, prices in segments.items()
         if not prices
     }
@@ -53,8 +58,8 @@ def _segments(answer: Mapping[str, Any], since: datetime, now: datetime) -> list
 
 def _read(answer: Mapping[str, Any], since: datetime) -> Iterator[PriceSegment]:
     """
-    Yield the prices in an answer. A record without a beginning counts from `since`; a record without a price above 0 in
-    US dollars is ignored.
+    Yield the prices in an answer. A record without a beginning counts from `since`. A record without a positive price
+    in US dollars is ignored.
     """
     for record in answer.get("priceHistory", ()):
         begins = record.get("interval", {}).get("startTime")

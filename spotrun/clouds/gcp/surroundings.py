@@ -1,4 +1,4 @@
-"""Finds the surroundings of an instance: its zones, its image and its subnetwork."""
+"""Finds what a launch needs in a region: the zones, the image and the subnetwork."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import NamedTuple
 from spotrun.clouds.error_kinds import BadImage, BadSurroundings, NotThere
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 
-_NAME_IMAGE = "name another image by gcp.image: gcloud compute images list"
+_NAME_IMAGE = "name another image under gcp.image: gcloud compute images list"
 
 
 class Image(NamedTuple):
-    """An image, by its exact path: its family may have a newer image tomorrow. `made_on` is a day; "" if unknown."""
+    """
+    An image, identified by its exact path because its family may have a newer image tomorrow. `made_on` is the day when
+    it was made; "" if unknown.
+    """
 
     path: str
     volume_gib: int
@@ -21,7 +24,7 @@ class Image(NamedTuple):
 
 
 def zones_of(google: Google, project: str, region: str) -> list[str]:
-    """Return the zones of a region that are up; raise BadSurroundings if the project sees no such region."""
+    """Return the zones of a region that are up; raise BadSurroundings if the project cannot see this region."""
     rows = google.items("list zones", Call(COMPUTE, "GET", f"projects/{project}/zones"))
     of_region = {row["name"]: str(row.get("region", "")).rpartition("/")[2] for row in rows}
     if region not in of_region.values():
@@ -31,12 +34,12 @@ def zones_of(google: Google, project: str, region: str) -> list[str]:
 
 def no_such_region(named: Sequence[str], known: Iterable[str]) -> BadSurroundings:
     close = get_close_matches(named[0], set(known), 1)
-    hint = f"did you mean {close[0]}?" if close else "`gcloud compute regions list` has their names"
-    return BadSurroundings(f"Google shows no region called {', '.join(named)}", hint=hint)
+    hint = f"did you mean {close[0]}?" if close else "`gcloud compute regions list` shows the names"
+    return BadSurroundings(f"Google lists no region called {', '.join(named)}", hint=hint)
 
 
 def find_image(google: Google, path: str) -> Image:
-    """Return the named image, or the newest of the named family; raise BadImage if it is missing or obsolete."""
+    """Return the named image, or the newest image of the named family; raise BadImage if it is missing or obsolete."""
     owner, name = path.split("/global/images/")
     row = google.ask(f"find the image {path}", Call(COMPUTE, "GET", f"{owner}/global/images/{name}"))
     if row.get("deprecated", {}).get("state") in ("OBSOLETE", "DELETED"):

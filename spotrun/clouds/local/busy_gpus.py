@@ -1,5 +1,5 @@
 """
-Detects other processes that compute on this machine's GPUs, through NVML: https://docs.nvidia.com/deploy/nvml-api
+Detects, through NVML, other processes that compute on this machine's GPUs: https://docs.nvidia.com/deploy/nvml-api
 
 A machine without a GPU or without a driver counts as free.
 """
@@ -17,8 +17,8 @@ LOOKS_EVERY_S = 10.0
 """Minimum seconds of system time between two checks."""
 ANSWERS_WITHIN_S = 3.0
 """
-Maximum seconds of system time to wait for an answer. The driver of a faulty GPU may never answer, and no training is
-possible on that GPU.
+Maximum seconds of system time to wait for NVML's answer. A faulty GPU's driver may never answer; such a GPU cannot
+train.
 """
 
 
@@ -43,7 +43,9 @@ def look() -> str:
 
 
 class BusyGpus:
-    """Queries NVML at most every `LOOKS_EVERY_S`, in a thread for which a caller waits at most `ANSWERS_WITHIN_S`."""
+    """
+    Queries NVML in a thread, at most once in `LOOKS_EVERY_S`. A caller waits for the thread at most `ANSWERS_WITHIN_S`.
+    """
 
     def __init__(self, look: Callable[[], str] = look, within_s: float = ANSWERS_WITHIN_S) -> None:
         self._look = look
@@ -58,7 +60,7 @@ class BusyGpus:
             return self._answer
         if time.monotonic() - self._looked_s >= LOOKS_EVERY_S:
             self._looked_s = time.monotonic()
-            self._answer = "the driver of its GPUs does not answer"
+            self._answer = "its GPU driver does not answer"
             self._asking = threading.Thread(target=self._ask, name="busy-gpus", daemon=True)
             self._asking.start()
             self._asking.join(self._within_s)

@@ -30,23 +30,25 @@ if TYPE_CHECKING:
 
 
 class Local(Cloud):
-    """Processes of this machine as instances, at simulated prices. A job's section `local` describes the market."""
+    """
+    Processes on this machine as instances, at simulated prices. The section `local` of a job describes the market.
+    """
 
     name = "local"
     here = True
     simulated = True
     notice = timedelta(minutes=2)
     members_max = MEMBERS_MAX
-    instead_of_envs = "export it where spotrun runs, and name it under secrets instead"
+    instead_of_envs = "name it under secrets instead, and export it where spotrun runs"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
         if spec.resources.home is not None:
-            advice = "name the cloud that trains when this machine does not, like aws"
-            yield Unreadable("is this machine, and so is resources.home", advice, at=("resources", "cloud"))
+            advice = "name the cloud that trains while this machine does not, like aws"
+            yield Unreadable("is this machine, which resources.home names too", advice, at=("resources", "cloud"))
         yield from zone_elsewhere(spec)
         room = spec.local.capacity
         if room is not None and room < spec.num_nodes and spec.resources.spot_policy == "spot":
-            reason = f"a pool of spot has room for {count_of(room, 'instance')} (local.capacity), not {spec.num_nodes}"
+            reason = f"a spot pool has room for {count_of(room, 'instance')} (local.capacity), not {spec.num_nodes}"
             yield Unreadable(reason, "write a larger local.capacity, or spot_policy: auto", at=("num_nodes",))
         for index, step in enumerate(spec.local.script):
             at = ("local", "script", index)
@@ -78,7 +80,7 @@ class Local(Cloud):
         return ScaledClock(datetime.now(UTC), spec.local.time_scale)
 
     def furnish(self, store: Store) -> None:
-        """Do nothing: instances run the packages that are installed on this machine."""
+        """Do nothing, because instances run the packages that are installed on this machine."""
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return LOCAL_RULE
@@ -86,10 +88,12 @@ class Local(Cloud):
     # -- an instance ---------------------------------------------------------------------------------------------
 
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
-        return [Ec2Notices.of(environment, clock)]  # a local instance's metadata service speaks EC2's protocol
+        return [Ec2Notices.of(environment, clock)]  # a local instance's metadata service uses EC2's protocol
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """Open a shell in the instance's container if it has one, else in its work folder."""
+        """
+        Return a shell in the instance's container, or, if the job has no container, in the instance's work folder.
+        """
         folder = self._everything().folder(instance.instance_id)
         work, entrance = folder / "work", folder / ENTRANCE
         shell = str(entrance) if entrance.exists() else os.environ.get("SHELL") or "sh"
@@ -98,7 +102,7 @@ class Local(Cloud):
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
         there = some_of([f"127.0.0.1:{one.there}" for one in forwards])
         raise CloudError(
-            f"an instance of the local cloud is processes of this machine, where {there} can be reached already",
+            f"an instance of the local cloud consists of processes of this machine, so {there} can be reached already",
             hint="leave out -L",
         )
 
@@ -131,7 +135,7 @@ class Local(Cloud):
         alive = sum(instance.alive for instance in self._everything().instances())
         yield ok(
             "local cloud",
-            f"{count_of(alive, 'instance')} running; time-to-live is armed by each instance's own supervisor",
+            f"{count_of(alive, 'instance')} running; each instance's supervisor has armed its time-to-live",
         )
 
     def _everything(self) -> LocalDriver:

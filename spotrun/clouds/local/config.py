@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from spotrun.spec.model import LocalMarketSpec  # a supervisor starts faster without this import
 
 NOTICE = timedelta(minutes=2)
-"""Time from EC2's notice to the interruption, if EC2 gives one."""
+"""Time from EC2's notice to the interruption, if EC2 sends a notice."""
 
 
 class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One step of a script: once `when` holds, `then` happens. The next step waits until this step has happened.
+    One step of a script: when the condition `when` holds, the action `then` happens. The next step waits until this one
+    has happened.
 
-    `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is run time; None means no notice. An
-    action that affects one instance affects this many `members` of a gang, once at least that many train.
+    `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is in run time; None means no notice. An
+    action on instances affects this many `members` of a gang, as soon as at least this many train.
     """
 
     when: str
@@ -43,11 +44,11 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     The market in which a run rents.
 
-    A market of `kind` calm has fixed prices and permanent capacity. In a generated market, `seed` and run time alone
-    determine prices, capacity and interruptions. The steps of `script` happen in both. `boot_s` is the run time between
-    a launch and the start of the instance. `recommended` is the share of a generated market's interruptions that come
-    after a recommendation to rebalance; as many more recommendations are false. Each spot pool has room for `capacity`
-    instances of the run at once; None means no limit.
+    A market of `kind` calm has fixed prices and permanent capacity. In a generated market, prices, capacity and
+    interruptions depend only on `seed` and run time. The steps of `script` happen in both kinds. `boot_s` is the run
+    time between a launch and the start of the instance. `recommended` is the share of a generated market's
+    interruptions that are preceded by a recommendation to rebalance; an equal number of recommendations are false. Each
+    spot pool has room for `capacity` instances of the run at once; None means no limit.
     """
 
     seed: int = 0

@@ -24,7 +24,9 @@ from spotrun.offering import CapacityType, Offering
 
 ROOT_VARIABLE = "SPOTRUN_LOCAL_CLOUD"
 BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
-"""The init process of an instance. With -P, Python does not import modules from the instance's disk by accident."""
+"""
+The init process of an instance. The flag -P keeps Python from importing modules from the instance's disk by accident.
+"""
 
 
 def default_root() -> Path:
@@ -33,8 +35,9 @@ def default_root() -> Path:
 
 class LocalDriver:
     """
-    Rents out process trees on this machine. All its data is below `root`: every LocalDriver with the same root sees the
-    same instances and can terminate them. `market` and `init` apply to the instances that this object launches.
+    Rents process trees on this machine. The driver's data is below `root`: every LocalDriver with the same root sees
+    the same instances and can terminate them. `market` and `init` apply only to the instances that this object
+    launches.
     """
 
     name = "local"
@@ -94,7 +97,7 @@ class LocalDriver:
                 settling.end_by_force(folder, self._log)
 
     def quotes(self, accelerators: Sequence[str], types: Sequence[str], regions: Sequence[str]) -> Quotes:
-        """Return the prices of offerings with one of `accelerators`, of one of the types, in one of the regions."""
+        """Return the prices of offerings with one of `accelerators`, of one of `types`, in one of `regions`."""
         now = self._clock.now()
         wishes = [*wishes_by_flags(regions, types, accelerators)]
         wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]
@@ -104,21 +107,24 @@ class LocalDriver:
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
         """
-        Take a spot instance back as the cloud would. `notice` is run time; None means no notice.
+        Interrupt a spot instance as the cloud would. `notice` is in run time; None means no notice.
 
         Raises:
-            CloudError: no such instance is running, or it is on-demand, which the cloud may not take.
+            CloudError: no such instance is running, or it is an on-demand instance, which the cloud may not interrupt.
         """
         folder, record = self._alive(instance_id)
         if record.instance.offering.capacity_type is not CapacityType.SPOT:
             raise CloudError(
-                f"{instance_id} is on-demand: the cloud never takes it back",
+                f"{instance_id} is on-demand: the cloud never interrupts it",
                 hint="interrupt a spot instance, or end this one with `spotrun down`",
             )
         folder.order("interrupt", {"notice_s": None if notice is None else notice.total_seconds()})
 
     def rebalance(self, instance_id: str) -> None:
-        """Recommend to the instance, through its metadata, to move its work; raise CloudError if it is not running."""
+        """
+        Recommend to the instance, through its metadata, to move its work. Raise CloudError if the instance is not
+        running.
+        """
         folder, _ = self._alive(instance_id)
         folder.order("rebalance", {})
 
@@ -127,15 +133,15 @@ class LocalDriver:
         return self._places.disk(instance_id)
 
     def record(self, instance_id: str) -> Record | None:
-        """Return the cloud's whole record of an instance, with its processes and endpoint. For tests and doctor."""
+        """Return the whole record of an instance, with its processes and endpoint. For tests and doctor."""
         folder = self._places.record_folder(instance_id)
         return None if folder is None else settling.settled(folder, self._log)
 
     def forget(self, run_uid: str) -> None:
         """
-        Delete the records of a run's terminated instances, but keep the log. Their tokens can then be used again. While
-        one member of a launch runs, all records of the launch stay, because the outcome of the launch is stored next to
-        the first member's record.
+        Delete the records of a run's terminated instances, but keep the log. Their tokens can then be reused. While one
+        member of a launch runs, all records of the launch stay, because the first member's folder also stores the
+        launch's outcome.
         """
         with _as_unavailable():
             known = [(folder, settling.settled(folder, self._log)) for folder in self._places.record_folders()]
@@ -153,7 +159,7 @@ class LocalDriver:
         folder = self._places.record_folder(instance_id)
         record = None if folder is None else settling.settled(folder, self._log)
         if folder is None or record is None or record.ended:
-            raise CloudError(f"no instance {instance_id} is alive", hint="`spotrun status` shows the live ones")
+            raise CloudError(f"no instance {instance_id} is running", hint="`spotrun status` shows the running ones")
         return folder, record
 
     def _folders(self, request: LaunchRequest, count: int) -> Iterator[RecordFolder]:
@@ -171,5 +177,5 @@ def _as_unavailable() -> Iterator[None]:
     try:
         yield
     except (OSError, subprocess.TimeoutExpired) as error:
-        hint = "make sure that its folder can be written and has space"
+        hint = "make sure that the local cloud's folder is writable and has space"
         raise CloudUnavailable(f"the local cloud cannot work: {error}", hint=hint) from error

@@ -1,4 +1,6 @@
-"""Launches a local instance and its supervisor. If several processes try at the same time, one of them launches."""
+"""
+Launches a local instance and its supervisor. If several processes try this at the same time, only one of them launches.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.units import count_of
 
 START_WITHIN_S = 30.0
-"""Maximum seconds of system time for a supervisor to start; on an idle machine it takes 0.2 s."""
+"""Maximum seconds of system time for a supervisor to start. On an idle machine the start takes 0.2 s."""
 _OF_ONE_INSTANCE = (
     "SPOTRUN_INSTANCE_",
     "SPOTRUN_RUN",
@@ -35,7 +37,7 @@ _OF_ONE_INSTANCE = (
     "SPOTRUN_AGENT_",
     "AWS_EC2_METADATA_SERVICE_",
 )
-"""Prefixes of the host's variables that an instance does not inherit."""
+"""Prefixes of environment variables that an instance does not inherit from this process."""
 
 
 class Launcher:
@@ -50,7 +52,7 @@ class Launcher:
         self._log = log
 
     def launch_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
-        """Launch all members or none. A repeated call completes a launch that another process has begun."""
+        """Launch all members or none. A repeated call completes a launch that another process began."""
         self._places.create()
         first = folders[0]
         if first.word() is None:
@@ -58,14 +60,16 @@ class Launcher:
             try:
                 for folder in folders:
                     self.launch_or_join(folder, request)
-            except LaunchTokenSpent:  # a member has ended before all were there
+            except LaunchTokenSpent:  # a member ended before all had started
                 first.agree(NONE)
             else:
                 first.agree(ALL)
         return self._members_before(folders, request)
 
     def _accept_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> None:
-        """Write the members' records, the first member's last: if that exists, there was room for all members."""
+        """
+        Write the members' records, the first member's last. If the first member's record exists, all members had room.
+        """
         with self._places.deciding(START_WITHIN_S):
             if folders[0].read() is not None:
                 return
@@ -78,7 +82,7 @@ class Launcher:
 
     def _members_before(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
         """
-        Return the first member of an earlier launch, even if it has ended, as long as another member lives.
+        Return the first member of an earlier launch. It may have ended, as long as another member runs.
 
         Raises:
             LaunchTokenSpent: all members have ended, or the launch was given up.
@@ -92,7 +96,9 @@ class Launcher:
         return as_seen(folders[0], first)
 
     def _free_net(self, request: LaunchRequest) -> int:
-        """Return a third number for the members' addresses, which no other launch with running members uses."""
+        """
+        Return a number for the third place of the members' addresses, which no other launch with running members uses.
+        """
         taken = {record.instance.address.split(".")[2] for record in self._living() if record.instance.address}
         nets = ((request.launch + away) % 256 for away in range(256))
         net = next((net for net in nets if str(net) not in taken), None)
@@ -101,7 +107,9 @@ class Launcher:
         return net
 
     def launch_or_join(self, folder: RecordFolder, request: LaunchRequest) -> Instance:
-        """Launch the instance, or return it if another process launches it with the same token."""
+        """
+        Launch the instance. If another process is launching it with the same token, return it when it is launched.
+        """
         self._places.create()
         folder.create()
         give_up_at = time.monotonic() + START_WITHIN_S
@@ -134,7 +142,9 @@ class Launcher:
         return as_seen(folder, started)
 
     def _accept(self, request: LaunchRequest, folder: RecordFolder) -> Record:
-        """Write the record. Launches of one instance do not wait for one another if the capacity is unlimited."""
+        """
+        Write the record. If the capacity is unlimited, launches of different instances need not wait for one another.
+        """
         endless = self._config.capacity is None and request.offering.capacity_type is not CapacityType.OWN
         with nullcontext() if endless else self._places.deciding(START_WITHIN_S):
             return self._write_accepted(request, folder, self._script_seen(request))
@@ -192,8 +202,8 @@ class Launcher:
 
     def _has_room(self, request: LaunchRequest) -> bool:
         """
-        Return whether the pool has room for all requested instances, in addition to the run's running ones. A machine
-        that the user owns has room for one instance of any run.
+        Return whether the pool has room for all requested instances besides the run's instances that are running. A
+        machine that the user owns has room for one instance of any run.
         """
         capacity, pool = self._config.capacity, request.offering.pool
         if pool.capacity_type is CapacityType.OWN:
@@ -275,7 +285,7 @@ def _require_same(record: Record, request: LaunchRequest) -> None:
 
 def _no_capacity(offering: Offering, count: int | None = None) -> InsufficientCapacity:
     if offering.capacity_type is CapacityType.OWN:
-        return InsufficientCapacity(f"{offering.instance_type} is taken", hint="wait until its run has ended")
+        return InsufficientCapacity(f"{offering.instance_type} is in use", hint="wait until that run has ended")
     members = "" if count is None else f" for {count_of(count, 'member')} at once"
     return InsufficientCapacity(
         f"no {offering.capacity_type.in_words} capacity for {offering.instance_type} in {offering.zone}{members}",
@@ -292,10 +302,13 @@ def _supervisor_command(root: Path, instance_id: str, ready: int) -> list[str]:
 
 
 def _host_environment() -> dict[str, str]:
-    """Return our environment without an instance's variables: a local instance may itself use a local cloud."""
+    """
+    Return this process's environment without the variables of an instance. They are present if this process runs on a
+    local instance.
+    """
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OF_ONE_INSTANCE)}
     package_root = Path(spotrun.__file__).parent.parent
-    if package_root.name not in ("site-packages", "dist-packages"):  # a checkout, which children have to find too
+    if package_root.name not in ("site-packages", "dist-packages"):  # a checkout; child processes have to find it too
         known = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([str(package_root), *([known] if known else [])])
     return environment

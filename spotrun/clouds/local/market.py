@@ -1,9 +1,9 @@
 """
 The simulated spot market. It is a pure function of seed and run time, so that every process computes the same market.
 
-Shapes follow public traces of V100 and K80 spot capacity (2022-23): capacity in one zone lasts half an hour in
-the median, ten minutes in the worst tenth, three hours on average (a heavy tail), and is back ten minutes after
-a loss about one time in four.
+Its shape follows public traces of V100 and K80 spot capacity (2022-23). A period of capacity in a zone lasts half an
+hour in the median, ten minutes or less in a tenth of the cases, and three hours on average (a heavy tail). About one
+loss in four is over after ten minutes.
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ from spotrun.market.quotes import LOOKED_BACK, Quote
 from spotrun.offering import RENTED, CapacityType, Offering, Pool
 
 SPOT_SHARE_MIN, SPOT_SHARE_MAX = 0.25, 0.40
-"""Bounds of the spot price, as shares of the on-demand price."""
+"""Minimum and maximum of the spot price, as shares of the on-demand price."""
 
 UP_MIN_MINUTES, UP_MEDIAN_MINUTES, UP_SIGMA = 8.0, 24.0, 2.0
-"""Duration of capacity is UP_MIN + lognormal: median 32 min, 10th percentile 10 min, mean 3.1 h."""
+"""A period of capacity lasts UP_MIN + lognormal: median 32 min, 10th percentile 10 min, mean 3.1 h."""
 DOWN_MEDIAN_MINUTES, DOWN_SIGMA = 25.0, 1.4
 PRICE_MEDIAN_MINUTES, PRICE_SIGMA = 90.0, 0.8
 UNANNOUNCED_SHARE = 0.1
-"""Share of interruptions without notice: notices are best effort."""
+"""Share of interruptions without notice. Clouds promise notices only as best effort."""
 LEAD_MINUTES_MAX = 10.0
-"""Maximum minutes from a recommendation to rebalance to the notice. An assumption: no cloud publishes it."""
+"""
+Maximum minutes from a recommendation to rebalance to the notice. This is an assumption, because no cloud publishes the
+time.
+"""
 FALSE_LEAD_MINUTES = 30.0, 120.0
 """Minimum and maximum minutes from a false recommendation to the next real loss."""
 
 WARM_UP = timedelta(days=2)
-"""The age of the market at the start of a run, so that runs do not start at a special moment of the market."""
+"""The age of the market at the start of a run. Without it, all runs would start in the market's first period."""
 
 
 class Loss(NamedTuple):
-    """A pool's loss of capacity. `notice` is the time from the notice to the loss; None if there is no notice."""
+    """A loss of a pool's capacity. `notice` is the time from the notice to the loss; None if there is no notice."""
 
     at: datetime
     notice: timedelta | None
@@ -62,7 +65,7 @@ class PriceStep(NamedTuple):
 
 
 class Market:
-    """Prices and capacity in the market of one run. `origin` is the moment at which run time began."""
+    """The prices and capacity in one run's market. `origin` is the time at which run time began."""
 
     def __init__(self, config: MarketConfig, origin: datetime) -> None:
         self._config = config
@@ -84,14 +87,18 @@ class Market:
         ]
 
     def has_capacity(self, pool: Pool, at: datetime) -> bool:
-        """Return whether a launch would succeed. It fails from the announcement of the pool's loss on."""
+        """
+        Return whether a launch would succeed. From the announcement of a loss until the capacity is back, it fails.
+        """
         if self._never_lost(pool):
             return True
         period = self._availability_of(pool).at(at)
         return period.since <= at < period.until - NOTICE
 
     def next_loss(self, pool: Pool, at: datetime) -> Loss | None:
-        """Return the next loss after `at`, which takes all instances in the pool; None if the pool is never lost."""
+        """
+        Return the next loss after `at`. A loss interrupts all instances in the pool. None if the pool is never lost.
+        """
         if self._never_lost(pool):
             return None
         period = self._availability_of(pool).at(at)
@@ -104,8 +111,8 @@ class Market:
 
         According to AWS, a recommendation can arrive before the notice, or together with it
         (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS publishes neither how many
-        come nor how early. So three things are assumptions: the share `recommended`, the lead times, and that no loss
-        follows half of the recommendations.
+        recommendations come nor how early. So three things are assumptions: the share `recommended`, the lead times,
+        and that half of the recommendations are not followed by a loss.
         """
         loss = self.next_loss(pool, at)
         if loss is None:
@@ -131,7 +138,7 @@ class Market:
         return self.price_step(pool, at).usd_per_hour
 
     def price_step(self, pool: Pool, at: datetime) -> PriceStep:
-        """Return the price at `at`, and how long it holds."""
+        """Return the price at `at`, and how long this price lasts."""
         if pool.capacity_type is not CapacityType.SPOT:
             return self._constant(self._types[pool.instance_type].on_demand_usd_per_hour)
         if self._config.kind == "calm":
@@ -146,7 +153,7 @@ class Market:
             yield step
 
     def quote(self, offering: Offering, now: datetime) -> Quote:
-        """Return the offering with its prices since this market began."""
+        """Return the offering with its prices from the beginning of this market to now."""
         pool = offering.pool
         since = max(self._start, now - LOOKED_BACK)
         first = self.price_step(pool, since)
@@ -214,7 +221,7 @@ T = TypeVar("T", Availability, PriceStep)
 
 
 class Timeline(Generic[T]):
-    """The periods of an endless history. They are generated up to the latest moment that was requested."""
+    """The periods of an endless history. They are generated up to the latest time that was requested."""
 
     def __init__(self, source: Iterator[T]) -> None:
         self._source: Iterator[T] = source
@@ -228,7 +235,7 @@ class Timeline(Generic[T]):
 
 
 def _availabilities(random: Random, start: datetime) -> Iterator[Availability]:
-    """Yield the periods with capacity of a pool that has none at `start`."""
+    """Yield the periods of capacity of a pool that has no capacity at `start`."""
     while True:
         since = start + _lognormal(random, DOWN_MEDIAN_MINUTES, DOWN_SIGMA)
         until = since + timedelta(minutes=UP_MIN_MINUTES) + _lognormal(random, UP_MEDIAN_MINUTES, UP_SIGMA)

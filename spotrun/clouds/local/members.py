@@ -1,9 +1,9 @@
 """
 Launches the members of a gang on the local cloud: all or none.
 
-The launcher accepts all members together and starts their supervisors one by one. A supervisor boots its member only
-when all supervisors have started. Then the launcher writes the word `all` next to the first member's record. If that
-takes too long, another process writes `none` there, and the whole launch ends. Only the first word written counts.
+The launcher accepts all members together and starts their supervisors one by one. No supervisor boots its member until
+all supervisors have started. Then the launcher writes the word `all` next to the first member's record. If that takes
+too long, another process writes `none` in this place, and the whole launch ends. Only the first word written counts.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from spotrun.clouds.local.records import Record, RecordFolder, instance_id_of
 MEMBERS_NET, CUT_OFF_NET = "127.77", "127.78"
 """
 The first two numbers of the addresses of members (127.77.L.M), and of members that are cut off from the others. Each
-loopback address has all ports, so every member can use any port, without privileges.
+loopback address has all ports, so every member can use any unprivileged port.
 """
 ALL, NONE = "all", "none"
 GIVEN_UP_AFTER_S = 60.0
 """
 Maximum seconds of system time until all members have supervisors. If their launcher has died, no other process starts
-the supervisors.
+the missing supervisors.
 """
 
 
 def first_of(folder: RecordFolder, record: Record) -> RecordFolder:
-    """Return the record folder of the first member, which holds the outcome of the launch."""
+    """Return the record folder of the launch's first member, which stores the launch's outcome."""
     return RecordFolder(folder.path.parent / instance_id_of(record.instance.token))
 
 
@@ -36,7 +36,7 @@ def has_all(folder: RecordFolder, record: Record) -> bool:
 
 
 def given_up(folder: RecordFolder, record: Record) -> bool:
-    """Return whether the launch was given up, so that none of its members will run."""
+    """Return whether the launch was given up. If so, none of its members will run."""
     if record.count is None:
         return False
     first = first_of(folder, record)

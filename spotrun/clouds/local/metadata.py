@@ -1,5 +1,5 @@
 """
-The metadata service of an instance, modelled on EC2's version 2: each request needs a session token.
+The metadata service of an instance, modelled on version 2 of EC2's: each request needs a session token.
 
 Paths, headers and codes follow https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/, pages
 configuring-instance-metadata-service.html and spot-instance-termination-notices.html. Clients find the service through
@@ -32,7 +32,7 @@ _IDLE_CONNECTION_S = 30
 
 
 class MetadataService:
-    """Serves the values that the supervisor sets, on a free port of 127.0.0.1, in its own threads."""
+    """Serves the values that the supervisor sets, on a free port of 127.0.0.1, in separate threads."""
 
     def __init__(self, instance: Instance, clock: Clock) -> None:
         self.clock = clock
@@ -71,7 +71,7 @@ class MetadataService:
         return token is not None and self._tokens.get(token, 0.0) > self.clock.monotonic()
 
     def answer(self, path: str) -> str | None:
-        """Return the text at `path`, or a list of the names below it; None if there is nothing."""
+        """Return the text at `path`, or a list of the names below it; None if neither exists."""
         path = path.rstrip("/")
         answers = dict(self._answers)
         return answers[path] if path in answers else _names_below(path, answers)
@@ -126,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_DELETE = do_PATCH = do_OPTIONS = do_POST
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """Return the Date header in run time, like the times in the answers."""
+        """Return the Date header in run time, because the times in the answers are run time too."""
         return format_datetime(self.server.service.clock.now(), usegmt=True)
 
     def log_message(self, format: str, *args: object) -> None:
@@ -150,7 +150,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _token_ttl(text: str | None) -> int | None:
-    """Return the token's time-to-live in seconds; None if the real service would refuse the header or its absence."""
+    """
+    Return the requested time-to-live of a token in seconds; None if the real service would refuse the header's value,
+    or a request without the header.
+    """
     if text is None or not (text.isascii() and text.isdigit()):
         return None
     return int(text) if len(text) < 9 and 1 <= int(text) <= TOKEN_TTL_MAX_S else None
@@ -185,7 +188,7 @@ def _constants(instance: Instance) -> dict[str, str]:
 
 
 def _names_below(path: str, answers: dict[str, str]) -> str | None:
-    """Return a listing in EC2's form: one name a line, folders with a slash."""
+    """Return the names below a path in EC2's form: one name a line, folders with a slash at the end."""
     rests = [name[len(path) + 1 :] for name in answers if name.startswith(f"{path}/")]
     names = sorted({rest.partition("/")[0] + ("/" if "/" in rest else "") for rest in rests})
     return "\n".join(names) or None

@@ -1,8 +1,8 @@
 """
-A machine that the user owns, as one offering at the price of using the machine, for one run at a time.
+A machine that the user owns, as one offering at the price of using the machine. It serves one run at a time.
 
 Its instances are instances of the local cloud: process trees with a supervisor that enforces their time-to-live. Each
-record has a lock that a dead process cannot hold, so an instance without a live supervisor has ended.
+record has a lock that a dead process cannot hold. So an instance whose supervisor is dead counts as ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 
 class OwnMachine:
     """
-    The user's own machine, a run's home. Its instances can be seen only on the machine itself. On another machine,
+    The user's own machine, a run's home. Its instances can be seen only on the machine itself. On any other machine,
     `offerings` is empty, and `instances` raises an error if the caller must see the home.
     """
 
@@ -50,14 +50,14 @@ class OwnMachine:
     def remarks(self) -> tuple[str, ...]:
         name = self._kind.name
         if not self.is_here:
-            return (f"{name} is {self._host}, and only a runner there trains on it",)
+            return (f"{name} is the machine {self._host}; only a runner on it can train there",)
         others = sorted({each.run_uid for each in self._taken_by} - self._mine)
         if others:
-            return (f"{name} is taken by the run {', '.join(others)}",)
+            return (f"{name} is in use by the run {', '.join(others)}",)
         return (f"{name} is taken: {self._computing}",) if self._computing else ()
 
     def offerings(self) -> list[Offering]:
-        """Return this machine as an offering if no instance runs on it and no other process computes on its GPUs."""
+        """Return this machine as an offering, if no instance runs on it and no other process computes on its GPUs."""
         self._taken_by, self._computing = [], ""
         if not self.is_here:
             return []
@@ -80,14 +80,17 @@ class OwnMachine:
         )
 
     def launch(self, request: LaunchRequest) -> Instance:
-        """Launch as CloudDriver does. If two runs launch at the same moment, only one gets the machine."""
+        """Launch as CloudDriver does. If two runs launch at the same time, only one gets the machine."""
         if not self.is_here:
-            raise CloudError(f"{self._kind.name} is {self._host}", hint="launch from there")
+            raise CloudError(f"{self._kind.name} is the machine {self._host}", hint="launch from that machine")
         self._mine.add(request.run_uid)
         return self._local.launch(request)
 
     def has(self, instance_id: str) -> bool:
-        """Return whether `instance_id` is or was an instance at home. No other cloud lists such instances."""
+        """
+        Return whether `instance_id` belongs to an instance at home, running or ended. No other cloud lists such
+        instances.
+        """
         found = self._local.describe(instance_id) if self.is_here else None
         return found is not None and found.offering.capacity_type is CapacityType.OWN
 
@@ -99,8 +102,8 @@ class OwnMachine:
         if not self.is_here:
             if must_see is not None and HOME in must_see:
                 raise CloudUnavailable(
-                    f"what runs on {self._kind.name} is seen from {self._host} alone",
-                    hint="call `spotrun resume` there",
+                    f"the instances on {self._kind.name} can be seen only from {self._host}",
+                    hint="call `spotrun resume` on that machine",
                 )
             return []
         self._mine |= set() if run_uid is None else {run_uid}

@@ -1,7 +1,7 @@
 """
 Finds and ends whole process trees on Linux.
 
-A process is identified by its id *and* its start time, so a reused id is never mistaken for it.
+A process is identified by its id *and* its start time, so a newer process with the same id is never mistaken for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PAUSE_S = 0.002
 KILL_WITHIN_S = 60.0
 """
-Maximum seconds of system time for killed processes to end. Freeing gigabytes, or hanging in the kernel, takes time.
+Maximum seconds of system time for killed processes to end. They take time to free gigabytes, or may hang in the kernel.
 """
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,7 +38,10 @@ def is_alive(process: ProcessMark) -> bool:
 
 
 def kill(process: ProcessMark) -> None:
-    """Send SIGKILL to exactly this process. Harmless if it is gone, if another has its id, or if it is not ours."""
+    """
+    Send SIGKILL to exactly this process. Harmless if the process is gone, if another process has its id, or if another
+    user owns it.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(process.pid)
         try:
@@ -68,10 +71,10 @@ def carrying(name: str, value: str) -> list[ProcessMark]:
 
 def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
     """
-    Kill the processes that `find` returns, repeatedly until it returns none, because processes may fork meanwhile.
+    Kill the processes that `find` returns, and repeat until it returns none, because processes may fork before they are
+    killed.
 
-    Returns:
-        False if some processes could not be ended within KILL_WITHIN_S.
+    Returns: False if some processes could not be ended within KILL_WITHIN_S.
     """
     give_up_at = time.monotonic() + KILL_WITHIN_S
     while found := list(find()):
@@ -85,7 +88,10 @@ def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
 
 
 def reap() -> dict[int, int]:
-    """Collect all dead children, and return their exit codes by process id (negative: a signal ended the process)."""
+    """
+    Collect all dead children. Return their exit codes, keyed by process id; a negative code means that a signal ended
+    the process.
+    """
     exit_codes = {}
     with contextlib.suppress(ChildProcessError):
         while (reaped := os.waitpid(-1, os.WNOHANG))[0] != 0:
@@ -94,18 +100,18 @@ def reap() -> dict[int, int]:
 
 
 def become_subreaper() -> None:
-    """Adopt orphaned descendants as children from now on, so that no process escapes by forking twice."""
+    """Become the parent of orphaned descendants from now on, so that no process escapes by forking twice."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def die_with(parent: int) -> None:
-    """Make the kernel send SIGKILL to this process when the thread of `parent` that forked it ends. For a new child."""
+    """Ask the kernel to send SIGKILL to this process, a new child, when the thread of `parent` that forked it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _is_dead(stat: Stat) -> bool:
-    """Return whether the process is dead. A zombie whose other threads run is alive."""
+    """Return whether the process is dead. A process in state Z whose other threads still run is not dead."""
     return stat.ended and stat.threads <= 1

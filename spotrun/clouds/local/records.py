@@ -1,7 +1,7 @@
 """
 The state of the local cloud on disk.
 
-    ROOT/log.jsonl                       the cloud's own log: one fact a line, append only
+    ROOT/log.jsonl                       the cloud's log: one fact a line, append only
     ROOT/records/<instance id>/          the cloud's side of an instance
         instance.json                    its record; replaced atomically, written by the holder of `lock` only
         lock                             held while the instance is being launched or its supervisor lives
@@ -39,8 +39,8 @@ from spotrun.proc import ProcessMark
 
 RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
 """
-The environment variable with the path of the instance's record, in each process of an instance. It is a path because an
-instance of another local cloud may have the same id.
+The environment variable, set in each process of an instance, that holds the path of the instance's record. The path
+identifies the instance, because an instance of another local cloud may have the same id.
 """
 POLL_S = 0.01
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{17}")
@@ -52,8 +52,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     The cloud's whole record of one instance, with all values that the instance's supervisor needs.
 
     `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian` are
-    None until they have started; a record without them is a launch that was cut short. `count` is the number of members
-    that were requested together, None for a single instance. They were accepted at `accepted_s` of the system's clock.
+    None until these processes have started; if they stay None, the launch was cut short. `count` is the number of
+    members that were requested together, None for a single instance. The members were accepted at `accepted_s` on the
+    system clock.
     """
 
     instance: Instance
@@ -80,7 +81,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return self.instance.state is InstanceState.TERMINATED
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
-        """Return the record with the instance's end. The end is never before the last known event."""
+        """Return the record with the instance's end added. The end is never before the last known event."""
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
         return msgspec.structs.replace(ended, init_exit_code=init_exit_code)
@@ -90,7 +91,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def instance_id_of(token: str, member: int = 0) -> str:
-    """Return the only id that an instance with this launch token can have; for a gang, the only id of this member."""
+    """
+    Return the only id that an instance with this launch token can have; for a gang, the only id of the given member.
+    """
     named = f"{token}\0{member}" if member else token
     return "i-" + hashlib.sha256(named.encode()).hexdigest()[:17]
 
@@ -123,17 +126,17 @@ class RecordFolder:
 
     @property
     def disk(self) -> Path:
-        """The instance's own disk (`Places.disk`)."""
+        """The disk of the instance (`Places.disk`)."""
         return self.path.parents[1] / "instances" / self.instance_id
 
     def try_lock(self) -> int | None:
         """
-        Return a descriptor that holds the lock until it is closed everywhere, or None if another process holds the
+        Return a descriptor that holds the lock until all copies of it are closed; None if another process holds the
         lock.
 
-        The lock belongs to the open file. So it passes from launcher to supervisor with the descriptor, without a gap,
-        and the kernel frees it when the last holder is dead. A free lock next to the record of a running instance
-        proves that the supervisor is dead.
+        The lock belongs to the open file. So the lock passes from launcher to supervisor together with the descriptor,
+        without a gap, and the kernel frees it when the last holder is dead. If an instance counts as running and its
+        lock is free, its supervisor is dead.
         """
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not try_flock(descriptor):
@@ -142,7 +145,10 @@ class RecordFolder:
         return descriptor
 
     def agree(self, word: str) -> str:
-        """Write the outcome of a gang's launch, unless one was written before. Return the first outcome written."""
+        """
+        Write the outcome of a gang's launch, unless an outcome is already written. Return the first outcome that was
+        written.
+        """
         with contextlib.suppress(FileExistsError):
             os.symlink(word, self._word)
         return os.readlink(self._word)
@@ -173,7 +179,7 @@ class RecordFolder:
             return set()
 
     def take_order(self, name: str) -> dict[str, object]:
-        """Return an order's body, and delete the order, so that it is taken only once."""
+        """Return an order's body, and delete the order so that it is carried out only once."""
         path = self._orders / name
         body: dict[str, object] = json.loads(path.read_bytes())
         path.unlink()
@@ -194,7 +200,7 @@ class CloudPaths:
     @contextlib.contextmanager
     def deciding(self, within_s: float) -> Iterator[None]:
         """
-        Hold the lock under which one process at a time decides whether there is room for a launch.
+        Hold the lock that lets only one process at a time decide whether there is room for a launch.
 
         Raises:
             CloudUnavailable: another process has held the lock for `within_s` of system time.
@@ -211,7 +217,7 @@ class CloudPaths:
             os.close(descriptor)
 
     def record_folder(self, instance_id: str) -> RecordFolder | None:
-        """Return the record folder of an instance; None if `instance_id` is not a possible id."""
+        """Return the record folder of an instance; None if no instance can have this id."""
         if _INSTANCE_ID.fullmatch(instance_id) is None:
             return None
         return RecordFolder(self.root / "records" / instance_id)
@@ -237,9 +243,9 @@ class CloudPaths:
 
 class CloudLog:
     """
-    The cloud's own log of its actions, one JSON object a line, to compare with spotrun's ledger.
+    The cloud's log of its actions, with one JSON object a line. It is compared with spotrun's ledger.
 
-    `event` is launched, metered, price, notice, rebalance, cut-off, ended or refused; `at` is run time. If a process
+    `event` is launched, metered, price, notice, rebalance, cut-off, ended or refused; `at` is in run time. If a process
     died between two writes, the same fact may be logged twice.
     """
 
@@ -277,8 +283,8 @@ def try_flock(descriptor: int) -> bool:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """
-    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed, because a
-    crash of the machine ends its local cloud too.
+    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed to disk,
+    because if the machine crashes, its local cloud ends too.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:

@@ -1,8 +1,9 @@
 """
-The scripted part of a market: steps that happen to a run once each, in order, when training reaches certain points.
+The scripted part of a market: steps that happen once each in a run, in order, when training reaches certain points.
 
-All instances of a run, and the processes that launch them, share one file of the steps that have happened. The process
-that sees the next step's trigger fire appends the step under a lock. Every process derives the effects from the file.
+A run's instances, and the processes that launch them, share one file that lists the steps that have happened. The
+process that finds the next step's trigger fulfilled appends this step under a lock. All processes derive the effects of
+the steps from the file.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 class StepFired(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A step that has happened: its trigger fired at `at`, and `instance_id` saw that (None: a launch did). If the step
-    affects several members of a gang, it affected `others` too.
+    A step that has happened. Its trigger fired at `at`; `instance_id` is the instance that saw this, None if a launch
+    saw it. If the step affects several members of a gang, `others` are the further members that it affected.
     """
 
     at: datetime
@@ -42,7 +43,7 @@ class UploadStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """The part of an instance's status file that triggers need. Epochs count from 0."""
+    """The part of an instance's status file that triggers use. Epochs count from 0."""
 
     phase: str = "boot"
     epoch: Count | None = None
@@ -53,9 +54,9 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 class Observer(msgspec.Struct, frozen=True):
     """
-    The instance that checks the script: its capacity type and the progress of its training.
+    The instance that checks whether a trigger fires: its capacity type and the progress of its training.
 
-    An instance under notice counts as gone: only the next attempt's training advances the script.
+    An instance under notice counts as gone, so only the next attempt's training advances the script.
     """
 
     instance_id: str
@@ -89,16 +90,16 @@ class Script:
         return actions[-1:] == [Action.NO_SPOT]
 
     def waits_for_upload(self) -> bool:
-        """Return whether the next step depends on an upload's state, which lasts only milliseconds."""
+        """Return whether the next step depends on an upload's state. Such a state lasts only milliseconds."""
         return len(self._happened) < len(self._steps) and isinstance(self._next_trigger(), UploadAt)
 
     def advance(
         self, now: datetime, observer: Observer | None, others: Callable[[], Sequence[str]] = lambda: ()
     ) -> None:
         """
-        Record the next step if its trigger has fired; do nothing while another process is recording it.
+        Record the next step if its trigger has fired. If another process is recording it, do nothing.
 
-        `others` returns the other instances that can be taken, for a step that affects several.
+        `others` returns the other instances that can be interrupted, for a step that affects several instances.
         """
         if self._came_true_at(now, observer) is None:
             return
@@ -144,7 +145,10 @@ class Script:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Try to take the lock, and yield whether it was taken. Its holder may be stopped, so we never wait for it."""
+        """
+        Try to take the lock, and yield whether it was taken. This process never waits for the lock, because its holder
+        may be stopped.
+        """
         descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             yield try_flock(descriptor)
@@ -153,7 +157,7 @@ class Script:
 
 
 class StatusFile:
-    """The last status that an instance's agent wrote. It is read again only after a change."""
+    """The last status that an instance's agent wrote. The file is read again only after it has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

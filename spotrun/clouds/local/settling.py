@@ -1,6 +1,6 @@
 """
-Settles the state of an instance. If its supervisor has died, the first process that reads its record ends the remaining
-processes and records the end.
+Brings the record of an instance up to date. If the instance's supervisor has died, the first process that reads the
+record ends the remaining processes and records the end.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from spotrun.instance import EndedBy, Instance, InstanceState
 CONTAINER = "container.json"
 """The file in an instance's folder that names the instance's container (spotrun/container/engine.py)."""
 END_WITHIN_S = 5.0
-"""Maximum seconds of system time for a supervisor to obey an order; then the supervisor is killed."""
+"""Maximum seconds of system time for a supervisor to obey an order. After that the supervisor is killed."""
 
 
 def was_cut_short(record: Record) -> bool:
-    """Return whether the launcher died before the instance had a supervisor."""
+    """Return whether the launcher died before it had started the instance's supervisor."""
     return record.supervisor is None and not record.ended
 
 
@@ -36,8 +36,8 @@ def as_seen(folder: RecordFolder, record: Record) -> Instance:
 
 def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
     """
-    Return the record, or None if the launch was cut short before anything ran. While such a launch can be repeated, it
-    has no instance that callers could wait for. Members of a gang are shown once all have started.
+    Return the record, or None if the launch was cut short before anything ran. Such a launch can still be repeated, so
+    it has no instance yet for which a caller could wait. A gang's members are returned only once all have started.
     """
     record = settled(folder, log)
     if record is not None and not record.ended and not has_all(folder, record):
@@ -49,7 +49,7 @@ def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
 
 
 def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
-    """Return the record. If the supervisor has died, record the instance's end first."""
+    """Return the record. If the instance's supervisor has died, record the instance's end first."""
     record = folder.read()
     if record is None or record.ended:
         return record
@@ -64,8 +64,8 @@ def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
 
 def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
     """
-    Return the record, with the instance's end if it has ended. Only for the holder of the lock: holding it proves that
-    no supervisor lives.
+    Return the record, with the instance's end if it has ended. To be called only by the holder of the lock, whose
+    possession proves that no supervisor lives.
     """
     if not was_cut_short(record):
         return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)
@@ -77,7 +77,7 @@ def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
         return bury(folder, log, record, dies_at, EndedBy.TIME_TO_LIVE)
     if given_up(folder, record):
         return bury(folder, log, record, now, EndedBy.FAULT)
-    return record  # a repeated launch may still complete it
+    return record  # a repeated call may still complete the launch
 
 
 def ends(folder: RecordFolder, log: CloudLog, within_s: float) -> bool:
@@ -91,7 +91,7 @@ def ends(folder: RecordFolder, log: CloudLog, within_s: float) -> bool:
 
 def end_by_force(folder: RecordFolder, log: CloudLog) -> None:
     """
-    End an instance whose supervisor hangs. Once the supervisor is killed, its guardian ends the instance; if the
+    End an instance whose supervisor hangs. The supervisor is killed, and then the guardian ends the instance. If the
     guardian hangs too, it is killed as well.
 
     Raises:
@@ -103,7 +103,7 @@ def end_by_force(folder: RecordFolder, log: CloudLog) -> None:
             processes.kill(process)
         if ends(folder, log, within_s=END_WITHIN_S):
             return
-    raise CloudUnavailable(f"{folder.instance_id} does not end", hint=f"see {folder.log_path}")
+    raise CloudUnavailable(f"{folder.instance_id} has not ended", hint=f"see {folder.log_path}")
 
 
 def bury(
@@ -114,11 +114,14 @@ def bury(
     by: EndedBy,
     init_exit_code: int | None = None,
 ) -> Record:
-    """Record that an instance ended at `at`, after all its processes are dead. Only for the holder of its lock."""
+    """
+    Record that an instance ended at `at`, after all its processes are dead. To be called only by the holder of the
+    instance's lock.
+    """
     _remove_container(folder.disk / CONTAINER)
     if record.instance.ended_at is None:
         record = record.end(at, by, init_exit_code)
-        folder.write(record)  # before the log, so that another process that repeats this logs the same
+        folder.write(record)  # before the log: if this is interrupted, another process logs the same
     log.ended(record.instance)
     record = record.with_instance(state=InstanceState.TERMINATED)
     folder.write(record)
@@ -126,7 +129,9 @@ def bury(
 
 
 def _remove_container(remembered: Path) -> None:
-    """Remove the container if there is one. The import is local because few instances need it."""
+    """
+    Remove the container if there is one. The import is inside the function because few instances have a container.
+    """
     if not remembered.exists():
         return
     from spotrun.container.engine import remove_remembered
@@ -139,8 +144,8 @@ def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime,
     """
     Record the end of an instance whose supervisor has died. `at` is when the supervisor was last alive.
 
-    The supervisor may have died after it wrote the record and before it wrote the log. So the facts of the bill are
-    logged again.
+    The supervisor may have died after it wrote the record and before it wrote the log. So the facts for the bill are
+    logged once more.
     """
     processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
     log.metered(record.instance)

@@ -1,5 +1,5 @@
 """
-The process next to each local instance that starts and ends it as a cloud would, even after its launcher is gone.
+The process that starts and ends one local instance as a cloud would, even after the instance's launcher is gone.
 
     launcher ── starts ──> (first process: exits immediately, so that the launcher has no child)
                              └── guardian         arms the time-to-live; ends the instance if its supervisor dies
@@ -41,16 +41,17 @@ from spotrun.spec.market_script import Action
 TICK_S = 0.02
 FAST_TICK_S = 0.003
 """
-Seconds of system time between turns while the script waits for an upload: its states last only tens of milliseconds.
+Seconds of system time between turns while the script waits for an upload, whose states last only tens of milliseconds.
 """
 GUARDIAN_GRACE_S = 2.0
 """
-Maximum seconds of system time by which a supervisor may miss the time-to-live before the guardian ends the instance.
+Maximum seconds of system time by which a supervisor may be late to enforce the time-to-live. After that the guardian
+ends the instance.
 """
 
 
 class SteadyClock:
-    """Run time that starts at the time of `clock` and passes evenly, even if a user sets the wall clock."""
+    """Run time that starts at the time of `clock` and passes evenly, even if a user sets the system clock."""
 
     def __init__(self, clock: ScaledClock, not_before: datetime) -> None:
         self.scale = clock.scale
@@ -69,7 +70,7 @@ class SteadyClock:
 
 
 class Supervisor:
-    """Runs one instance from boot to end. Each turn of the loop checks everything that may happen."""
+    """Runs one instance from boot to end. Each turn of the main loop checks everything that may happen."""
 
     def __init__(self, places: CloudPaths, folder: RecordFolder, record: Record) -> None:
         self._places = places
@@ -107,7 +108,7 @@ class Supervisor:
         self._end(by)
 
     def _turn_if_room(self) -> EndedBy | None:
-        """Do one turn. A full disk does not end the instance: a later turn writes the records."""
+        """Do one turn. A full disk does not end the instance, because a later turn can write the records."""
         by: EndedBy | None = None
         with unless_no_room():
             by = self._turn()
@@ -150,7 +151,7 @@ class Supervisor:
         return EndedBy.ITSELF if self._init_has_exited() else None
 
     def _all_are_there(self) -> bool:
-        """Return whether the other members of the launch have supervisors too."""
+        """Return whether the launch's other members have supervisors too."""
         self._has_all = self._has_all or has_all(self._folder, self._record)
         return self._has_all
 
@@ -184,7 +185,7 @@ class Supervisor:
         self._script_seen = len(happened)
 
     def _others_that_train(self) -> list[str]:
-        """Return the run's other instances that can be taken now, in the order of their ids."""
+        """Return the run's other instances that can be interrupted now, in the order of their ids."""
         known = ((folder.instance_id, folder.read()) for folder in self._places.record_folders())
         return [
             instance_id
@@ -202,7 +203,7 @@ class Supervisor:
         self._tell("cut-off", address=address)
 
     def _announce_loss(self) -> None:
-        """Announce the generated market's next interruption, and the recommendation before it, once each is due."""
+        """Announce the generated market's next interruption, and the recommendation before it, each when it is due."""
         if self._loss is not None and self._clock.now() >= _announced_at(self._loss):
             self._give_notice(_announced_at(self._loss), self._loss.notice)
             self._loss = None
@@ -216,8 +217,8 @@ class Supervisor:
 
     def _give_notice(self, at: datetime, notice: timedelta | None) -> None:
         """
-        Schedule the end of the instance at `notice` after `at`, unless an earlier end is scheduled. With None, the end
-        is at `at`, and nothing is announced.
+        Schedule the end of the instance at `notice` after `at`, unless an earlier end is scheduled. If `notice` is
+        None, the end is at `at`, without an announcement.
         """
         taken_at = at + (notice or timedelta())
         if self._taken_at is not None and self._taken_at <= taken_at:
@@ -251,7 +252,7 @@ class Supervisor:
     # -- the machine -----------------------------------------------------------------------------------------
 
     def _boot(self) -> None:
-        """Start the meter and the init process, once the boot delay is over."""
+        """Begin billing and start the init process, once the boot delay is over."""
         if self._init is not None or self._clock.now() < self._boots_at or not self._all_are_there():
             return
         now = self._clock.now()
@@ -264,7 +265,7 @@ class Supervisor:
         self._log.metered(self._record.instance)
         self._log.prices(self._record.instance)
         self._init = self._start_init()
-        self._metadata.start()  # after the fork, which is safe only without threads; until now clients were queued
+        self._metadata.start()  # only now, because a fork is safe only without threads; clients were queued
 
     def _start_init(self) -> subprocess.Popen[bytes]:
         disk = self._places.disk(self._folder.instance_id)
@@ -315,10 +316,13 @@ class Supervisor:
 
 
 def guard(supervisor_pid: int, places: CloudPaths, folder: RecordFolder, give_up_at: float) -> None:
-    """Wait for the supervisor; kill it if it outlives the time-to-live. End the instance unless the supervisor did."""
+    """
+    Wait for the supervisor, and kill it if it outlives the time-to-live. End the instance unless the supervisor has
+    ended it.
+    """
     overdue = not _wait_for_exit(supervisor_pid, give_up_at)
     if overdue:
-        os.kill(supervisor_pid, signal.SIGKILL)  # it is our child and not reaped, so the id is still its own
+        os.kill(supervisor_pid, signal.SIGKILL)  # our unreaped child, so no other process has this id
     processes.kill_all(partial(processes.descendants, os.getpid()))
     processes.reap()
     record = folder.read()
@@ -328,7 +332,9 @@ def guard(supervisor_pid: int, places: CloudPaths, folder: RecordFolder, give_up
 
 
 def _wait_for_exit(pid: int, give_up_at: float) -> bool:
-    """Wait for a child process. Return whether it exited before `give_up_at` (the system's monotonic clock)."""
+    """
+    Wait for a child process. Return whether it exited before `give_up_at`, a time on the system's monotonic clock.
+    """
     poll = select.poll()
     poll.register(handle := os.pidfd_open(pid), select.POLLIN)
     while not (exited := bool(poll.poll(min(max(0.0, give_up_at - time.monotonic()), 3600.0) * 1000))):
@@ -339,7 +345,9 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
-    """Describe the instance as other processes see it: they see a loss without notice only when it happens."""
+    """
+    Describe the instance as other processes see it. They see a loss without notice only when the instance is lost.
+    """
     return Observer(
         instance_id=instance.instance_id,
         capacity_type=instance.offering.capacity_type,
@@ -353,7 +361,9 @@ def _announced_at(loss: Loss) -> datetime:
 
 
 def main(root: str, instance_id: str, ready: int) -> None:
-    """Become the guardian and the supervisor of an instance. This process has inherited the instance's lock."""
+    """
+    Become the guardian and the supervisor of an instance. This process has inherited the lock on the instance's record.
+    """
     places = CloudPaths(Path(root))
     folder = places.record_folder(instance_id)
     assert folder is not None

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 class Slurm(Cloud):
-    """Nodes of a cluster, requested through its queue. The section `slurm` names the partitions and their prices."""
+    """
+    Nodes of a cluster, requested through its queue. The section `slurm` of a job names the partitions and their prices.
+    """
 
     name = "slurm"
     here = False
@@ -41,18 +43,21 @@ class Slurm(Cloud):
     notice = timedelta(seconds=30)
     members_max = MEMBERS_MAX
     instead_of_envs = (
-        "keep it in a file of your home, which the nodes share: secrets do not reach instances on slurm yet"
+        "keep it in a file in your home folder, which the nodes share: secrets do not reach instances on slurm yet"
     )
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
         return refusals(spec)
 
     def secret(self, name: str) -> Reference:
-        """Return a reference to a variable of this machine. No secret is read on Slurm: see `refusals`."""
+        """Return a reference to an environment variable of this machine. On Slurm no secret is read: see `refusals`."""
         return Reference(ENVIRONMENT, name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """Return the time from a free node to a running agent: a controller's cycle, and imports over a network."""
+        """
+        Return the usual time from a free node to a running agent: one cycle of the controller, and imports over a
+        network.
+        """
         return timedelta(seconds=30)
 
     def interrupts(self, spec: RunSpec) -> bool:
@@ -69,7 +74,10 @@ class Slurm(Cloud):
         return _driver(config_of(spec.slurm, spec.num_nodes), clock)
 
     def require_known(self, spec: RunSpec) -> None:
-        """Check the job's partitions with the cluster's controller, which this machine needs to submit jobs anyway."""
+        """
+        Check the job's partitions with the cluster's controller. The network is used, because this machine needs the
+        controller anyway to submit jobs.
+        """
         from spotrun.clouds.slurm.commands import Programs, require_submitting
         from spotrun.clouds.slurm.config import config_of
         from spotrun.clouds.slurm.partitions import misfits, read_cluster
@@ -83,7 +91,7 @@ class Slurm(Cloud):
             raise SpecInvalid(problem.message, hint=problem.suggestion, key=problem.at)
 
     def furnish(self, store: Store) -> None:
-        """Do nothing: nodes run the packages that are installed on this machine, from a shared folder."""
+        """Do nothing, because nodes run the packages that are installed on this machine, from a shared folder."""
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return SLURM_RULE
@@ -94,7 +102,7 @@ class Slurm(Cloud):
         return slurm_notices(environment, clock)
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """Open a shell as a step of the job, next to the training. The shell ends with the job."""
+        """Return a shell that runs as a step of the job, next to the training. It ends with the job."""
         from spotrun.clouds.slurm.submission import files_of
 
         job = job_of(instance.instance_id)
@@ -122,8 +130,8 @@ class Slurm(Cloud):
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
-            f"{instance_id} is on slurm, where only Slurm takes nodes back",
-            hint="without a notice: scancel; with a notice: a job in a partition of a higher PriorityTier",
+            f"{instance_id} is on slurm, where only Slurm interrupts instances",
+            hint="without a notice: scancel; with a notice: submit a job to a partition with a higher PriorityTier",
         )
 
     def forget(self, run_uid: str) -> None:
@@ -135,7 +143,7 @@ class Slurm(Cloud):
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:
-        """Return the ports for all jobs of this user on the cluster."""
+        """Return the interfaces to all jobs of this user on the cluster."""
         from spotrun.clouds.slurm.config import SlurmConfig
 
         refuse_regions(self, regions)
@@ -143,8 +151,8 @@ class Slurm(Cloud):
 
     def offers(self, wish: RentalFlags) -> Quotes:
         raise SpecInvalid(
-            "the price of a cluster's node is in a job, under slurm.partitions",
-            hint="spotrun launch JOB.yaml --dry-run, or `spotrun doctor slurm` for the partitions that there are",
+            "only a job has the price of a cluster's node, under slurm.partitions",
+            hint="spotrun launch JOB.yaml --dry-run, or `spotrun doctor slurm` to list the partitions",
         )
 
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:

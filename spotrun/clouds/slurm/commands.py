@@ -1,4 +1,4 @@
-"""The port to Slurm's own programs: sbatch, squeue, scontrol, scancel. They are started without a shell."""
+"""The interface to Slurm's programs: sbatch, squeue, scontrol, scancel. They are started without a shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import NamedTuple, Protocol
 from spotrun.errors import CloudNotInstalled, CloudUnavailable
 
 ANSWER_WITHIN_S = 60.0
-"""Maximum seconds for one program. While the controller is busy, Slurm's programs wait and retry by themselves."""
+"""
+Maximum seconds for one program to finish. While the controller is busy, Slurm's programs wait and retry without our
+help.
+"""
 CARRIED = frozenset(
     {
         *("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "SHELL", "SLURM_CONF", "USER"),
@@ -20,11 +23,14 @@ CARRIED = frozenset(
     }
 )
 """
-The variables that a job inherits from its submitter. Slurm writes a job's environment to the controller's disk, so keys
-and tokens are not among them.
+The environment variables that a job inherits from its submitter. Keys and tokens are not among them, because Slurm
+writes a job's environment to the controller's disk.
 """
 SINCE_1970 = {"SLURM_TIME_FORMAT": "%s"}
-"""Makes Slurm print times as seconds since 1970, in any time zone: https://slurm.schedmd.com/squeue.html"""
+"""
+Setting with which Slurm prints times as seconds since 1970, independent of the time zone:
+https://slurm.schedmd.com/squeue.html
+"""
 
 
 class Answer(NamedTuple):
@@ -44,7 +50,7 @@ class Commands(Protocol):
 
         Raises:
             CloudNotInstalled: this machine does not have the program.
-            CloudUnavailable: the program did not finish in time. It may have done its work all the same.
+            CloudUnavailable: the program did not finish in time. It may nevertheless have done its work.
         """
 
 
@@ -73,7 +79,7 @@ class Programs:
 def require_submitting(commands: Commands) -> None:
     """
     Check that this machine has the programs that submit, list and end jobs. Some machines have only the programs that
-    show a cluster.
+    show a cluster's state.
 
     Raises:
         CloudNotInstalled: a program is missing.
@@ -83,7 +89,10 @@ def require_submitting(commands: Commands) -> None:
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of this process that Slurm's programs, and through them a job, inherit."""
+    """
+    Return the environment variables of this process that Slurm's programs inherit, and through these programs also a
+    job.
+    """
     return {name: text for name, text in own.items() if name in CARRIED} | SINCE_1970
 
 

@@ -13,11 +13,14 @@ from spotrun.spec.model import PartitionSpec, SlurmSpec
 CLOUD_NAME = "slurm"
 MAX_TIME: timedelta = PartitionSpec.model_fields["max_time"].default
 REGION = "cluster"
-"""The only region: a cluster is one place, and its partitions serve as zones."""
+"""The only region. A cluster is one place; its partitions serve as zones."""
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition as a job describes it. `accelerators` as in Offering; 0 and "" mean that the job has no value."""
+    """
+    One partition as a job describes it. `accelerators` as in Offering; 0 or "" means that the job does not state the
+    value.
+    """
 
     name: str
     capacity_type: CapacityType
@@ -51,8 +54,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _type(self) -> str:
         """
-        The instance type, `node` or `node-V100x1-8c-64g`. Two partitions that a job describes equally have the same
-        type. The name has no "_", which separates the parts of a key in spotrun.folder.market_record.
+        The instance type, `node` or `node-V100x1-8c-64g`. Two partitions with the same description in a job have the
+        same type. The name contains no "_", because "_" separates the parts of a key in spotrun.folder.market_record.
         """
         gpus = self.accelerators.replace(":", "x").replace("_", "-")
         cpus, memory = f"{self.cpus}c" if self.cpus else "", f"{self.memory_gb}g" if self.memory_gb else ""
@@ -61,8 +64,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The partitions to request nodes from, and the number of nodes. `wait` is the maximum time of a job in a queue, and
-    `scratch` a folder on each node. Without partitions, the driver can only list and end instances.
+    The partitions to request nodes from, and the number of nodes. `wait` is the maximum time that a job waits in the
+    queue, and `scratch` is a folder on each node. Without partitions, the driver can only list and end instances.
     """
 
     nodes: int = 1

@@ -28,7 +28,7 @@ from spotrun.units import Unreadable, count_of, format_duration
 
 
 class SlurmDoctor:
-    """Checks a cluster, and the partitions of a job if there is a job. `store` is where runs would live."""
+    """Checks a cluster, and the partitions of a job if there is a job. `store` is the store of the runs."""
 
     def __init__(self, config: SlurmConfig, store: str | None, commands: Commands) -> None:
         self._config = config
@@ -47,7 +47,7 @@ class SlurmDoctor:
         if cluster.preempt_type == BY_QOS:
             yield warned(
                 "preemption",
-                "a QOS decides whose jobs are taken, and spotrun cannot read its GraceTime",
+                "a QOS decides whose jobs are preempted, and spotrun cannot read the QOS's GraceTime",
                 "sacctmgr show qos format=Name,Preempt,PreemptMode,GraceTime, and slurm.partitions: [{qos: NAME, …}]",
             )
         for problem in misfits(self._config, cluster):
@@ -55,14 +55,14 @@ class SlurmDoctor:
         yield from self._well(cluster) if self._config.partitions else _to_write(cluster)
 
     def _well(self, cluster: Cluster) -> Iterator[Finding]:
-        """Check each partition of the job that matches its description in the job."""
+        """Check each of the job's partitions whose description in the job matches the cluster."""
         wrong = {problem.at[2] for problem in misfits(self._config, cluster)}
         for index, partition in enumerate(self._config.partitions):
             known = cluster.partitions.get(partition.name)
             if index in wrong or known is None:
                 continue
             if known.state != "UP":
-                yield warned(f"partition {known.name}", f"it is {known.state}", "it counts as full until it is UP")
+                yield warned(f"partition {known.name}", f"it is {known.state}", "it is treated as full until it is UP")
             elif error := fault(
                 self._commands.run(trial(self._config, partition)),
                 f"have a node for {partition.offering}",
@@ -74,14 +74,14 @@ class SlurmDoctor:
                 but = "" if unlike is None else f"; {unlike.message}"
                 yield warned(
                     f"partition {known.name}",
-                    f"{_facts(known)}; jobs of {' and '.join(takers)} take its nodes, if they have the same ones{but}",
-                    "write capacity: spot if they have" if unlike is None else unlike.suggestion or "",
+                    f"{_facts(known)}; jobs of {' and '.join(takers)} take its nodes if they use the same nodes{but}",
+                    "write capacity: spot if they do" if unlike is None else unlike.suggestion or "",
                 )
             else:
                 yield ok(f"partition {known.name}", _facts(known))
 
     def _folders(self) -> Iterator[Finding]:
-        places = {"the Python of spotrun": sys.executable, "your home": str(Path.home())}
+        places = {"spotrun's Python": sys.executable, "your home folder": str(Path.home())}
         store = None if self._store is None else address.parse(self._store)
         if isinstance(store, str):
             places["the store"] = store
@@ -90,7 +90,7 @@ class SlurmDoctor:
             if is_of_one_machine(kind):
                 yield warned(
                     "shared folders",
-                    f"{what}, {place}, is on {kind}, which may be a disk of {socket.gethostname()} alone",
+                    f"{what}, {place}, is on {kind}, which only {socket.gethostname()} may be able to read",
                     f"see `srun ls -d {shlex.quote(place)}`; a store may be an s3:// or gs:// address",
                 )
             else:
@@ -98,14 +98,14 @@ class SlurmDoctor:
 
 
 def _refused(known: ClusterPartition, error: CloudError) -> Finding:
-    """Return a warning for a temporary refusal, or a failure for any other refusal."""
+    """Return a warning for a temporary refusal, and a failure for any other refusal."""
     if isinstance(error, InsufficientCapacity | QuotaExceeded | CloudUnavailable):
-        return warned(f"partition {known.name}", error.message, error.hint or "it counts as full until then")
+        return warned(f"partition {known.name}", error.message, error.hint or "it is treated as full until this passes")
     return failed(f"partition {known.name}", error)
 
 
 def _to_write(cluster: Cluster) -> Iterator[Finding]:
-    """List the partitions for a user who has no job yet. Each usable partition is shown as a line for a job."""
+    """List the partitions for a user who has no job yet, each usable partition as the line to write into a job."""
     for known in cluster.partitions.values():
         kind = CapacityType.SPOT if cluster.takes_from(known) else CapacityType.ON_DEMAND
         if wrong := _wrong_as(kind, known, cluster):
@@ -121,7 +121,7 @@ def _to_write(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _wrong_as(kind: CapacityType, known: ClusterPartition, cluster: Cluster) -> Unreadable | None:
-    """Return why a job with this partition and capacity type would be refused; None if the job would be accepted."""
+    """Return why a job with this partition and capacity type would be refused; None if it would be accepted."""
     partition = Partition(
         name=known.name, capacity_type=kind, usd_per_node_hour=Decimal(0), max_time=known.max_time or timedelta()
     )
@@ -129,7 +129,10 @@ def _wrong_as(kind: CapacityType, known: ClusterPartition, cluster: Cluster) -> 
 
 
 def _line(kind: CapacityType, known: ClusterPartition) -> str:
-    """Return the partition as a line of a job, with its time limit if that is shorter than the default."""
+    """
+    Return the line that names the partition in a job. The line has the partition's time limit if it is shorter than a
+    job's default.
+    """
     shorter = known.max_time is not None and known.max_time < MAX_TIME
     limit = f", max_time: {format_duration(known.max_time)}" if known.max_time is not None and shorter else ""
     return f"{{name: {known.name}, capacity: {kind}, usd_per_node_hour: 0{limit}}}"
@@ -137,6 +140,6 @@ def _line(kind: CapacityType, known: ClusterPartition) -> str:
 
 def _facts(known: ClusterPartition) -> str:
     limit = "no MaxTime" if known.max_time is None else f"MaxTime {known.max_time}"
-    most = "" if known.nodes_max is None else f", {count_of(known.nodes_max, 'node')} for a job at most"
+    most = "" if known.nodes_max is None else f", {count_of(known.nodes_max, 'node')} at most in a job"
     grace = f"GraceTime={known.grace.total_seconds():.0f} s"
     return f"{known.state}, PreemptMode={known.preempt_mode}, {grace}, {limit}{most}"

@@ -20,7 +20,7 @@ from spotrun.offering import Offering
 from spotrun.units import count_of
 
 SNAPSHOT_FOR_S = 1.0
-"""Maximum age, in seconds, of a listing of the queue that is reused. Each new listing takes the controller's lock."""
+"""Maximum age, in seconds, of a listing of the queue that is reused. A new listing takes the controller's lock."""
 
 _ENDED_ALREADY = ("Job/step already completing or completed", "Invalid job id specified")
 
@@ -29,10 +29,11 @@ class SlurmDriver:
     """
     Requests nodes from the configured partitions. A job's name is its token, and its comment names its run.
 
-    A queued job is pending. A job that Slurm does not begin in time counts as ended by the cloud before its meter ran,
-    as in a pool without capacity. If Slurm keeps it in the queue longer, the next driver that lists jobs cancels it.
+    A queued job is pending. A job that Slurm does not begin in time counts as ended by the cloud before its billing
+    began, as in a pool without capacity. If Slurm keeps such a job in the queue, the next driver that lists jobs
+    cancels it.
 
-    Members of a gang are one job, with a step for each member (spotrun.clouds.slurm.gang).
+    The members of a gang are one job, with a step for each member (spotrun.clouds.slurm.gang).
     """
 
     name = CLOUD_NAME
@@ -66,7 +67,7 @@ class SlurmDriver:
             number = self._submit(request, partition)
             found = self._of_token(request)
             if found is None:
-                raise CloudUnavailable(f"Slurm has accepted job {number}, and does not list it yet")
+                raise CloudUnavailable(f"Slurm has accepted job {number}, but does not list it yet")
         return found
 
     def describe(self, instance_id: str) -> Instance | None:
@@ -92,7 +93,7 @@ class SlurmDriver:
     def _partition(self, offering: Offering) -> Partition:
         partition = self._config.partition(offering.zone)
         if partition is None or partition.offering.pool != offering.pool:
-            raise CloudError(f"{offering} is no partition of this job", hint="name it under slurm.partitions")
+            raise CloudError(f"{offering} is not a partition of this job", hint="name it under slurm.partitions")
         return partition
 
     def _submit(self, request: LaunchRequest, partition: Partition) -> str:
@@ -101,17 +102,17 @@ class SlurmDriver:
             answer = self._commands.run(submission(request, self._config, partition, self._init))
         finally:
             self._snapshot = None
-        if error := fault(answer, f"take a job for {request.offering}", partition.name):
+        if error := fault(answer, f"accept a job for {request.offering}", partition.name):
             raise error
         return answer.out.strip().partition(";")[0]
 
     def _of_token(self, request: LaunchRequest) -> Instance | None:
         """
-        Return the instance with the request's token, or the first of its members; None if there is no such job. If
-        several jobs have the token, the first counts, and the others are cancelled.
+        Return the instance with the request's token, or the first of a gang's members; None if there is no such job. If
+        several jobs have the token, the first one counts, and the others are cancelled.
 
         Raises:
-            LaunchTokenSpent: the instance, or all its members, have ended.
+            LaunchTokenSpent: the instance, or all members, have ended.
             InsufficientCapacity: no node was free in time.
             CloudError: the job differs from the request, or Slurm rejected it.
         """
@@ -124,8 +125,8 @@ class SlurmDriver:
 
     def _end_member(self, job: Job, member: Instance) -> None:
         """
-        Kill the member's step; its node stays with the job. If the step is not listed yet, the job's batch script ends
-        the step. When the last member ends, cancel the job.
+        Kill the member's step; the member's node stays with the job. If the step is not listed yet, the job's batch
+        script ends it. When the last member ends, cancel the job.
         """
         files = files_of(job.token)
         files.ask_to_end(member.member)
@@ -138,7 +139,7 @@ class SlurmDriver:
             files.end(member.member, MemberEnd(self._clock.now(), EndedBy.USER, "ended alone"))
 
     def _cancel(self, job: Job, *options: str, what: str = "") -> None:
-        """Cancel the whole job, or only the step in `what`."""
+        """Cancel the whole job, or only the step that `what` names."""
         try:
             answer = self._commands.run(["scancel", *options, what or str(job.number)])
         finally:
@@ -175,7 +176,7 @@ class SlurmDriver:
     def _look_at_members(self, job: Job, files: MemberFiles) -> None:
         """
         Record the job's nodes, and which of them are lost. The process that sees steps end runs on the first node. If
-        that node is lost, this driver records the ends of steps.
+        the first node is lost, this driver records the ends of the steps instead.
         """
         now, there = self._clock.now(), self._seats_of(job.nodes)
         seats = files.seats() or (files.take_seats(there) if len(there) == job.tags.count else ())
@@ -202,7 +203,7 @@ class SlurmDriver:
         return read_steps(require_answer(self._commands.run(STEPS), "list steps"), job.number)
 
     def _cancel_overdue(self, jobs: list[Job]) -> None:
-        """Cancel the overdue jobs, except any that begins at this moment."""
+        """Cancel the overdue jobs, except those that begin at this moment."""
         now = self._clock.now()
         for job in jobs:
             if job.is_overdue(now):
@@ -220,7 +221,7 @@ def _launched(job: Job, instances: list[Instance], request: LaunchRequest) -> In
         raise InsufficientCapacity(f"{nodes} of {job.tags.offering.zone} {free} free in time ({found.end_reason})")
     if job.never_ran and found.ended_by is not EndedBy.USER:
         raise CloudError(
-            f"Slurm has no node for what job {job.number} asks for ({found.end_reason})",
+            f"Slurm has no node that fits job {job.number} ({found.end_reason})",
             hint="see `sinfo -o '%P %c %m %G'`, and correct slurm.partitions",
         )
     if not any(each.alive for each in instances):

@@ -1,4 +1,4 @@
-"""Translates refusals of Slurm's programs into spotrun's errors. Slurm's messages are defined in its slurm_errno.c."""
+"""Translates refusals of Slurm's programs into spotrun's errors. Slurm defines the messages in slurm_errno.c."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _RENAMED = "nvalid partition"
 
 
 def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
-    """Return the error for Slurm's refusal of `what`, CloudError for an unknown message; None if Slurm did `what`."""
+    """
+    Return the error for Slurm's refusal of `what`: CloudError for an unknown message, None if Slurm did not refuse.
+    """
     said = " ".join(answer.err.split()) or f"exit code {answer.code}"
     if answer.code == 0:
         return None
@@ -40,14 +42,12 @@ def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
     if _has(said, _PASSING):
         return CloudUnavailable(message, hint="see `scontrol ping`, or wait for the controller")
     if _RENAMED in said:
-        return CloudError(
-            message, hint=f"`sinfo` shows the partitions; correct slurm.partitions where it names {partition}"
-        )
+        return CloudError(message, hint=f"`sinfo` shows the partitions; correct {partition} under slurm.partitions")
     if _has(said, _DENIED):
         return AccessDenied(message, hint="name your account in slurm.account, or a partition that you may use")
     if _has(said, _QUOTA):
         return QuotaExceeded(
-            message, hint="see `sacctmgr show assoc where user=$USER`, or wait for jobs of yours to end"
+            message, hint="see `sacctmgr show assoc where user=$USER`, or wait until some of your jobs have ended"
         )
     if _has(said, _NO_CAPACITY):
         return InsufficientCapacity(message)
@@ -59,8 +59,8 @@ def require_answer(answer: Answer, what: str) -> str:
     Return the output of a program that only reads.
 
     Raises:
-        CloudUnavailable: the program failed. Whatever its message, the failure is not evidence about jobs or nodes.
-        AccessDenied: this user may not run it.
+        CloudUnavailable: the program failed. The failure says nothing about jobs or nodes, whatever its message.
+        AccessDenied: this user may not run the program.
     """
     found = fault(answer, what)
     if found is None:

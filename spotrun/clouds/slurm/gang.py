@@ -29,13 +29,13 @@ LOOK_S = 0.2
 TRIES = 5
 PAUSE_S = 2.0
 BY_A_SIGNAL = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-"""Exit codes of a member that another process has ended."""
+"""Exit codes of a member that a signal from another process has ended."""
 
 
 def main(files: MemberFiles, arguments: Sequence[str], environment: Mapping[str, str], commands: Commands) -> int:
     """Start all members, wait until they have ended, and return the job's exit code."""
     job = environment["SLURM_JOB_ID"]
-    signal.signal(signal.SIGTERM, lambda *_: None)  # Slurm's signal ends the steps, and this process ends after them
+    signal.signal(signal.SIGTERM, lambda *_: None)  # Slurm's signal ends the steps; this process ends after them
     seats = files.take_seats(_seats(commands, environment["SLURM_JOB_NODELIST"]))
     steps: dict[int, subprocess.Popen[bytes]] = {}
     for member, seat in enumerate(seats):
@@ -60,8 +60,8 @@ def step(
     files: MemberFiles, member: int, seat: Seat, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> list[str]:
     """
-    Return the command that starts a member. `srun` gets the resources that a separate job would have: everything that
-    this job has on the node. GPUs are requested explicitly, because a step of a whole node gets none otherwise.
+    Return the command that starts a member. `srun` requests the resources that a separate job would have: all resources
+    of the job on this node. It requests GPUs explicitly, because otherwise a step on a whole node gets no GPUs.
     """
     gpus = environment.get("SLURM_GPUS_ON_NODE")
     return [
@@ -84,7 +84,7 @@ def step(
 
 
 def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
-    """Return the seats of the job's nodes. Retry while the controller is busy: the job needs them."""
+    """Return the seats of the job's nodes. While the controller is busy, retry, because the job needs the seats."""
     for _ in range(TRIES - 1):
         try:
             return read_seats(commands, nodes)
@@ -105,8 +105,8 @@ def _has(seat: Seat, nodes: str, commands: Commands) -> bool:
 
 def _write_down(files: MemberFiles, member: int, seat: Seat, code: int, job: str, commands: Commands) -> None:
     """
-    Record how a member ended. If the job is over, the end of the job explains its members' ends, and nothing is
-    recorded. If the controller does not answer, the job is assumed to continue.
+    Record how a member ended. If the job is over, record nothing, because the job's end explains its members' ends. If
+    the controller does not answer, assume that the job continues.
     """
     at = datetime.now(UTC)
     told = asked(job, commands)

@@ -2,9 +2,9 @@
 The members of a gang, which Slurm runs as one job.
 
 When a member has ended, its node stays with the job, and Slurm accounts for the node until the job is over. `scontrol
-update` cannot take the first node from a job, and without accounting it can take other nodes only once. So the member
-that ends last is billed for the nodes that the other members have left in the job. A lost node needs no command to
-leave its job.
+update` cannot take the first node from a job, and on a cluster without accounting it can take other nodes only once. So
+the member that ends last is billed for all nodes that the other members have left in the job. A lost node leaves its
+job without a command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 
 
 class GangJob(NamedTuple):
-    """A job with its members' records: their seats, if known, and the ends of members that ended before the job."""
+    """
+    A job with its members' records: their seats (nodes), if known, and the ends of members that ended before the job.
+    """
 
     job: Job
     seats: Sequence[Seat]
@@ -60,14 +62,14 @@ class GangJob(NamedTuple):
 
     @property
     def _last(self) -> int | None:
-        """The index of the member that ends last, or of the first such member; None while a member lives."""
+        """The index of the member that ended last, or of the first of several that did; None while a member runs."""
         if not self.job.has_ended and not self.is_deserted:
             return None
         ends = [(self._ended_at(index), -index) for index in range(len(self.ended))]
         return -max(ends)[1]
 
     def _ended_at(self, index: int) -> datetime:
-        """Return when a member ended, limited to the job's time, because its node's clock may be wrong."""
+        """Return when a member ended, limited to the time of its job because the clock of its node may be wrong."""
         job, ended = self.job, self.ended[index]
         began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None
         at = (over_at or began_at) if ended is None else ended.at
@@ -76,12 +78,15 @@ class GangJob(NamedTuple):
     def _billed_until(self, index: int) -> datetime:
         """
         Return until when a member is billed, rounded down to a whole second. Slurm counts whole seconds, and the job
-        may be over in the second in which the member ends. If the job continues, the last member pays for that second.
+        may be over in the same second in which the member ends. If the job continues, the last member pays for that
+        second.
         """
         return self._ended_at(index).replace(microsecond=0)
 
     def _prices_of_last(self, last: int) -> tuple[PriceSegment, ...]:
-        """Return the price of all nodes that the last member pays for: one segment for each change of the number."""
+        """
+        Return the prices of all nodes that the last member pays for, with one segment for each change of their number.
+        """
         began = instance_of(self.job).prices
         if not began:
             return ()
@@ -95,7 +100,7 @@ class GangJob(NamedTuple):
         )
 
     def _changes(self, last: int) -> Iterator[tuple[datetime, int]]:
-        """Yield each moment at which the last member takes over a node (1) or loses its own (-1)."""
+        """Yield each time at which the last member takes over a node (1) or loses its own node (-1)."""
         for index, ended in enumerate(self.ended):
             lost = ended is not None and ended.by is EndedBy.FAULT
             if index == last and lost:

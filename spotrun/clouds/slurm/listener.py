@@ -1,8 +1,9 @@
 """
-The one process of a job that Slurm signals before it takes the node. It runs as a step and records the deadline.
+The process of a job that receives Slurm's signal before Slurm takes the node. It runs as a step and records the
+deadline.
 
-Slurm sends the same SIGTERM when a user cancels the job, when the job's time is over, and when its script has ended.
-Only a job that still runs, and that Slurm reports as preempted, has a notice.
+Slurm sends the same SIGTERM when a user cancels the job, when the job's time is over, and when its script has ended. So
+the signal counts as a notice only if the job still runs and Slurm reports it as preempted.
 """
 
 from __future__ import annotations
@@ -24,12 +25,17 @@ from spotrun.errors import CloudError
 TRIES = 3
 PAUSE_S = 1.0
 LEFT_UNTOLD = timedelta(seconds=10)
-"""The time left that is assumed if the controller does not report when the job ends: less than most clusters give."""
+"""
+The time left that is assumed if the controller does not report when the job ends. It is less than most clusters give.
+"""
 _FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime|NodeList)=(\S+)")
 
 
 class JobStatus(NamedTuple):
-    """The controller's report about a job: its nodes, and when Slurm will end it (None if it is not preempted)."""
+    """
+    The controller's report about a job: its nodes, and the deadline at which Slurm will end it, None if it is not
+    preempted.
+    """
 
     runs: bool
     deadline: datetime | None
@@ -40,8 +46,7 @@ def main(file: Path, job: str, commands: Commands) -> None:
     """
     Listen until the job ends. `file` is deleted when the job's script is about to end.
 
-    Slurm may preempt a job before this step can receive its signal, so this also queries the controller at the
-    beginning.
+    Slurm may preempt a job before this step can receive its signal, so the controller is also queried at the beginning.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     told = asked(job, commands) or JobStatus(True, None)
@@ -56,7 +61,9 @@ def main(file: Path, job: str, commands: Commands) -> None:
 
 
 def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Commands) -> None:
-    """Wait until the job is over. The controller may signal again earlier; the training may use the time left."""
+    """
+    Wait until the job is over. The controller may send a second signal before that; the training may use the time left.
+    """
     over = False
     while not over:
         signal.sigwait({signal.SIGTERM})
@@ -65,7 +72,10 @@ def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Comman
 
 
 def after_signal(job: str, commands: Commands) -> JobStatus:
-    """Return the state of a job after a signal. If the controller does not answer, the job has `LEFT_UNTOLD` left."""
+    """
+    Return the state of a job after a signal. If the controller does not answer, assume that the job has `LEFT_UNTOLD`
+    left.
+    """
     heard_at = datetime.now(UTC)
     return asked(job, commands) or JobStatus(True, heard_at + LEFT_UNTOLD)
 
@@ -84,7 +94,7 @@ def asked(job: str, commands: Commands) -> JobStatus | None:
 
 
 def read_job(told: str) -> JobStatus:
-    """Read scontrol's output about a job. If the job runs and has a PreemptTime, its EndTime is the deadline."""
+    """Convert scontrol's output about a job. If the job runs and has a PreemptTime, its EndTime is the deadline."""
     facts = dict(_FACT.findall(told))
     ends, preempted = facts.get("EndTime", ""), facts.get("PreemptTime", "")
     runs = has_nodes(facts.get("JobState", ""))
@@ -93,7 +103,7 @@ def read_job(told: str) -> JobStatus:
 
 
 def _hears(file: Path) -> bool:
-    """Wait for the signal, and touch `file` every BEAT_S. Return False if `file` is gone."""
+    """Wait for the signal, touching `file` every BEAT_S. Return False if `file` is gone."""
     while _touched(file):
         if signal.sigtimedwait({signal.SIGTERM}, BEAT_S) is not None:
             return file.exists()

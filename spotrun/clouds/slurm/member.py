@@ -1,11 +1,11 @@
 """
-The task of a member's step, which receives Slurm's notice. The member itself runs in a separate session.
+The task of a member's step, which receives Slurm's notice. The member's agent and training run in a separate session.
 
     python -P -m spotrun.clouds.slurm.member MEMBER ADDRESS RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-The cluster's ProctrackType determines where Slurm sends its signal: to each process below the step's slurmstepd, to the
-task's process group, or to the task alone. So agent and training run as orphans in their own session. A pipe closes
-when the task ends, which ends agent and training too.
+Slurm sends its signal to each process below the step's slurmstepd, to the task's process group, or to the task alone,
+as the cluster's ProctrackType says. So that the signal never reaches them, agent and training run as orphans in a
+separate session. When the task ends, a pipe closes, and this ends agent and training too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(assignment: Assignment) -> int:
     ends = threading.Thread(target=_await_end, args=(pipes.end_read, file, codes))
     ends.start()
     listener.main(file, assignment.job, Programs())
-    os.close(pipes.life_write)  # the job is ending, or the member has ended
+    os.close(pipes.life_write)  # at this point the job is ending, or the member has ended
     ends.join()
     processes.kill_all(partial(processes.carrying, "SPOTRUN_INSTANCE_DIR", str(assignment.folder)))
     shutil.rmtree(assignment.folder, ignore_errors=True)
@@ -62,11 +62,11 @@ def _await_end(end: int, file: Path, codes: list[int]) -> None:
     said = b"".join(iter(partial(os.read, end, 16), b""))
     codes.append(int(said) if said else KILLED)
     file.unlink(missing_ok=True)
-    os.kill(os.getpid(), signal.SIGTERM)  # the listener wakes, and finds that its file is gone
+    os.kill(os.getpid(), signal.SIGTERM)  # wakes the listener, which then finds its file gone
 
 
 def _detach(assignment: Assignment, pipes: Pipes) -> None:
-    """Run the member in its own session. Fork twice, so that its process is an orphan."""
+    """Run the member in a separate session. Fork twice, so that its process is an orphan."""
     between = os.fork()
     if between:
         os.waitpid(between, 0)
@@ -94,8 +94,8 @@ def _keep(assignment: Assignment, life: int) -> int:
 
 def _end_with_the_task(life: int) -> None:
     """
-    Send SIGTERM to this process when the task ends. The signal is blocked here, and in the main thread until that
-    thread is ready to leave.
+    Send SIGTERM to this process when the task ends. The signal is blocked in this thread, and in the main thread until
+    the main thread is ready to leave.
     """
     os.read(life, 1)
     os.kill(os.getpid(), signal.SIGTERM)

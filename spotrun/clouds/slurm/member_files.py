@@ -1,8 +1,8 @@
 """
 Records of a gang's members, in files next to their job's log.
 
-Slurm reports which nodes a job has now, but not which nodes it had, nor when one of its steps ended. So the job, and
-each driver that lists it, record these facts here. Only the first value written counts.
+Slurm reports which nodes a job has now, but neither which nodes it had nor when one of its steps ended. So the job, and
+each driver that lists it, record these facts in the files. Only the first value written counts.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class MemberEnd(NamedTuple):
 
 class MemberFiles:
     """
-    The records of one launch. `start` is the common prefix of their paths.
+    The records of one launch. `start` is the common prefix of the files' paths.
 
-    Each method raises CloudUnavailable if a file cannot be read or written, because the state of the members is then
+    Each method raises CloudUnavailable if it cannot read or write a file, because the state of the members is then
     unknown.
     """
 
@@ -57,7 +57,7 @@ class MemberFiles:
         return Path(f"{self.start}.{member}.log")
 
     def seats(self) -> tuple[Seat, ...]:
-        """Return the seats of all members, by index; () if they are not known yet."""
+        """Return the seats of all members, ordered by index; () if they are not known yet."""
         return self._read("nodes", tuple[Seat, ...]) or ()
 
     def take_seats(self, seats: Sequence[Seat]) -> tuple[Seat, ...]:
@@ -67,7 +67,10 @@ class MemberFiles:
         return self._read(f"{member}.ended", MemberEnd)
 
     def end(self, member: int, ended: MemberEnd) -> MemberEnd:
-        """Record a member's end, and return the first end recorded. A driver's request counts as the user's."""
+        """
+        Record a member's end, and return the first end that was recorded. An end that a driver requested counts as the
+        user's.
+        """
         said = ended._replace(by=EndedBy.USER) if self.is_to_end(member) else ended
         return self._agree(f"{member}.ended", said, MemberEnd)
 
@@ -112,7 +115,7 @@ def _reaching(path: Path) -> Iterator[None]:
     except OSError as error:
         raise CloudUnavailable(f"{path}: {error.strerror}", hint=f"check who may use {path.parent}") from error
     except msgspec.DecodeError as error:
-        raise CloudUnavailable(f"{path} is no record of a member: {error}", hint="restore it, or remove it") from error
+        raise CloudUnavailable(f"{path} is not a member's record: {error}", hint="restore it, or remove it") from error
 
 
 def read_seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:

@@ -1,4 +1,4 @@
-"""Reads a cluster's partitions, and compares them with a job's."""
+"""Reads a cluster's partitions, and compares them with the partitions that a job describes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from spotrun.units import Unreadable, count_of, format_duration
 BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
 _ENDING = {"CANCEL", "REQUEUE"}
 """
-Modes that end a preempted job if the job is not to be requeued:
-https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
+Preemption modes that end a job if it may not be requeued: https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
 """
 
 
@@ -37,7 +36,9 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster and its partitions. `preempt_type`: jobs lose nodes to a partition, to a QOS, or not at all."""
+    """
+    A cluster and its partitions. `preempt_type` says to what jobs lose nodes: to partitions, to QOSs, or to nothing.
+    """
 
     name: str
     version: str
@@ -46,14 +47,16 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     min_job_age: str = ""
 
     def takes_from(self, known: ClusterPartition) -> list[str]:
-        """Return the partitions whose jobs may take nodes from jobs in `known`, if both have the same nodes."""
+        """
+        Return the partitions whose jobs may take nodes from jobs in `known`, provided that both use the same nodes.
+        """
         if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
             return []
         return sorted(name for name, each in self.partitions.items() if each.priority_tier > known.priority_tier)
 
 
 def read_cluster(commands: Commands) -> Cluster:
-    """Read the cluster's configuration from the controller. Errors: see `require_answer` and `Commands.run`."""
+    """Read the cluster's configuration from the controller. For the errors, see `require_answer` and `Commands.run`."""
     listed = require_answer(commands.run(["scontrol", "--oneliner", "--all", "show", "partition"]), "show partitions")
     settings = _settings(require_answer(commands.run(["scontrol", "show", "config"]), "show its configuration"))
     found = (_known(line) for line in listed.splitlines() if line.startswith("PartitionName="))
@@ -67,7 +70,10 @@ def read_cluster(commands: Commands) -> Cluster:
 
 
 def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
-    """Yield each statement of a job about its partitions that the cluster contradicts. `at` is the key."""
+    """
+    Yield each statement of a job about its partitions that the cluster contradicts. An error's `at` is the statement's
+    key.
+    """
     for index, partition in enumerate(config.partitions):
         known = cluster.partitions.get(partition.name)
         at: tuple[str | int, ...] = ("slurm", "partitions", index)
@@ -84,20 +90,20 @@ def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
             most = count_of(known.nodes_max, "node")
             advice = f"write num_nodes: {known.nodes_max}, or " if known.nodes_max else ""
             yield Unreadable(
-                f"a job in {known.name} has {most} at most, and num_nodes is {config.nodes}",
+                f"a job in {known.name} has at most {most}, but num_nodes is {config.nodes}",
                 f"{advice}name another partition",
                 at=(*at, "name"),
             )
         if known.max_time is not None and known.max_time < MAX_TIME_LEAST:
             least = f"an instance lives for at least {format_duration(MAX_TIME_LEAST)}"
             yield Unreadable(
-                f"jobs in {known.name} may run for {format_duration(known.max_time)} at most, and {least}",
+                f"jobs in {known.name} may run for at most {format_duration(known.max_time)}, but {least}",
                 "name another partition",
                 at=(*at, "name"),
             )
         elif known.max_time is not None and partition.max_time > known.max_time:
             yield Unreadable(
-                f"jobs in {known.name} may run for {format_duration(known.max_time)} at most",
+                f"jobs in {known.name} may run for at most {format_duration(known.max_time)}",
                 f"write max_time: {format_duration(known.max_time)}",
                 at=(*at, "max_time"),
             )
@@ -105,7 +111,7 @@ def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
 
 def _unlike_spot(known: ClusterPartition, cluster: Cluster, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
     if cluster.preempt_type == BY_QOS:
-        return  # a QOS has its own mode and grace time, which only the accounting shows
+        return  # a QOS's mode and grace time are only in Slurm's accounting
     if cluster.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
         off = f"PreemptMode={known.preempt_mode}, PreemptType={cluster.preempt_type}"
         yield Unreadable(
@@ -113,13 +119,13 @@ def _unlike_spot(known: ClusterPartition, cluster: Cluster, at: tuple[str | int,
         )
     elif not _ENDING & {*known.preempt_mode.split(",")}:
         yield Unreadable(
-            f"{known.name} has PreemptMode={known.preempt_mode}: its jobs are suspended, and a training stands still",
+            f"{known.name} has PreemptMode={known.preempt_mode}: it suspends jobs, so training stands still",
             "name a partition with PreemptMode=CANCEL or REQUEUE",
             at=(*at, "name"),
         )
     elif not known.grace:
         yield Unreadable(
-            f"{known.name} has GraceTime=0: its jobs are ended without a notice",
+            f"{known.name} has GraceTime=0: Slurm ends its jobs without a notice",
             f"ask the cluster's administrators for: PartitionName={known.name} GraceTime=120",
             at=(*at, "name"),
         )

@@ -1,4 +1,4 @@
-"""Reads squeue's jobs and steps, and turns jobs into instances."""
+"""Reads the jobs and steps that squeue lists, and turns jobs into instances."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 _FIELDS = "%i|%T|%P|%V|%S|%e|%r|%N|%j|%k"
 """
 Job, state, partition, submitted, began, ends, reason, nodes, name, comment: https://slurm.schedmd.com/squeue.html. Name
-and comment are last because other programs' jobs may have a bar in them; ours have none.
+and comment come last because those of other programs' jobs may contain `|`; spotrun's contain none.
 """
 LIST = ("squeue", "--noheader", "--me", "--states=all", f"--format={_FIELDS}")
-"""Lists jobs. Ended jobs are listed for the cluster's MinJobAge, usually five minutes."""
+"""The command that lists jobs. Slurm lists ended jobs for the cluster's MinJobAge, usually five minutes."""
 STEPS = ("squeue", "--noheader", "--me", "--steps", "--format=%i|%j|%N")
-"""Lists running steps: id, name, nodes. Slurm lists no ended steps."""
+"""The command that lists running steps: id, name, nodes. Slurm lists no ended steps."""
 _UNSET = ("N/A", "Unknown", "")
 _WAITING = ("PENDING", "CONFIGURING")
 LEFT_TO_SLURM = timedelta(seconds=30)
 """
-Time after the end of a job's wait in which Slurm itself should take the job from the queue. It also allows for an error
-of the controller's clock.
+How long after the end of a job's wait Slurm may take to remove the job from the queue, before the driver cancels it. It
+also allows for an error of the controller's clock.
 """
 _NODE_LOST = "JobLaunchFailure"
 """
-The reason that Slurm gives for a job whose node stopped answering, if the controller gives up the job before it marks
-the node as down.
+Slurm's reason for the end of a job whose node stopped answering, if the controller gives up the job before it marks the
+node as down.
 """
 _ENDS = {
     "PREEMPTED": EndedBy.CLOUD,
@@ -43,20 +43,23 @@ _ENDS = {
     "OUT_OF_MEMORY": EndedBy.FAULT,
     "REVOKED": EndedBy.FAULT,
 }
-"""States of ended jobs: https://slurm.schedmd.com/job_state_codes.html. In any other state a job has not ended."""
+"""
+Who ended a job, keyed by the job's state: https://slurm.schedmd.com/job_state_codes.html. In any other state a job has
+not ended.
+"""
 _COMPLETING = "COMPLETING"
 
 
 def has_nodes(state: str) -> bool:
     """
-    Return whether a job in this state runs on its nodes. Slurm shows a flag in place of RUNNING while one is set:
-    SIGNALING while it sends the warning of a preemption, RESIZING after the job has lost a node.
+    Return whether a job in this state runs on its nodes. In place of RUNNING, Slurm may show a flag: SIGNALING while it
+    sends the warning of a preemption, or RESIZING after the job has lost a node.
     """
     return bool(state) and state not in (*_ENDS, *_WAITING, _COMPLETING)
 
 
 class Job(NamedTuple):
-    """A job of ours. `nodes` is "" if the job waits, never ran, or has lost its node."""
+    """One of spotrun's jobs. `nodes` is "" if the job is still waiting, never ran, or has lost its node."""
 
     number: int
     state: str
@@ -78,23 +81,26 @@ class Job(NamedTuple):
 
     @property
     def never_ran(self) -> bool:
-        """True if the job ended in the queue. Slurm gives such a job the same time for its beginning and its end."""
+        """True if the job ended in the queue. Slurm then reports the same time for the job's beginning and end."""
         return self.has_ended and not self.nodes and self.began_at in (None, self.ends_at)
 
     @property
     def waited_in_vain(self) -> bool:
-        """True if the job was taken from the queue at the end of its wait, and never had a node."""
+        """True if the job never had a node, and was taken from the queue at the end of its wait."""
         if self.state != "CANCELLED" or not self.never_ran or self.ends_at is None:
             return False
         return self.ends_at - self.submitted_at >= self.tags.wait
 
     def is_overdue(self, now: datetime) -> bool:
-        """Return whether the job still waits although its wait is over, because Slurm was late or never tried."""
+        """
+        Return whether the job is still waiting although its wait is over, because Slurm was late or did not try to end
+        it.
+        """
         return self.state == "PENDING" and now - self.submitted_at >= self.tags.wait + LEFT_TO_SLURM
 
 
 def read_queue(text: str) -> list[Job]:
-    """Return our jobs, oldest first. If several jobs have one token, only the first is included."""
+    """Return spotrun's jobs, oldest first. If several jobs have one token, only the first is included."""
     found: dict[str, Job] = {}
     for job in sorted(_ours(text.splitlines()), key=lambda each: each.number):
         found.setdefault(job.token, job)
@@ -102,7 +108,7 @@ def read_queue(text: str) -> list[Job]:
 
 
 def of_token(text: str, token: str) -> list[Job]:
-    """Return all jobs that have `token`, oldest first. The first one counts."""
+    """Return all jobs that have `token`, oldest first. Only the first one counts."""
     return sorted((job for job in _ours(text.splitlines()) if job.token == token), key=lambda each: each.number)
 
 
@@ -164,8 +170,8 @@ def _state(job: Job) -> InstanceState:
 
 def _ended_by(job: Job) -> EndedBy:
     """
-    Return who or what ended a job. An instance also ends itself when its time-to-live is over, which it measures more
-    finely than Slurm.
+    Return who or what ended a job. An instance may also have ended itself because its time-to-live was over; it
+    measures this time more finely than Slurm.
     """
     if job.waited_in_vain:
         return EndedBy.CLOUD

@@ -1,4 +1,4 @@
-"""Validates Slurm jobs offline."""
+"""Checks, without the network, what a job says about Slurm."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _KINDS = {"spot": "spot", "on-demand": "on_demand"}
 
 def refusals(spec: RunSpec) -> Iterator[Unreadable]:
     for name in spec.secrets:
-        advice = "remove it, and keep the value in a file of your home, which the nodes share"
+        advice = "remove it, and keep the value in a file in your home folder, which the nodes share"
         yield Unreadable("does not reach instances on slurm yet", advice, at=("secrets", name))
     if spec.resources.image_id is not None:
-        advice = "remove it, and make the environment in setup"
-        yield Unreadable("needs root, which a job of Slurm does not have", advice, at=("resources", "image_id"))
+        advice = "remove it, and create the environment in setup"
+        yield Unreadable("needs root, which a Slurm job does not have", advice, at=("resources", "image_id"))
     if not spec.slurm.partitions:
-        advice = f"write {_LINE}; `spotrun doctor slurm` shows what there is"
-        yield Unreadable("names no partition to ask", advice, at=("slurm", "partitions"))
+        advice = f"write {_LINE}; `spotrun doctor slurm` lists the partitions"
+        yield Unreadable("names no partition", advice, at=("slurm", "partitions"))
     if spec.resources.region is not None:
         advice = "remove it; resources.zone is a partition"
         yield Unreadable("a cluster has no regions", advice, at=("resources", "region"))
@@ -40,4 +40,4 @@ def _unknown_zone(spec: RunSpec) -> Iterator[Unreadable]:
     zone, names = spec.resources.zone, [each.name for each in spec.slurm.partitions]
     if zone is not None and zone not in names:
         advice = f"write one of {', '.join(names)}, or remove it"
-        yield Unreadable(f"{zone} is none of slurm.partitions", advice, at=("resources", "zone"))
+        yield Unreadable(f"{zone} is not under slurm.partitions", advice, at=("resources", "zone"))

@@ -1,4 +1,4 @@
-"""Guesses from this machine's mounts whether the nodes of a cluster may share a folder."""
+"""Guesses from this machine's mounts whether a cluster's nodes can share a folder with it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ MOUNTS = Path("/proc/self/mounts")
 OF_ONE_MACHINE = frozenset(
     {"bcachefs", "btrfs", "devtmpfs", "ext2", "ext3", "ext4", "overlay", "ramfs", "tmpfs", "vfat", "xfs", "zfs"}
 )
-"""File systems on a disk or in the memory of the machine that mounts them. That machine may export them to others."""
+"""
+File systems on a disk or in the memory of one machine. That machine may nevertheless export them to other machines.
+"""
 
 
 def file_system_of(path: Path, mounts: Path = MOUNTS) -> str:
@@ -28,8 +30,8 @@ def is_of_one_machine(kind: str) -> bool:
 
 def _mounted(mounts: Path) -> list[tuple[Path, str]]:
     """
-    Return the folder and the kind of each mount, last one first, because a later mount hides an earlier one at the same
-    place: proc(5). A space in a name is written as \\040.
+    Return the folder and the kind of each mount. The last one comes first, because a later mount hides an earlier one
+    at the same place: proc(5). A space in a name is written as \\040.
     """
     rows = [line.split() for line in mounts.read_text(errors="replace").splitlines()]
     return [(Path(row[1].replace("\\040", " ")), row[2]) for row in reversed(rows) if len(row) > 2]

@@ -1,10 +1,10 @@
 """
-The first process of an instance, which our Slurm job runs on its node. When it ends, the instance has ended.
+The first process of an instance, which the Slurm job runs on its node. When this process ends, the instance has ended.
 
     python -P -m spotrun.clouds.slurm.start RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-It arms the time-to-live, makes the instance's folder, starts the step that listens for Slurm's notice, and runs
-COMMAND, the agent's bootstrap. Slurm enforces the time-to-live too, in whole minutes.
+The process arms the time-to-live, makes the instance's folder, starts the step that listens for Slurm's notice, and
+runs COMMAND, the agent's bootstrap. Slurm enforces the time-to-live too, in whole minutes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from spotrun.clouds.slurm.notices import FILE
 
 SLURMS_OWN = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_")
 """
-Prefixes of variables that make libraries adapt to Slurm. A training must not adapt, although it runs in a Slurm job.
+Prefixes of environment variables that make libraries adapt to Slurm. Training must not adapt, although it runs in a
+Slurm job.
 """
 UNENDED = ("sh", "-c", 'trap "" TERM; exec "$@"', "sh")
 """
-Starts a program with SIGTERM ignored, so that the signal cannot end the program before it listens: Slurm may take the
-node in the job's first second.
+Starts a program with SIGTERM ignored until the program handles this signal. Slurm may take the node in the job's first
+second, and the signal would otherwise end the program.
 """
 LISTENER = (
     *("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--gres=none", "--input=none", "--kill-on-bad-exit=0"),
@@ -46,7 +47,7 @@ FOLDER_PREFIX = "spotrun-"
 
 
 class Assignment(NamedTuple):
-    """The arguments of this program, and Slurm's number of the job."""
+    """The arguments of this program, and Slurm's number for the job."""
 
     run_uri: str
     run_uid: str
@@ -73,7 +74,10 @@ class Assignment(NamedTuple):
         return self.scratch / f"{FOLDER_PREFIX}{os.getuid()}-{number}"
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Return an agent's environment, without SLURMS_OWN. Variables for the node's GPUs stay."""
+        """
+        Return an agent's environment: `own` without the variables that begin with a prefix in SLURMS_OWN, and with the
+        instance's. Variables for the node's GPUs stay.
+        """
         kept = {name: text for name, text in own.items() if not name.startswith(SLURMS_OWN)}
         return (
             kept
@@ -96,7 +100,7 @@ class Assignment(NamedTuple):
 
 def main(assignment: Assignment) -> int:
     """Run the instance, and return the exit code of its command, or OVER."""
-    signal.signal(signal.SIGTERM, _leave)  # the job ends within KillWait
+    signal.signal(signal.SIGTERM, _leave)  # Slurm kills the job after KillWait
     lock = prepared(assignment)
     try:
         return live(assignment, [*LISTENER, str(assignment.folder / FILE)])
@@ -106,9 +110,9 @@ def main(assignment: Assignment) -> int:
 
 def live(assignment: Assignment, hears: Sequence[str] = ()) -> int:
     """
-    Run the instance's command in its folder until the command ends, the time-to-live is over, or SIGTERM comes. Then
-    end all its processes and remove the folder. `hears` is the command of a process that listens for notices meanwhile;
-    none if empty.
+    Run the instance's command in its folder until the command ends, the time-to-live is over, or SIGTERM arrives. Then
+    end all of the instance's processes and remove the folder. `hears` is the command of a process that listens for
+    notices while the instance runs; if it is empty, no process listens.
     """
     over_s = time.monotonic() + assignment.life_s
     processes.become_subreaper()
@@ -133,13 +137,13 @@ def live(assignment: Assignment, hears: Sequence[str] = ()) -> int:
 
 
 def prepared(assignment: Assignment) -> int:
-    """Remove folders of dead instances, make the instance's folder, and return its lock."""
+    """Remove the folders of dead instances, make this instance's folder, and return the folder's lock."""
     sweep(assignment.scratch)
     return made(assignment.folder)
 
 
 def sweep(scratch: Path) -> None:
-    """Remove folders of this user's dead instances on this node. A live instance holds its folder's lock."""
+    """Remove the folders of this user's dead instances on this node. A running instance holds its folder's lock."""
     for folder in scratch.glob(f"{FOLDER_PREFIX}{os.getuid()}-*"):
         with contextlib.suppress(OSError):
             lock = _locked(folder)
@@ -149,8 +153,8 @@ def sweep(scratch: Path) -> None:
 
 def made(folder: Path) -> int:
     """
-    Make a new folder that only this user can access, and return its lock. The folder is locked before it gets its name,
-    so that no other process removes it.
+    Make a new folder that only this user can access, and return its lock. The folder is locked before it gets its final
+    name, so that no other process removes it.
     """
     unnamed = folder.with_name(f".{folder.name}")
     for left in (folder, unnamed):
@@ -174,8 +178,8 @@ def _locked(folder: Path) -> int:
 
 def _dismiss(listener: subprocess.Popen[bytes]) -> None:
     """
-    End the listener. Its step gets the signal through srun, and finds that its file is gone. Otherwise Slurm would wait
-    for the step and keep the node.
+    End the listener. The listener's step gets the signal through srun, and the listener finds that its file is gone.
+    Otherwise Slurm would wait for the step and keep the node.
     """
     listener.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Builds the sbatch command for an instance. All jobs share one script and differ only in its arguments."""
+"""Builds the sbatch command for an instance. All jobs share one script and differ only in the script's arguments."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from spotrun.instance import LaunchRequest
 
 LOGS_VARIABLE = "SPOTRUN_SLURM_LOGS"
 BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
-"""The init process of an instance. The nodes need the Python that runs here."""
+"""The init process of an instance. The nodes must have the same Python as this machine."""
 _MINUTE_S = 60
 
 
 def logs() -> Path:
-    """Return the folder of the jobs' logs, below the user's home, which nodes share with this machine."""
+    """Return the folder of the jobs' logs. It is in the user's home folder, which the nodes share with this machine."""
     return Path(os.environ.get(LOGS_VARIABLE) or "~/.spotrun/slurm").expanduser()
 
 
@@ -39,10 +39,10 @@ def submission(
     """
     Return the command that submits a job for `request`.
 
-    A job that Slurm has not begun when `wait` is over cannot end by its deadline. So Slurm itself then takes it from
-    the queue, without any runner. Slurm ignores the deadline of a job that cannot begin at all, for example in a
-    partition that is down; the next driver that lists jobs cancels such a job. Two jobs with the same token never run
-    at the same time (singleton). https://slurm.schedmd.com/sbatch.html
+    The job's deadline is set so that a job that has not begun when `wait` is over cannot end in time. Slurm then takes
+    the job from the queue, without any runner. Slurm ignores the deadline of a job that cannot begin at all, for
+    example in a partition that is down; the next driver that lists jobs cancels such a job. Two jobs with the same
+    token never run at the same time (singleton). https://slurm.schedmd.com/sbatch.html
     """
     life_s = ceil(request.time_to_live.total_seconds() / _MINUTE_S) * _MINUTE_S
     wait_s = int(config.wait.total_seconds())
@@ -71,7 +71,9 @@ def trial(config: SlurmConfig, partition: Partition) -> list[str]:
 
 
 def _nodes(count: int) -> Iterator[str]:
-    """Yield the arguments that request `count` nodes, all or none: Slurm begins a job only when it has all of them."""
+    """
+    Yield the arguments that request `count` nodes, all or none: Slurm begins the job only when it has all of them.
+    """
     yield f"--nodes={count}"
     yield f"--ntasks={count}"
     if count > 1:
@@ -79,7 +81,7 @@ def _nodes(count: int) -> Iterator[str]:
 
 
 def _program(request: LaunchRequest) -> Iterator[str]:
-    """Yield the module that runs on the first node, followed by its extra argument, if any."""
+    """Yield the module that runs on the first node, followed by that module's extra argument, if any."""
     if request.count is None:
         yield "spotrun.clouds.slurm.start"
     else:
@@ -99,7 +101,7 @@ def _what(config: SlurmConfig, partition: Partition) -> Iterator[str]:
 def _share_of_a_node(partition: Partition) -> Iterator[str]:
     if partition.is_whole:
         yield "--exclusive"
-        yield "--mem=0"  # everything that the node has
+        yield "--mem=0"  # all memory of the node
     if partition.cpus:
         yield f"--cpus-per-task={partition.cpus}"
     if partition.memory_gb:

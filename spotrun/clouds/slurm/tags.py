@@ -1,6 +1,4 @@
-"""
-Writes and reads the comment of a job. The comment holds the job's tags, and is set by the call that submits the job.
-"""
+"""Writes and reads the comment of a job. The comment holds the job's tags; the call that submits the job sets it."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class Tags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def comment_of(request: LaunchRequest, wait: timedelta) -> str:
-    """Return one word, `spotrun:0123456789?launch=17&…`, in which each value is quoted as in a URL."""
+    """Return the comment: one word, `spotrun:0123456789?launch=17&…`, in which each value is quoted as in a URL."""
     what = request.offering
     facts = {
         "launch": request.launch,
@@ -50,7 +48,7 @@ def comment_of(request: LaunchRequest, wait: timedelta) -> str:
 
 
 def tags_of(comment: str, partition: str) -> Tags | None:
-    """Read a job's comment; return None if the job is not ours, or its comment was changed."""
+    """Read a job's comment; return None if the job is not spotrun's, or if its comment was changed."""
     run_uid, mark, facts = comment.removeprefix(OURS).partition("?")
     if not comment.startswith(OURS) or not mark:
         return None
