@@ -42,8 +42,8 @@ resource "google_project_service" "used" {
   disable_on_destroy = false
 }
 
-# A runner may hand any service account of the project to an instance, because IAM has no condition for the name of an
-# account. The one that Compute Engine makes is an editor of the project, unless the organization forbids that.
+# A runner may give an instance any service account of the project, because IAM has no condition for an account's name.
+# The account that Compute Engine creates is an editor of the project, unless the organization forbids that.
 resource "google_project_default_service_accounts" "powerless" {
   project        = var.project
   action         = "DEPRIVILEGE"
@@ -54,7 +54,7 @@ resource "google_project_default_service_accounts" "powerless" {
 
 # -- network ----------------------------------------------------------------------------------------------------------
 
-# Without a rule that allows it, nothing comes in, and everything may go out.
+# By default, incoming connections are denied and outgoing ones allowed; so without a rule nothing comes in.
 resource "google_compute_network" "nodes" {
   project                 = var.project
   name                    = "spotrun"
@@ -81,15 +81,15 @@ resource "google_storage_bucket" "runs" {
   project                     = var.project
   name                        = local.bucket
   location                    = var.location
-  uniform_bucket_level_access = true # folders have policies of their own only then
+  uniform_bucket_level_access = true # otherwise folders cannot have separate policies
   public_access_prevention    = "enforced"
 
-  # Otherwise each checkpoint that a run deletes is kept, and billed, for another week.
+  # By default, each checkpoint that a run deletes would be kept and billed for another week.
   soft_delete_policy {
     retention_duration_seconds = 0
   }
 
-  # lifecycle.json says the same for gcloud. No rule deletes what is there: a run whose ledger entries vanish is lost.
+  # lifecycle.json has the same rules for gcloud. None deletes live objects: a run that loses ledger entries is lost.
   lifecycle_rule {
     action {
       type = "AbortIncompleteMultipartUpload"
@@ -165,8 +165,8 @@ resource "google_storage_bucket_iam_member" "changes_runs" {
   }
 }
 
-# IAM has no condition for who asks, so each run may read what any job of the project names. Values are read with the
-# service account of an instance alone: no runner is granted this.
+# IAM conditions cannot depend on the caller, so each run may read the secrets of every job in the project. Only the
+# service accounts of instances may read values: no runner gets this right.
 resource "google_project_iam_member" "reads_secrets" {
   project = var.project
   role    = google_project_iam_custom_role.spotrun["spotrunSecret"].name
@@ -179,7 +179,7 @@ resource "google_project_iam_member" "reads_secrets" {
   }
 }
 
-# -- ssh, where it is asked for ---------------------------------------------------------------------------------------
+# -- ssh, if it is requested ------------------------------------------------------------------------------------------
 
 # https://cloud.google.com/iap/docs/using-tcp-forwarding: all connections come from this range, after IAP has checked who asks.
 resource "google_compute_firewall" "ssh" {

@@ -5,10 +5,10 @@ output "store" {
 
 output "subnets" {
   value       = { for region in keys(var.subnets) : region => google_compute_subnetwork.nodes[region].id }
-  description = "The subnet of instances in each region."
+  description = "The subnet for instances in each region."
 }
 
 output "roles" {
   value       = { for name in keys(local.roles) : name => google_project_iam_custom_role.spotrun[name].name }
-  description = "The custom roles. A runner grants spotrunCreate and spotrunChange in the folders of a run to its service account."
+  description = "The custom roles. A runner grants spotrunCreate and spotrunChange to each run's service account, in the run's folder."
 }

@@ -1,6 +1,6 @@
 variable "project" {
   type        = string
-  description = "Id of the project. It should be spotrun's alone: a runner may use every service account in it."
+  description = "Id of the project. Only spotrun should use it, because a runner may use every service account in the project."
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project))
@@ -37,13 +37,13 @@ variable "bucket" {
 variable "location" {
   type        = string
   default     = "us-central1"
-  description = "Region of the bucket. Choose one of those in which instances are rented: traffic between regions is billed."
+  description = "Region of the bucket. Choose a region in which you rent instances, because traffic between regions is billed."
 }
 
 variable "subnets" {
   type        = map(string)
   default     = { us-central1 = "10.10.0.0/20" }
-  description = "Regions in which instances are rented, each with the range of its subnet, as { us-central1 = \"10.10.0.0/20\" }."
+  description = "Regions in which you rent instances, each with the address range of its subnet, as { us-central1 = \"10.10.0.0/20\" }."
 
   validation {
     condition     = alltrue([for range in values(var.subnets) : can(cidrhost(range, 0))])
@@ -54,7 +54,7 @@ variable "subnets" {
 variable "ssh_members" {
   type        = set(string)
   default     = []
-  description = "Who may open a shell on instances through Identity-Aware Proxy, named as runners are. Without any, no port is open."
+  description = "Who may open a shell on instances through Identity-Aware Proxy, named in the same way as runners. If the list is empty, no port is open."
 
   validation {
     condition     = alltrue([for each in var.ssh_members : can(regex("^(user|group|serviceAccount|principal|principalSet):.+", each))])

@@ -1,4 +1,4 @@
-# What `spotrun night install … --cloud gcp` needs in a project, beside infra/gcp: ../README.md, under Nights, says who may do what with it.
+# What `spotrun night install … --cloud gcp` needs in a project, besides infra/gcp. The section Nights of ../README.md says who may do what.
 
 terraform {
   required_version = ">= 1.5"
@@ -97,16 +97,16 @@ resource "google_storage_bucket_iam_member" "changes_runs" {
   }
 }
 
-# Addresses of webhooks are secrets whose names begin with spotrun-, which infra/gcp lets all accounts of the project read.
+# Webhook addresses are secrets whose names begin with spotrun-. infra/gcp lets all accounts of the project read these.
 
-# IAM has no condition for the name of a job of Cloud Scheduler.
+# This covers all jobs of the project, because IAM has no condition for the name of a Cloud Scheduler job.
 resource "google_project_iam_member" "switches_its_call" {
   project = var.project
   role    = google_project_iam_custom_role.nights["spotrunNight"].name
   member  = local.runner
 }
 
-# -- who calls it ------------------------------------------------------------------------------------------------------
+# -- who calls the service -------------------------------------------------------------------------------------------------------
 
 resource "google_service_account" "clock" {
   project      = var.project
@@ -146,7 +146,7 @@ resource "google_service_account_iam_member" "hands_out_the_clock" {
   member             = each.value
 }
 
-# `night run` calls as the clock does.
+# `night run` calls the service with the same account as the schedule.
 resource "google_service_account_iam_member" "calls_as_the_clock" {
   for_each = var.installers
 

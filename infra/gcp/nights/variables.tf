@@ -10,7 +10,7 @@ variable "project" {
 
 variable "installers" {
   type        = set(string)
-  description = "Which of the runners install nights, as IAM names them: user:ADA@EXAMPLE.COM, group:…, serviceAccount:…"
+  description = "The runners who may install nights, as IAM names them: user:ADA@EXAMPLE.COM, group:…, serviceAccount:…"
 
   validation {
     condition     = alltrue([for each in var.installers : can(regex("^(user|group|serviceAccount|principal|principalSet):.+", each))])
@@ -21,5 +21,5 @@ variable "installers" {
 variable "bucket" {
   type        = string
   default     = null
-  description = "Name of the bucket of runs; by default spotrun-PROJECT."
+  description = "Name of the runs' bucket; by default spotrun-PROJECT."
 }
