@@ -1,6 +1,6 @@
 """
-Digests the base of a model that is trained through adapters: weights that the script itself makes in each process and
-that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each.
+Digests the base of a model that is trained through adapters. The base is the weights that the script makes anew in
+each process and that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each weight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIGEST_BYTES = 16
 
 
 class BaseModel:
-    """The present frozen weights of a PEFT model; for any other model, no weights."""
+    """The weights of a PEFT model that are frozen at construction; for any other model, none."""
 
     def __init__(self, model: nn.Module) -> None:
         frozen = {name: weight for name, weight in model.named_parameters() if not weight.requires_grad}

@@ -29,7 +29,7 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
         ("enumerated", "enumerate() counts the batches", "loop.enumerate"),
         ("enumerated_bar", "enumerate() counts the batches", "loop.enumerate"),
         ("no_optimizer", "Loop has no optimizer", "optimizer=optimizer"),
-        ("other_model", "optimizer trains weights that are in no model which Loop was given", "other=other"),
+        ("other_model", "optimizer trains weights of no model that Loop was given", "other=other"),
         ("outside_of_epochs", "loop.batches is called outside of loop.epochs", "loop.epochs(10)"),
     ],
 )
