@@ -88,7 +88,7 @@ def forecast_of_kinds(
     source: Source,
     progressed: Callable[[int, int], None],
 ) -> tuple[list[Forecast], tuple[Share, ...]]:
-    """Return a forecast for each row, all on the same markets and speeds, and the kinds that will do most of the work."""
+    """Return a forecast for each row, all on the same markets and speeds, and the kinds that will do most work."""
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     lives = range(min(lifetimes, LIFETIMES_MAX))
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:

@@ -170,7 +170,8 @@ class _Life:
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
         Return the spot offers that the strategy sees, and the seconds since the job came to its place or, if later,
-        last requested spot. While the job runs, the strategy requests spot (and so sees other offers) only at intervals.
+        last requested spot. While the job runs, the strategy requests spot, and so sees other offers, only at
+        intervals.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:

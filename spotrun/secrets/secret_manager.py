@@ -40,8 +40,8 @@ _PASSING = (408, 429)
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _ENABLE = f"turn it on: gcloud services enable {NAME}.googleapis.com"
 _RIGHT = (
-    f"ask for {NAME}.versions.access (roles/{NAME}.secretAccessor); in a project with infra/gcp, service accounts may "
-    f"read the secrets whose names begin with {SECRETS}"
+    f"ask for {NAME}.versions.access (roles/{NAME}.secretAccessor); in a project with infra/gcp, the service account "
+    f"of a run may read the secrets whose names begin with {SECRETS}"
 )
 
 Answer = Mapping[str, Any]

@@ -62,7 +62,7 @@ def test_an_index_is_for_some_processors(server: RegistryServer) -> None:
     assert find(image(server), None) == RegistryImage(digest, None)
     assert find(image(server), None, "aarch64").digest == digest
     server.put_index("team/image:1", "arm64")
-    with pytest.raises(ImageRefused, match="is for arm64, and instances are amd64"):
+    with pytest.raises(ImageRefused, match="is for arm64, but instances are amd64"):
         find(image(server), None)
 
 

@@ -124,7 +124,7 @@ def test_two_versions_of_a_report_are_not_added_up(tmp_path: Path) -> None:
     old, new = write_csv(tmp_path / "old.csv", rows[:4]), write_csv(tmp_path / "new.csv", rows)
     with pytest.raises(SpotrunError, match=r"new\.csv:2: has the same line as .*old\.csv") as caught:
         aws.read_cost_and_usage_report([old, new], line_filter(stormy().state))
-    assert caught.value.hint == "name the files of its newest version only, each once"
+    assert caught.value.hint == "name only the files of the report's newest version, each once"
 
 
 @pytest.mark.parametrize("pattern", ["no/such.csv", "*.parquet", "."])
