@@ -55,7 +55,8 @@ def _led(state: RunState) -> dict[int, list[Attempt]]:
     """
     Return the attempts of each launch. A gang's attempt belongs to its lead's launch.
 
-    All members of a gang are in the lead's region, so a checkpoint crosses regions once, whoever transfers its parts.
+    All members of a gang are in the lead's region, so a checkpoint crosses regions once, even if several members
+    transfer parts of it.
     """
     found: dict[int, list[Attempt]] = {}
     for attempt in state.attempts.values():

@@ -22,7 +22,7 @@ FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Activity(StrEnum):
-    """What a run is doing at one time."""
+    """The activity of a run at one time."""
 
     PRODUCTIVE = "productive"
     """Training whose result is kept."""

@@ -45,7 +45,7 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def otherwise(self) -> str:
-        """How the trial differs from the job, apart from the kind, for example `batch 16, 16-mixed`."""
+        """The differences between trial and job, apart from the kind, for example `batch 16, 16-mixed`."""
         parts = [
             *([f"{self.devices} devices"] if self.devices is not None and not self._tells_devices else []),
             *([f"batch {self.batch}"] if self.batch is not None else []),

@@ -12,7 +12,7 @@ from spotrun.run.events import BillingRule
 
 
 class ChargeKind(StrEnum):
-    """What a bill's line charges for. The ledger has prices for `USAGE`, and list prices for disks and addresses."""
+    """The subject of a charge. The ledger has prices for `USAGE`, and list prices for disks and addresses."""
 
     USAGE = "usage"
     VOLUME = "volume"

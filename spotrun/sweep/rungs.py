@@ -151,7 +151,7 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What a whole trial is expected to need. `work` is training time; `time` is from the trial's launch to its end."""
+    """The expected need of a whole trial. `work` is training time; `time` is from the trial's launch to its end."""
 
     work: timedelta
     time: timedelta
@@ -344,7 +344,7 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     """
     Return the budget of the next trial; None if `left` is too little.
 
-    The next `wanted_by` trials get equal shares; if `left` is too little for so many, fewer trials share it. If the
+    The next `wanted_by` trials get equal shares; if `left` is too little for all of them, fewer trials share it. If the
     need is known, no trial gets more than `AMPLE` times its need. If `left` is enough for all trials `to_begin`, a
     trial may get up to `GENEROUS` times its need.
     """

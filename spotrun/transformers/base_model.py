@@ -1,6 +1,6 @@
 """
-Digests the base of a model that is trained through adapters. The base is the weights that the script makes anew in
-each process and that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each weight.
+Digests the base of a model that is trained through adapters. The base is those weights that the script makes in each
+process and that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each weight.
 """
 
 from __future__ import annotations
