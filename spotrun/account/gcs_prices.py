@@ -64,8 +64,8 @@ def gcs_prices(location: str) -> StoragePrices:
     """
     Return the prices for a bucket at `location`, or the default prices if `location` is "" (unknown).
 
-    A location is a region, the code of a dual- or multi-region, or two regions joined by BETWEEN_REGIONS. Traffic to a
-    continent that this table lacks is priced like traffic to the dearest one.
+    A location is a region, the code of a dual- or multi-region, or two regions joined by BETWEEN_REGIONS. If the price
+    list lacks a continent, traffic to it is priced like traffic to the dearest continent.
     """
     prices = standard_prices("GCS Standard in us-central1")
     if not location:

@@ -79,7 +79,7 @@ def _interruption(
 
 
 def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> tuple[MemberName, ...]:
-    """Return the members that are not in the next attempt and that were missing, had a notice, or went to the cloud."""
+    """Return those members not in the next attempt that were missing, had a notice, or were lost to the cloud."""
     assert attempt.end is not None
     lost = {*attempt.end.missing, *(name for name in attempt.names if _is_taken(state, attempt, name))}
     stay = () if following is None else following.names

@@ -1,4 +1,4 @@
-"""The outcome of a run, in the words that reports use, and of its attempts and epochs."""
+"""The outcome of a run, of its attempts and of its epochs. Reports use the same words."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def is_plain(state: RunState) -> bool:
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    Return the completed epochs (counted from 0), each with the time at which its account ends. The epochs and the times
-    never decrease.
+    Return the completed epochs (counted from 0), each with the time at which its account ends. From one entry to the
+    next, neither the epoch nor the time decreases.
 
     An epoch is complete with the first surviving commit at or past its last step, or with the run's completion. Its
     account ends when the surviving pass over its data ended; a pass that was lost does not count.

@@ -47,7 +47,7 @@ class Rented(NamedTuple):
 
 
 def rented(state: RunState) -> list[Rented]:
-    """Return the instances billed now, at the newest recorded prices. The kinds are in the order of their launches."""
+    """Return the instances billed now, at the newest recorded prices. The kind that was launched first comes first."""
     found: dict[tuple[str, CapacityType], list[Decimal]] = {}
     for launch in state.launches.values():
         offering = launch.intent.offering
@@ -68,7 +68,7 @@ class Charge(NamedTuple):
 
 def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
     """
-    Return the charges of all instances of a launch, each from the start of its billing to the end of it, or to `end`.
+    Return the charges of all instances of a launch, from the time an instance is first billed until the last, or `end`.
 
     A time has no charge if the cloud bills nothing for the machine then, if the price is not known, or if only a disk
     is left of the machine. As on the bill, the first known price also counts for the time before it.

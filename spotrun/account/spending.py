@@ -27,7 +27,7 @@ class BudgetForecast(msgspec.Struct, frozen=True):
     `passes_at` is when the rest of the budget will be spent at the present pace, in run time. `epoch` (counted from 0)
     is the epoch under way at that time. Both are None if that time is unknown, or later than the training's end.
     `needs_usd` is the cost of the whole training; None if the budget covers it, or if the number of epochs is unknown.
-    The run never costs more than its budget: before that, it commits and ends (see `policy.money`).
+    The run never costs more than its budget: it commits and ends in time (see `policy.money`).
     """
 
     budget_usd: Decimal

@@ -33,7 +33,7 @@ CHANGED = "the same samples in the same order, in bits that may differ"
 
 @dataclass(frozen=True)
 class Account(Bill):
-    """The account of a completed epoch (counted from 0), of the rest, or of the whole run (both: `epoch` is None)."""
+    """The account of a completed epoch (counted from 0), or of the rest or the whole run (then `epoch` is None)."""
 
     epoch: int | None
     times: Mapping[Activity, timedelta]
@@ -64,7 +64,7 @@ class Account(Bill):
 
     @property
     def goodput(self) -> float | None:
-        """All instances' productive time over their paid time; above 1 if some time was free, None if all was."""
+        """All instances' productive time over their paid time; above 1 if some was free, None if nothing was paid."""
         return self.size * self.productive / self.paid if self.paid else None
 
     @property
@@ -80,7 +80,7 @@ class RunSummary:
     """
     The cost of a run. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the name of its folder.
 
-    `setups` maps each attempt to the set-up of its instance: what the job's `setup` did there. `ordinals` are the
+    `setups` maps each attempt to its instance's set-up: what the job's `setup` did on it. `ordinals` are the
     attempts' numbers as users see them (`RunState.ordinals`). `plain`: the run is a command that reports no steps.
     `time_scale` is the ratio of run time to wall-clock time. `work` identifies the training. `gaps` are the parts of
     the state that no checkpoint holds. `assumptions` states in one line what the figures are based on.

@@ -2,8 +2,8 @@
 Divides the time of a run into training and seven kinds of downtime (protocol 26). Pure: no clock, no I/O.
 
 A line of spans is drawn from `RunCreated` to the end, and only ever forwards. So the spans are contiguous and never
-overlap, even if the writers' clocks disagree. What a running trainer has trained since its last commit counts as
-productive. If the attempt ends without saving it, it counts as rework.
+overlap, even if the writers' clocks disagree. A running trainer's training since its last commit counts as productive.
+Once the attempt has ended without saving that training, it counts as rework.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Activity(StrEnum):
     STALL = "stall"
     """Training waits for a checkpoint."""
     PAUSED = "paused"
-    """From a stop or failure to the request to resume. Is part of no sum: the run's clock is stopped."""
+    """From a stop or failure to the request to resume. Left out of every sum, because the run's clock is stopped."""
 
 
 DOWNTIME = tuple(kind for kind in Activity if kind not in (Activity.PRODUCTIVE, Activity.PAUSED))

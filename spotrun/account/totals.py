@@ -267,7 +267,7 @@ def baseline_in_words(state: RunState) -> str:
         kind = f", {named} on demand" if is_instance_type(named) else ""
         return f"${usd_per_hour} an hour{kind} (report.baseline)"
     unpriced = f" (that of {named}, report.baseline, was not looked up)" if is_instance_type(named) else ""
-    at_home = ", at home of the cheapest in the cloud" if state.created.job("resources").get("home") else ""
+    at_home = ", for home of the cheapest type in the cloud" if state.created.job("resources").get("home") else ""
     return f"the on-demand price of the same type{at_home}{unpriced}"
 
 

@@ -31,7 +31,7 @@ class WaitingInterval(NamedTuple):
 
 
 def waiting(state: RunState, horizon: datetime) -> Iterator[WaitingInterval]:
-    """Yield each member's waiting times up to `horizon`. Once its gang lets it go, it no longer waits (protocol 32)."""
+    """Yield each member's waiting times up to `horizon`. A member that its gang let go does not wait (protocol 32)."""
     if not state.of_gangs:
         return
     trained: defaultdict[MemberName, list[Attempt]] = defaultdict(list)

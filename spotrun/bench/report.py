@@ -36,12 +36,12 @@ from spotrun.units import count_of
 
 GIB = 1 << 30
 CAUSES = ("wait", "boot", "setup", "restore")
-"""What a run waits for until its first step, in this order, named as in its report. `restore`: the script's start."""
+"""What a run waits for until its first step, in this order and in its report's words. `restore`: the script's start."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress, in steps, of one of `trials` trials; `number` counts from 0. `held_up`: what it waits for now."""
+    """The steps done in one of `trials` trials; `number` counts from 0. `held_up`: what the trial waits for now."""
 
     trial: BenchTrial
     number: int
@@ -54,7 +54,7 @@ class Progress:
 def view() -> View[Sequence[Progress]]:
     """
     Return a view of the running trials. On a terminal it has a changing line for each; elsewhere it prints a line when
-    each begins. It goes to stderr, because stdout is for the result.
+    each begins. The view goes to stderr, because stdout is for the result.
     """
     return _Live() if sys.stderr.isatty() else _Plain()
 

@@ -68,14 +68,14 @@ def verdict(measured: Measurement) -> str:
 def _spare(measured: Measurement) -> str:
     if measured.cpu_share is None:
         return ""
-    return f" (its CPUs are {measured.cpu_share:.0%} busy: more workers first, or faster storage)"
+    return f" (its CPUs are {measured.cpu_share:.0%} busy: first try more workers, or faster storage)"
 
 
 def _idle(measured: Measurement) -> str:
     """Return a remark if the GPUs are idle although the training does not wait for data; otherwise ""."""
     if measured.gpu_share is None or measured.gpu_share >= BUSY:
         return ""
-    return f"; its GPUs compute {measured.gpu_share:.0%} of the time: a larger batch, or less Python between steps"
+    return f"; its GPUs compute {measured.gpu_share:.0%} of the time: try a larger batch, or less Python between steps"
 
 
 def _times(gain: float) -> str:

@@ -38,7 +38,7 @@ from spotrun.run.member import Member
 from spotrun.run.state import RunState
 
 EDGES = timedelta(seconds=2)
-"""A difference in metered time up to this is rounding: clouds may round an instance's first and last second."""
+"""Up to this, a difference in metered time counts as rounding: clouds may round an instance's first and last second."""
 DISKS_MOST = 3
 """Up to this ratio of charged to recorded disk cost, a different price list or kind of disk can be the reason."""
 _SECONDS_PER_HOUR = 3600
@@ -203,7 +203,7 @@ def _until(member: Member, now: datetime) -> datetime:
 
 
 def _instances(state: RunState) -> dict[str, MemberName]:
-    """Return the names of all instances whose id is known, by id, in the order of their names."""
+    """Return the names of all instances whose id is known, keyed by id and sorted by name."""
     return {
         fact.instance_id: MemberName(launch.number, at)
         for launch in state.launches.values()
@@ -237,7 +237,7 @@ def _not_in_ledger(resource: str, charges: tuple[Charge, ...]) -> Line:
         ours_usd=ZERO,
         theirs_usd=_sum(charge.amount_usd for charge in charges),
         parts=_beside_usage(charges),
-        why=f"it has the run's tag, but the ledger does not know it: {', '.join(sorted(unknown))}" if unknown else "",
+        why=f"it has the run's tag, but is not in the ledger: {', '.join(sorted(unknown))}" if unknown else "",
         charges=charges,
     )
 
@@ -303,7 +303,7 @@ class _InstanceLine:
 
     @property
     def _began(self) -> datetime:
-        """The time from which the ledger counts; the instance's end if it counts nothing."""
+        """The time from which the ledger counts the instance's cost; the instance's end if it counts no cost."""
         return self._until if self._member.billed_from is None else self._member.billed_from
 
     def _in_file(self, meter: Meter) -> Decimal:
@@ -368,9 +368,9 @@ class _InstanceLine:
         if others:
             yield f"a charge of another kind: {', '.join(sorted(others))}"
         if residual and not in_file:
-            yield "charged for hours for which the ledger has no cost"
+            yield "the cloud charged for hours for which the ledger has no cost"
         elif residual and not self._usage:
-            yield "the file covers its hours, but has no line for it"
+            yield "the file covers the instance's hours, but has no line for the instance"
         elif residual:
             yield from self._measured()
 

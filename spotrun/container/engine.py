@@ -105,8 +105,8 @@ class Engine(NamedTuple):
 
     def start(self, image: Image, name: str, run_uid: str, mounts: Mapping[str, str]) -> Container:
         """
-        Start a container with all GPUs and with this machine's network. `mounts` maps the path of each folder to its
-        options; the path is the same inside and outside the container.
+        Start a container with all GPUs and with this machine's network. `mounts` maps each folder's path to its mount
+        options. The path is the same inside and outside the container.
 
         Raises:
             EngineFailed: the start failed; the message contains the last line of the engine's output.
@@ -237,7 +237,7 @@ def find_engine() -> Engine:
             return _for_this_user(engine)
         silent.append(f"{name} says: {_last_line(done.stderr)}")
     if silent:
-        raise EngineSilent(f"containers cannot be started here: {'; '.join(silent)}", hint="start its daemon")
+        raise EngineSilent(f"this machine cannot start containers: {'; '.join(silent)}", hint="start docker or podman")
     raise NotInstalled("this machine has neither docker nor podman", hint="apt-get install podman")
 
 
@@ -279,7 +279,7 @@ class Container:
 
     def within(self, command: Sequence[str], folder: Path) -> list[str]:
         """
-        Return a command line that runs `command` with the container's files, in their folder `folder`. The command is a
+        Return a command line that runs `command` in the folder `folder` of the container's files. The command is a
         child of the caller, and has the caller's environment.
         """
         assert self._holder is not None
@@ -314,7 +314,7 @@ class ContainerRecord(msgspec.Struct, frozen=True):
 
 
 def remember(file: Path, engine: Engine, name: str) -> None:
-    """Write a container's name to `file` before the start, so that another process can remove it if it is left over."""
+    """Write a container's name to `file` before its start: if it is left over, another process can then remove it."""
     temporary = file.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.encode(ContainerRecord(engine.name, engine.path, name)))
     temporary.replace(file)

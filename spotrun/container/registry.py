@@ -207,7 +207,7 @@ class _ManifestRequest:
     def _wants_login(self) -> ImageRefused:
         what = f"{self._image.host} has no public image {self._image.path}"
         if cloud_behind(self._image.host):
-            return NotForThisUser(what, hint="correct the name, or log in to that cloud", key=KEY)
+            return NotForThisUser(what, hint="correct the name, or log in to the registry's cloud", key=KEY)
         return ImageRefused(
             what,
             hint=f"correct the name, or write envs: {{{USERNAME}: NAME}} and secrets: [{PASSWORD}]",

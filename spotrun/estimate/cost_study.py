@@ -172,7 +172,7 @@ class Measured(Model):
 class Like(Model):
     """
     A speed that is derived from another `place`: that place's speed, times `devices`, and times the mean of the
-    training's ratios in `times`. `faster` says by what factor some parts of a step are faster than there.
+    training's ratios in `times`. `faster` says by what factor some parts of a step are faster than at that place.
     """
 
     place: fields.Text
@@ -267,7 +267,7 @@ class CostStudy(Model):
     within: Annotated[Decimal, BeforeValidator(read_positive), Field(le=1)] = Decimal("0.02")
 
     def with_places(self, change: Callable[[str, Place], Place]) -> CostStudy:
-        """Return the study with each place replaced by what `change` returns for its name and the place."""
+        """Return the study with each place replaced by what `change` returns for the name and the place."""
         return self.model_copy(update={"places": {name: change(name, place) for name, place in self.places.items()}})
 
 

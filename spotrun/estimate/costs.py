@@ -120,7 +120,7 @@ def _valued(cost: Cost, samples: Decimal) -> Cost:
 
 
 def capacity_of(place: Place) -> str:
-    """Return how an hour at a place is paid. A place that has other prices besides spot counts by those."""
+    """Return how an hour at a place is paid. `spot` means that the place has no other price."""
     if place.own is not None:
         return "own"
     if place.subscription is not None:

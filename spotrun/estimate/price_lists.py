@@ -75,9 +75,9 @@ def _by_place(file: str) -> Iterator[ListPrice]:
 
 
 def _colab() -> Iterator[ListPrice]:
-    """Yield each GPU's prices on Colab, computed from its compute units an hour. These change; California saw these."""
+    """Yield each GPU's prices on Colab, from its compute units an hour, which may change (read in California)."""
     units, plans, included, alone = price_tables(__package__, "colab.json")
-    source = f"{units.source} (units an hour), {plans.source} (what Colab's page asked on {plans.as_of})"
+    source = f"{units.source} (units an hour), {plans.source} (the prices on Colab's page on {plans.as_of})"
     for gpu, per_hour in units.prices.items():
         for plan, usd in plans.prices.items():
             yield ListPrice(

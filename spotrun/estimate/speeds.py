@@ -14,7 +14,7 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
         the other place's speed * devices * mean of the training's `times` * speedup of the parts that are faster
 
-    If the other place is itself `like` a third place, its own faster parts count too.
+    If the other place is `like` a third place, the parts that are faster at the other place count too.
     """
     times, faster = Decimal(1), dict[str, Decimal]()
     while (like := study.places[place].like) is not None:
@@ -31,7 +31,7 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
 
 def mean_of_times(like: Like, training: str) -> Decimal | None:
-    """Return the mean ratio for a training; 1 if `like` has no ratios, None if it has ratios only for others."""
+    """Return a training's mean ratio; 1 if `like` has no ratios at all, None if it has ratios only for others."""
     if not like.times:
         return Decimal(1)
     times = like.times.get(training)

@@ -2,7 +2,7 @@
 The strategies of other tools and of the literature. Simulations compare them with spotrun's strategies; no job can use
 them.
 
-A SafetyNet keeps each of them from being late, as it does for spotrun's strategies, so only the rules are compared.
+A SafetyNet keeps each of them from missing the deadline, as it does for spotrun's strategies. So only the rules differ.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ UP_MIN_S, UP_MEDIAN_S, UP_SIGMA = 585.0, 2800.0, 2.5
 DOWN_MIN_S, DOWN_MEDIAN_S, DOWN_SIGMA = 350.0, 1000.0, 1.7
 TOGETHER = 0.28
 STRETCH_MAX_S = 96 * 3600.0
-"""Maximum seconds of a stretch. Heavy tails make a limit necessary; the record itself was 60 h long."""
+"""Maximum seconds with or without capacity. Heavy tails make a limit necessary; the record itself was 60 h long."""
 WARM_UP_S = 2 * 86_400.0
 """Seconds that the market runs before the job starts, so that the job does not start at the market's beginning."""
 

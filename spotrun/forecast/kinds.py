@@ -42,7 +42,7 @@ from spotrun.spec.kinds import AnyOf, Kind, NamedType
 from spotrun.spec.model import RunSpec
 
 LIFETIMES_MAX = 100
-"""Maximum lifetimes. To simulate one in which the policy decides takes a third of a second."""
+"""Maximum number of lifetimes, because simulating one in which the policy decides takes a third of a second."""
 LOOK_MAX_S = 300.0
 CHUNK = 5
 ALL = "all types"

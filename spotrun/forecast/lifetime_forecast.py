@@ -76,7 +76,7 @@ class JobUncertainty(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(job, work_s=job.work_s * share, changeover_s=changeover_s * factor)
 
     def believed(self, job: Job) -> Job:
-        """Return the job as its strategy sees it. As in real runs, it assumes somewhat longer changeovers."""
+        """Return the job as its strategy sees it: as in real runs, with changeovers that are somewhat too long."""
         return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 
 
@@ -131,8 +131,8 @@ def forecast(
     """
     Return one forecast per question, in their order.
 
-    For each lifetime, one market is drawn, for the question whose market has the most pools. That market must contain
-    the pools of the other questions' markets; these use it too. The same seed gives the same markets.
+    For each lifetime, one market is drawn, with the pools of the question that has the most. These must include the
+    pools of all other questions, which use the same market. The same seed gives the same markets.
     """
     outcomes: list[list[Outcome]] = [[] for _ in asked.questions]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:

@@ -181,7 +181,7 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 
 def standby_of(standby: Standby, seed: int) -> Standby:
-    """Return `standby` with one lifetime's notices. As on the local cloud, a fixed share of the losses has a notice."""
+    """Return `standby` with one lifetime's notices. The same share of losses has a notice as on the local cloud."""
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
     return msgspec.structs.replace(standby, warned=tuple(warned.tolist()))

@@ -82,7 +82,7 @@ def _size_bytes(event: CheckpointCommitted) -> int:
 
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
-    """Yield the seconds of set-ups with a stored archive: those that were run and packed ("run"), or "unpacked"."""
+    """Yield the seconds of set-ups with a stored archive. `how` is "run" (and then packed) or "unpacked"."""
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:
             yield attempt.setup.seconds

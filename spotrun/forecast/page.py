@@ -30,7 +30,7 @@ def forecast_page(plan: Plan, name: str) -> str:
         element("p", f"{count_of(plan.forecasts[0].lifetimes, 'simulated lifetime')} a line. Nothing was rented."),
         section("What it costs", _ranges(plan.forecasts), _table("Cost", list(COSTS), plan, cost_cells)),
         section(
-            "When it is done, and why it stands still",
+            "When it is done, and what delays it",
             _downtime(plan.forecasts),
             _table("Times", time_columns(plan), plan, time_cells),
         ),

@@ -146,7 +146,7 @@ def plan(
 
 
 def learns(spec: RunSpec) -> bool:
-    """Return whether the forecast covers all kinds that the job allows, as a run tries them. A gang's does not."""
+    """Return whether the forecast covers all kinds that the job allows, as a run would. A gang's forecast does not."""
     return spec.resources.is_choice and spec.num_nodes == 1
 
 
@@ -276,7 +276,7 @@ def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTra
 
 
 def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
-    """Return the rule for a job without a deadline; None for a job with a deadline, where the strategy decides."""
+    """Return the rule for a job without a deadline; None for a job with one, for which its strategy decides."""
     if spec.policy.deadline is not None:
         return None
     return patience(spec) if falls_back else Patient(inf, None)

@@ -76,7 +76,7 @@ def planned(
     if expected is None:
         if notes:
             raise SpecInvalid("it is not known how long this training takes", hint=f"{notes[0]}; or give --work 3h")
-        hint = "give --work 3h, or policy.expected_work; a completed run of this name or `spotrun bench` would show it"
+        hint = "give --work 3h, or policy.expected_work; or complete a run of this name, or run `spotrun bench`, first"
         raise SpecInvalid("it is not known how long this training takes", hint=hint)
     now = system_clock().now()
     time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now
@@ -171,7 +171,7 @@ def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
 
 
 def _said_of_another(found: BenchResult, spec_path: Path) -> str:
-    """Return a note on a bench of the job with other arguments: its date, and how to use these arguments here too."""
+    """Return a note on a bench of the job with other arguments: its date, and how to forecast with these arguments."""
     said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise or 'other arguments'}"
     if found.command:
         return f"{said}: it counts for a job with train: {{run: {found.command!r}}}"

@@ -66,7 +66,7 @@ def cost_table(plan: Plan) -> FiguresTable:
 
 def time_table(plan: Plan) -> FiguresTable:
     columns = ["markets", *time_columns(plan)]
-    title = "When it is done, and why it stands still"
+    title = "When it is done, and what delays it"
     table = figures_table(title, "strategy", columns, texts=(0, 1), repeated=2)
     for row in plan.forecasts:
         add_row(table, [row.strategy, row.market, *time_cells(plan, row)])

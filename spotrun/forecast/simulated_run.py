@@ -106,8 +106,8 @@ class _Trainer(msgspec.Struct):
 
 class SimulatedRun:
     """
-    A simulated run of `spec` on these offerings. The market `drawn` has one column for each spot pool in `pools`; after
-    its end, it continues from its beginning. The policy decides at least every `look_s` seconds.
+    A simulated run of `spec` on these offerings. The market `drawn` has one column for each spot pool in `pools`. After
+    the market's end, it continues from its beginning. The policy decides at least every `look_s` seconds.
     """
 
     def __init__(

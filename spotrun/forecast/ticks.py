@@ -48,7 +48,7 @@ class Standby(msgspec.Struct, frozen=True):
     """
     The rules for replacements that start while the old instance still trains, as in real runs.
 
-    `warned` says for each loss in turn whether it has a notice; after its last entry, it continues from the first. At a
+    `warned` says for each loss in turn whether it has a notice; after the last entry, the first is used again. At a
     loss with a notice, the replacement has already spent `notice_s` of its changeover, and these seconds are billed at
     the replacement's price. After such a loss no work is done twice, and spot counts as missing since the notice.
 

@@ -94,7 +94,7 @@ def _at_least(nodes: int) -> str:
 
 
 def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """Read a list of instances that join and leave a group, as one zone that is up while the group has `nodes`."""
+    """Read a list of instances that join and leave a group, as a zone that is up while `nodes` or more are in it."""
 
     def change(at_ms: str, what: str, node: str) -> tuple[float, int]:
         if what not in ("add", "remove"):
@@ -152,7 +152,7 @@ def _counted(path: Path, seen: list[tuple[float, int]], nodes: int, price_usd_pe
 
 def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read a record in any of the above formats. The ending of the file's name decides in which.
+    Read a record in any of the above formats. The ending of the file's name decides which one.
 
     Raises:
         SpotrunError: the file cannot be read, or is not such a record.

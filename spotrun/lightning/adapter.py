@@ -89,12 +89,12 @@ class LightningFramework(Position, Loaders):
 
     @property
     def leaves_gradients(self) -> bool:
-        """True in manual optimization, because there the script decides when to step."""
+        """True in manual optimization, where the script decides when to step."""
         return not self.steps_optimizers
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """The averages in attributes of callbacks."""
+        """The averaged models that callbacks have as attributes."""
         return {
             f"callbacks[{number}].{name}": value
             for number, callback in enumerate(self._trainer.callbacks)

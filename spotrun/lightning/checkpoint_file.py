@@ -46,8 +46,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     """
-    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. If Lightning did not train it, write a
-    torch file with the same entries.
+    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. If the training did not use Lightning,
+    write a torch file with the same entries.
 
     Raises:
         CheckpointDamaged: `image` is not an image.

@@ -26,7 +26,7 @@ SCORES = ("best_model_score", "best_score")
 
 
 class TraceCallback:
-    """Forwards Lightning's hooks to a trace. factory.py adds the Callback base of the Lightning package in use."""
+    """Forwards Lightning's hooks to a trace. factory.py derives a class from this one and Lightning's Callback."""
 
     _framework: LightningFramework
     _trace: LightningTrace

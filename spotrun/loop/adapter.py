@@ -69,8 +69,8 @@ class LoopFramework:
 
     def _variables(self) -> dict[str, Any]:
         """
-        Return the local variables of the function that runs the loop, and the datasets of the loaders among them. A
-        dataset itself may be in no variable.
+        Return the local variables of the function that runs the loop. For a loader among them, also return its dataset,
+        which may be in no variable.
         """
         found = dict(self.frames.variables())
         loaders = {name: prepared.loader_in(value) for name, value in found.items()}
@@ -159,7 +159,7 @@ class LoopFramework:
         self.figures.update(metrics)
 
     def enter(self) -> None:
-        """Do nothing: passes.py does this when the script begins a pass."""
+        """Do nothing: passes.py enters the loop when the script begins a pass."""
 
     def restore(self) -> None:
         """Restore the state given to `load`, once, before `Hooks.epoch_begins`."""

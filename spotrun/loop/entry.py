@@ -2,7 +2,7 @@
 Warns at the first step if a script trains with Fabric or accelerate but without a `Loop`. The warning names the state
 that an interruption loses.
 
-When a program under an agent imports Fabric or accelerate, autoload calls the `watch_` function for it.
+When a program under an agent imports Fabric or accelerate, autoload calls the `watch_` function for that library.
 """
 
 from __future__ import annotations

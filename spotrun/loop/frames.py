@@ -24,7 +24,7 @@ from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import is_scalar
 
 POPS = ("POP_TOP", "POP_ITER")
-"""Instructions with which `break` and `return` drop a loop's iterator. An exception drops it with other ones."""
+"""Instructions with which `break` and `return` drop a loop's iterator. At an exception, a different one drops it."""
 YIELDS = ("YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT")
 ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
 """Instructions after which the next instruction does not run."""
@@ -67,7 +67,7 @@ class Frames:
         return f"{self._outer.f_code.co_name}()"
 
     def variables(self) -> Values:
-        """Return the variables as they were when the fit began. A resume fills their values in place where it can."""
+        """Return the variables as they were when the fit began: a resume can fill their values in place."""
         return self._at_begin
 
     def epoch_begins(self) -> None:

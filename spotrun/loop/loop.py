@@ -58,7 +58,7 @@ class Loop:
         return self._state
 
     def epochs(self, count: int) -> Numbers:
-        """Return the remaining epochs of `count`, numbered from 0. A second call starts another training."""
+        """Return those of `count` epochs that remain, numbered from 0. A second call starts another training."""
         return Numbers(self, count, count, Passes.epochs)
 
     def batches(self, loader: Any) -> Pass:
@@ -71,8 +71,8 @@ class Loop:
 
     def steps(self, count: int) -> Any:
         """
-        Return step numbers for a script that draws its batches itself. Call this within an epoch, or without epochs:
-        then all steps are one long epoch.
+        Return step numbers, for a script that draws its batches itself. The script calls this within an epoch, or
+        without epochs, as one long epoch.
         """
         if self._passes is not None:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)

@@ -23,7 +23,7 @@ from spotrun.metrics.watched_runs import WatchedRuns
 from spotrun.units import count_of, format_duration, shown_lines
 
 FRESH_FOR_S = 15.0
-"""For this many seconds of system time, one reading answers all scrapes: more scrapes cost no more store requests."""
+"""For this many seconds of system time, one reading answers all scrapes. So frequent scrapes cost no more requests."""
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})", re.ASCII)
 
 

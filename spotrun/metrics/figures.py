@@ -151,7 +151,7 @@ def _total(key: str) -> Callable[[Figures], Values]:
 
 
 def _parts(**keys: str) -> Callable[[Figures], Values]:
-    """Return a function that returns a run's figures `keys`, each with its label."""
+    """Return a function that returns the figures in `keys` from a run, each under its label."""
     return lambda run: [((label,), run.report["total"][key]) for label, key in keys.items()]
 
 

@@ -51,7 +51,7 @@ class TraceSpan(NamedTuple):
 
 
 def stretches(state: RunState) -> Iterator[TraceSpan]:
-    """Yield the stretches that are over (see above), the run itself first."""
+    """Yield the stretches that can be reported: the run, its launches, its attempts, and what they contain."""
     if state.terminal is not None:
         yield _run(state)
     for launch in state.launches.values():

@@ -27,7 +27,7 @@ class ExactValues:
         known = {each for each in values if each}
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
-        """Readings of values that contain characters which are breaks elsewhere. Within them, these are hidden too."""
+        """Readings of values that themselves contain break characters. In such a value, these are hidden too."""
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
         short = {each for each in known if len(each) < SHORT}
@@ -58,7 +58,7 @@ class ExactValues:
             for reading in (way.read(text), *way.cut(text)):
                 if reading is None:
                     continue
-                enough = max(1, max(least, way.part) - (reading.cuts > 0))  # what was cut begins one more letter
+                enough = max(1, max(least, way.part) - (reading.cuts > 0))  # what was cut off begins one more letter
                 size = max((_begun(reading.left, value, enough) for value in values), default=0)
                 if size:
                     yield reading.start(len(reading.left) - size)
@@ -108,7 +108,7 @@ def _all_between(places: Sequence[int]) -> Sequence[int]:
 
 
 def _begun(text: str, value: str, least: int) -> int:
-    """Return the length of the longest proper prefix of `value` that ends `text`; 0 if it is shorter than `least`."""
+    """Return the length of the longest proper prefix of `value` with which `text` ends; 0 if shorter than `least`."""
     if not text:
         return 0
     size = value.rfind(text[-1], 0, len(value) - 1) + 1

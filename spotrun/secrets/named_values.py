@@ -18,7 +18,7 @@ from typing import NamedTuple
 NAME_MAX, VALUE_MAX = 64, 4096
 """Maximum characters of a name, and of a value: no password or token is longer."""
 REACH = NAME_MAX + VALUE_MAX + 64
-"""To decide if a character belongs to a secret, at most this many before it matter: a name, signs and a value."""
+"""Whether a character belongs to a secret depends on at most this many characters before it: name, signs and value."""
 UNDECIDED_MAX = 64
 """An unfinished value of at least this many characters counts as a secret, whatever follows."""
 SECRET_MIN, BEARER_MIN = 4, 16

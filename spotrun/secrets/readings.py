@@ -169,7 +169,7 @@ def _ways(*once: Step) -> Ways:
 
 WAYS_OF_TEXT = _ways(_AS_BYTES)
 WAYS_OF_BYTES = _ways()
-"""The ways to read bytes, of which each was decoded to one character."""
+"""The ways to read a text that was made from bytes, with one character for each byte."""
 
 
 class Reading:

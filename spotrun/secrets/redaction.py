@@ -26,7 +26,7 @@ PIECE = 12
 TEXT_MAX = 4096
 """Maximum characters of a text that is sent. A longer text is cut before secrets are sought."""
 AT_THE_CUT = 256
-"""Characters that are also dropped before the cut: the beginning of a secret that was cut may not be recognised."""
+"""Characters dropped before the cut of a long text: a secret that the cut leaves incomplete may not be recognised."""
 VALUE_MIN, SECRET_MIN = 8, 4
 """
 Minimum characters of a secret value, and of one whose name sounds secret. A shorter value is no secret, but a word like
@@ -117,7 +117,7 @@ def forms_of(secret: str) -> Iterator[str]:
 
 def _within(data: bytes, written: Callable[[bytes], bytes]) -> Iterator[str]:
     """Yield the parts of a secret's base64 that do not depend on the text before and after it."""
-    for before in range(3):  # bytes before the secret, beyond whole groups of three
+    for before in range(3):  # number of bytes before the secret, modulo three: base64 encodes groups of three
         whole = len(data) + before
         yield written(bytes(before) + data).decode()[-(-before * 8 // 6) : whole * 8 // 6]
 

@@ -22,7 +22,7 @@ SECURE = "SecureString"
 PARAMETERS = "/spotrun/"
 """Below this path, a run's role may read the parameters that the run's job names (infra/aws/account.yaml)."""
 SECRETS = "spotrun-"
-"""The names of secrets that a run's service account may read begin so (infra/gcp/conditions/spotrunSecret.yaml)."""
+"""A run's service account may read secrets with this prefix (infra/gcp/conditions/spotrunSecret.yaml)."""
 
 
 class Reference(NamedTuple):
@@ -60,8 +60,8 @@ def parse(text: object) -> Reference:
         if isinstance(text, str) and text.strip().lower().startswith(f"{SECRET}:"):
             raise Unreadable(
                 "is not the name of a secret in Secret Manager",
-                "write gsm:spotrun-NAME, with only letters, digits, - and _ : neither a project nor a version can be "
-                "named, because the run reads the latest version in its project",
+                "write gsm:spotrun-NAME, where NAME has only letters, digits, - and _; neither a project nor a version "
+                "can be named, because the run reads the latest version in its project",
             )
         raise Unreadable(
             "is not a reference, and a value does not belong in a file",
@@ -100,7 +100,7 @@ def create_command(name: str, project: str) -> str:
 def add_command(name: str, project: str) -> str:
     """
     Return the command that adds a value to an existing secret. The command reads the value as one line of its input, so
-    that the shell's history does not keep the value. It prints with `printf`, because `echo` would add a line break.
+    that the shell's history does not keep the value. The command uses `printf`, because `echo` would add a line break.
     """
     return f'IFS= read -rs VALUE; printf %s "$VALUE" | {_gcloud_add(name, project)}'
 

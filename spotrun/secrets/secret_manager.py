@@ -168,7 +168,7 @@ def _text(project: str, name: str, told: Answer) -> str:
         data = base64.b64decode(str(payload["data"]), validate=True)
         sent = int(payload.get("dataCrc32c", _crc32c(data)))
     except (KeyError, ValueError, binascii.Error):
-        raise StoreUnavailable(f"Secret Manager's answer for {name} is damaged") from None  # or it may quote the value
+        raise StoreUnavailable(f"Secret Manager's answer for {name} is damaged") from None  # the cause may quote it
     if sent != _crc32c(data):
         raise StoreUnavailable(f"the value of {name} was damaged on the way: it does not match its checksum")
     if b"\0" in data:

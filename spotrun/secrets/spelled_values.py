@@ -116,7 +116,7 @@ class SpelledValues:
     def _read(self, text: str) -> Iterator[tuple[ValuePrefix, int, int]]:
         """
         Yield each prefix of a value that the text contains, with its start and end. If a prefix that ends at one
-        character may have two starts, yield the earlier start.
+        character may have several starts, yield only the earliest.
         """
         read: dict[int, dict[ValuePrefix, int]] = {}
         at = self._next(text, 0)
@@ -159,7 +159,7 @@ def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
         end, letters = end + size - len(letters), following
         yield end, letters
     if len(letters) == 1 and not letters.isascii():
-        yield end, utf8(letters)  # a byte, or a letter of Latin-1
+        yield end, utf8(letters)  # a character above 127 may mean a byte, or a Latin-1 letter
 
 
 def _letter_first(text: str) -> tuple[int, str]:

@@ -64,7 +64,7 @@ from spotrun.sweep.rungs import (
 LOOK_S = 0.5
 """System seconds between two rounds of the loop."""
 RECORD_EVERY_S = 10.0
-"""System seconds between two reads of the sweep's record, which shows whether another command has stopped the sweep."""
+"""System seconds between two reads of the sweep's record. The record shows whether another command has stopped it."""
 END_WITHIN_S = 60.0
 """Maximum system seconds to wait for a runner after its run's end: it still sends news and removes the run's role."""
 LEAVE_WITHIN_S = 30.0
@@ -175,7 +175,7 @@ class Attendant:
 
 
 def decided(sweep_name: str, reason: str) -> str:
-    """Return the requester's name with which the sweep stops a run for `reason`."""
+    """Return the name of the requester, as the ledger records it when the sweep stops a run for `reason`."""
     return f"sweep {sweep_name}: {reason}"
 
 
@@ -341,7 +341,7 @@ class Sweeping:
         down.
 
         Raises:
-            SpotrunError: another process has already recorded one.
+            SpotrunError: another process has already recorded a run for this trial.
         """
         try:
             self._sweep.begin(run, number)
@@ -376,7 +376,7 @@ class Sweeping:
         said = f"has logged {', '.join(unknown.known)}" if unknown.known else "has logged no metric"
         meant = f"--metric {unknown.meant or (unknown.known or ('NAME',))[0]}"
         what = f"the metric {unknown.metric!r}" if unknown.metric else "a loss"
-        otherwise = "" if unknown.metric else ", or with --reduction-factor 0, which compares none"
+        otherwise = "" if unknown.metric else ", or with --reduction-factor 0, which compares no trials"
         self._failed = SpecInvalid(
             f"no trial has logged {what} by the end of epoch {unknown.epoch}; each {said}",
             hint=f"give the same command with {meant}{otherwise}; if a validation runs only every N epochs, "

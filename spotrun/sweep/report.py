@@ -100,7 +100,7 @@ def notes(sweep: SweepShown) -> list[str]:
     lines = [f"{each.run} {each.state}: {plain(each.why)}" for each in sweep.ranked if each.why]
     simulated = " (simulated)" if sweep.simulated else ""
     held = held_usd([each.trial for each in sweep.trials]) - sweep.spent_usd
-    kept = f", and ${held:.2f} are reserved for those that still run" if held > 0 else ""
+    kept = f", and ${held:.2f} are reserved for the trials that still run" if held > 0 else ""
     cost = f"they cost {dollars(sweep.spent_usd)}{simulated} of ${sweep.plan.budget_usd}{kept}"
     lines.append(f"{len(sweep.trials)} of {sweep.plan.trials} trials have begun; {cost}.")
     if sweep.ended:

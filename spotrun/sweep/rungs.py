@@ -70,7 +70,7 @@ Ratio of a sweep's time and cost to those of ideal halving. A real sweep needs m
 each other, and because prices and losses vary.
 """
 FAILED_MAX = 3
-"""If this many trials fail, and no trial has completed an epoch, no more begin: the parameters are not the cause."""
+"""If this many trials fail before any trial has completed an epoch, no more begin: the job itself must be wrong."""
 ALIKE = 0.8
 """A metric that no trial logs counts as misspelled if a logged one is at least this similar: val_los for val_loss."""
 CENT = Decimal("0.01")
@@ -445,7 +445,7 @@ def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
         return 1
     epochs, epoch_s = measured.epochs_total or 1, measured.epoch_s or 0.0
     prices = [each.price_usd_per_hour for each in trials if each.price_usd_per_hour]
-    usd_per_s = float(min(prices, default=ZERO)) / 3600  # the first trial of a sweep with a deadline begins on demand
+    usd_per_s = float(min(prices, default=ZERO)) / 3600  # not the first trial's: with a deadline, it begins on demand
     found = 1
     for first in range(2, epochs // plan.keep_one_in + 1):
         work_s = plan.trials * measured.start_s + epoch_s * _epochs_trained(
@@ -477,9 +477,8 @@ def _pruned(
     logged: tuple[tuple[int, int, float], ...], keep_one_in: int, grace_epochs: int, maximize: bool
 ) -> dict[int, tuple[int, ...]]:
     """
-    Return the trials that Optuna prunes, each with the epochs after which it does so, if these values (trial number,
-    epoch, value) are reported in this order. There may be several epochs, because a trial may be continued after a
-    stop, and then be compared again later.
+    Report these values (trial number, epoch, value) to Optuna in this order. Return the trials that Optuna prunes, each
+    with the epochs after which it is pruned: a trial that was stopped may continue, and is then compared again.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)
     study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)
@@ -520,8 +519,8 @@ def _waiting(trials: Iterable[TrialProgress]) -> list[TrialProgress]:
 
 def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> bool:
     """
-    Return True if it pays to stop a trial even though all trials have begun, because its money stays unspent or goes to
-    a more promising trial. If it does not pay, the sweep would stop the trial only to continue it immediately.
+    Return True if stopping this trial pays even though all trials have begun: its money then stays unspent, or goes to
+    a more promising trial. Return False if the sweep would stop the trial only to continue it immediately.
     """
     metric = metric_of(plan, trials)
     if not plan.resume_stopped or metric is None:

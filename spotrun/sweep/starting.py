@@ -255,7 +255,7 @@ def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -
     prepared.show()
     count = count_of(len(wanted.params), "trial")
     params = params_in_words(wanted.params[0])
-    print(f"{asked.name}: {count}, {plan.max_parallel} at once at most, the first with {params}.")
+    print(f"{asked.name}: {count}, at most {plan.max_parallel} at once, the first with {params}.")
     return plan
 
 
@@ -264,9 +264,11 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
     need = need_of(plan, [])
     if need is not None and left is not None and left < SPARE * need.time:
         what = f"--deadline leaves {format_duration(left)}, but a trial may take {format_duration(need.time)}"
-        return SpecInvalid(what, hint="give a later one, or correct policy.expected_work")
+        return SpecInvalid(what, hint="give a later deadline, or correct policy.expected_work")
     usd = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
-    return SpecInvalid(f"--budget pays for no trial: one may need ${usd:.2f}", hint="raise it, or correct the job")
+    return SpecInvalid(
+        f"--budget pays for no trial: one may need ${usd:.2f}", hint="raise the budget, or correct the job"
+    )
 
 
 def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
@@ -390,7 +392,7 @@ def _was(flag: str, value: object) -> str:
 
 
 def _lock_path(asked: RequestedSweep) -> Path:
-    """Return the path of the sweep's lock. If the store is a folder, it is there, so that all its users share it."""
+    """Return the path of the sweep's lock. A store that is a folder holds the lock, so that all its users share it."""
     place = address.parse(asked.wanted.spec.checkpoint.uri)
     if isinstance(place, str):
         return Path(address.absolute(place)) / FOLDER / f".{asked.name}.lock"

@@ -107,7 +107,7 @@ class TransformersFramework(TrainerLoop):
 
     @property
     def own_objects(self) -> Sequence[object]:
-        """The libraries' objects. A Trainer whose class is the script's own is not among them: it is a root."""
+        """The libraries' objects. A Trainer whose class is the script's own is not among them, but among `roots`."""
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
         return [one for one in held if _is_ours(one)] + trainer_state.configs(self.module)

@@ -28,7 +28,7 @@ class BaseModel:
         self._digests = {name: digest(weight) for name, weight in self._frozen.items()}
 
     def digests(self) -> Mapping[str, str]:
-        """Return digests, by name, of the weights that are still frozen and unwritten."""
+        """Return the digests, keyed by name, of those weights that are still frozen and have not been written to."""
         if not self._frozen:
             return {}
         now = dict(self._model.named_parameters())

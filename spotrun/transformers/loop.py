@@ -2,7 +2,8 @@
 The loop of one Trainer: its position, and the points at which it calls `Hooks`.
 
 One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves,
-if its TrainerControl requests it. It does so once more at an epoch's end, after the callbacks for that end.
+if its TrainerControl requests it. It checks for these requests once more at an epoch's end, after the callbacks for
+that end.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class TrainerLoop:
         return control
 
     def _on_evaluate(self, original: Any, *args: Any, skip_scheduler: bool = False, **kwargs: Any) -> Any:
-        if skip_scheduler and self._place is not None:  # before the first step: `eval_on_start`
+        if skip_scheduler and self._place is not None:  # this is the evaluation before the first step (`eval_on_start`)
             return {}
         return original(*args, skip_scheduler=skip_scheduler, **kwargs)
 
@@ -181,7 +182,7 @@ class TrainerLoop:
         self._hooks.epoch_ends()
 
     def _step_end_again(self, of_epoch: Mapping[str, Any]) -> None:
-        """Log, save and evaluate after the last batch before the snapshot, if the snapshot was made before that."""
+        """Log, save and evaluate for the last trained batch, because the snapshot was made between batch and log."""
         grad_norm, learning_rate = self._last or (None, None)
         names = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
         self._trainer._maybe_log_save_evaluate(

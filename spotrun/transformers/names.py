@@ -24,7 +24,7 @@ METHODS = {
     "get_batch_samples": (),
     "training_step": (),
 }
-"""Methods of Trainer, each with the parameters that spotrun passes or reads."""
+"""Methods of Trainer. For each, the parameters that spotrun passes or reads."""
 ATTRIBUTES = (
     "_tr_loss",
     "_total_loss_scalar",

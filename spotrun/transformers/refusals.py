@@ -88,7 +88,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     (
         _reads_a_stream_together,
         Problem(
-            "the first process reads an IterableDataset and sends its batches to the other processes",
+            "the first process reads an IterableDataset, and sends batches to the other processes",
             "train with a map-style dataset, or in one process",
         ),
     ),

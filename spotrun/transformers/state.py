@@ -125,7 +125,7 @@ def load_log_folders(trainer: Any, saved: list[str | None]) -> None:
 
 
 def set_by_libraries(cls: type) -> frozenset[str]:
-    """Return the attributes that subclasses of Trainer in libraries other than transformers set."""
+    """Return the attributes that are set by subclasses of Trainer from libraries other than transformers."""
     script = Script.of_this_process()
     between = (each for each in cls.__mro__ if each.__module__.partition(".")[0] not in ("transformers", "builtins"))
     return set_by(tuple(each for each in between if not script.owns(each)))

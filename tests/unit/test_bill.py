@@ -259,7 +259,7 @@ def test_unexplained_charges_are_named(tmp_path: Path, fault: str) -> None:
         ),
         "missing": (
             [line for line in lines if line.capacity is ON_DEMAND],
-            "the file covers its hours, but has no line",
+            "the file covers the instance's hours, but has no line",
         ),
         "unforgiven": (
             [*lines, replace(lines[0], resource="i-9", seconds=900)],
