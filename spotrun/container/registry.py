@@ -150,7 +150,7 @@ class _ManifestRequest:
             hint = "try again, or write the digest: docker:REPO/NAME@sha256:…"
             raise RegistryUnavailable(f"the registry {self._image.host} gives no answer: {reason}", hint=hint) from None
         if len(data) > MANIFEST_MAX_BYTES:
-            raise RegistryUnavailable(f"{self._image.host} answers with over {MANIFEST_MAX_BYTES >> 20} MiB")
+            raise RegistryUnavailable(f"{self._image.host} answers with more than {MANIFEST_MAX_BYTES >> 20} MiB")
         return kind, data
 
     def _authorization(self, challenges: list[str]) -> str:

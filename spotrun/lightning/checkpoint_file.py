@@ -98,7 +98,7 @@ def _load(path: Path) -> Any:
     try:
         if path.exists() and not zipfile.is_zipfile(path):
             raise SpecInvalid(
-                f"{path} is no file of torch.save, or was saved by torch before 1.6",
+                f"{path} is no file of torch.save, or was saved by a torch older than torch 1.6",
                 hint="name a Lightning checkpoint; if this one is that old, load it with torch and save it again",
             )
         return torch.load(path, map_location="meta", weights_only=True, mmap=True)

@@ -111,7 +111,7 @@ def unfinished(text: str) -> int:
 
 
 def values_in(text: str) -> Iterator[NamedValue]:
-    """Yield, unordered, the values after names that mark secrets. A value is on one line; one may contain another."""
+    """Yield, unordered, the values after names that mark secrets. A value is on one line, and may contain others."""
     lowered = text.lower()
     if not any(hint in lowered for hint in _HINTS):
         return

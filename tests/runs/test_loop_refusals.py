@@ -45,7 +45,7 @@ def test_refused_before_the_first_step(zygote: Zygote, tmp_path: Path, name: str
 def test_two_passes_at_once_are_refused(zygote: Zygote, tmp_path: Path) -> None:
     agent = Agent(zygote, {"script": SCRIPT, "name": "two_passes_at_once"}, tmp_path)
     assert agent.attempt() == "refused"
-    assert "within another one" in agent.told(Refused)[0].reason
+    assert "within another pass" in agent.told(Refused)[0].reason
 
 
 @pytest.mark.parametrize(

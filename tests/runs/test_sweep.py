@@ -102,6 +102,6 @@ def test_sweep_ends_at_an_unlogged_metric_and_goes_on_with_the_right_one_until_s
     attending.send_signal(signal.SIGTERM)
     output, _ = attending.communicate(timeout=120)
     assert attending.returncode == 4, output
-    assert "leave nothing running" in output
+    assert "leaves nothing running" in output
     assert sandbox.left_running() == []
     assert {row["state"] for row in sandbox.call_json("status", "told-sweep")} == {"stopped"}

@@ -265,7 +265,7 @@ def test_unexplained_charges_are_named(tmp_path: Path, fault: str) -> None:
             [*lines, replace(lines[0], resource="i-9", seconds=900)],
             "the ledger has no cost",
         ),
-        "stranger": ([*lines, replace(lines[0], resource="i-0ff", seconds=900)], "the ledger does not know it"),
+        "stranger": ([*lines, replace(lines[0], resource="i-0ff", seconds=900)], "is not in the ledger"),
         "fee": (
             [*lines, beside(lines[0], lines[0].resource, "Fee", "RI upfront", "3")],
             "of another kind: Fee RI upfront",
