@@ -35,7 +35,7 @@ _NOT_IN_EU = ("europe-west2", "europe-west6")
 
 
 class Continent(StrEnum):
-    """A continent. The value is the first word in the names of its regions."""
+    """A continent. The value is the first word in the names of the continent's regions."""
 
     US = "us"
     NORTH_AMERICA = "northamerica"

@@ -155,7 +155,7 @@ def _seen(value: Any) -> Any:
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
     Return the local variables that the code may read before it writes to them, from the instruction at `offset` on. If
-    that instruction gets a loop's next item, `ended` says that there is none.
+    that instruction gets a loop's next item, `ended` says that there is no next item.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}

@@ -18,7 +18,7 @@ DIGEST_BYTES = 16
 
 
 class BaseModel:
-    """The weights of a PEFT model that are frozen at construction; for any other model, none."""
+    """The weights of a PEFT model that are frozen when training begins; for any other model, none."""
 
     def __init__(self, model: nn.Module) -> None:
         frozen = {name: weight for name, weight in model.named_parameters() if not weight.requires_grad}

@@ -160,7 +160,11 @@ def test_all_unreadable_secrets_are_reported_together(secrets: SecretManager) ->
     secrets.put("database-password", CANARY)
     with pytest.raises(SecretUnreadable) as refused:
         read(A="spotrun-a", B="spotrun-b", C="spotrun-c", D="database-password")
-    for words in ("spotrun-a in acme-training is no text", "no secret spotrun-c", "did not give database-password"):
+    for words in (
+        "spotrun-a in acme-training is not UTF-8 text",
+        "no secret spotrun-c",
+        "did not give database-password",
+    ):
         assert words in refused.value.message
     assert "spotrun-b" not in refused.value.message
     assert create_command("spotrun-c", PROJECT) in str(refused.value.hint)
