@@ -183,7 +183,9 @@ def test_secret_version_without_a_value_is_reported_with_the_command(secrets: Se
 @pytest.mark.parametrize("data", [b"cNry\xff\xfe", b"cNry\0"], ids=["no UTF-8", "a zero"])
 def test_a_value_that_can_be_no_variable_is_refused_and_not_shown(secrets: SecretManager, data: bytes) -> None:
     secrets.put("spotrun-A", data)
-    with pytest.raises(SecretUnreadable, match=f"latest version of spotrun-A in {PROJECT} is no text") as refused:
+    with pytest.raises(
+        SecretUnreadable, match=f"latest version of spotrun-A in {PROJECT} is not UTF-8 text"
+    ) as refused:
         read(A="spotrun-A")
     assert "cNry" not in f"{refused.value} {refused.value.__cause__}"
     assert "base64 -w0 FILE | gcloud secrets versions add spotrun-A" in str(refused.value.hint)
@@ -192,7 +194,7 @@ def test_a_value_that_can_be_no_variable_is_refused_and_not_shown(secrets: Secre
 def test_a_value_that_was_damaged_on_its_way_is_not_taken(secrets: SecretManager) -> None:
     secrets.put("spotrun-A", CANARY)
     secrets.checksum = 1
-    with pytest.raises(StoreUnavailable, match="another checksum") as refused:
+    with pytest.raises(StoreUnavailable, match="does not match its checksum") as refused:
         read(A="spotrun-A")
     assert "cNry" not in str(refused.value)
     secrets.checksum = None
