@@ -1,1 +1,1 @@
-"""The cost of a run, in dollars and in time: pure folds of its ledger."""
+"""The cost of a run in dollars and in time, computed only from its ledger."""

@@ -1,8 +1,8 @@
 """
-The cost of traffic between regions: checkpoints, packed set-ups and data that were read, and checkpoints, set-ups and
-files of the script that were written. Pure.
+The cost of traffic between regions. It covers the checkpoints, packed set-ups and data that instances read, and the
+checkpoints, set-ups and files of the script that they wrote. Pure.
 
-Bytes that a standby fetched ahead but never trained on are not in any ledger and are not counted.
+What a standby fetched in advance but never used for training is in no ledger, and so is not counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def data_gb(created: ev.RunCreated) -> Decimal:
 
 
 def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[datetime, Decimal]]:
-    """Yield when each transfer of these launches between regions was recorded, and its dollars. They are unordered."""
+    """Yield, for each transfer of these launches between regions, the time of its record and its dollars. Unordered."""
     storage = state.created.storage
     led, set_up = _led(state), _set_up(state)
     write_usd_per_gb: dict[int, Decimal] = {}
@@ -53,9 +53,10 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
 
 def _led(state: RunState) -> dict[int, list[Attempt]]:
     """
-    Return the attempts of each launch. A gang's attempt belongs to the launch of its lead.
+    Return the attempts of each launch. A gang's attempt belongs to its lead's launch.
 
-    A checkpoint crosses regions once, however the members share its parts. All members are in the lead's region.
+    All members of a gang are in the lead's region, so a checkpoint crosses regions once, even if several members
+    transfer parts of it.
     """
     found: dict[int, list[Attempt]] = {}
     for attempt in state.attempts.values():
@@ -64,7 +65,7 @@ def _led(state: RunState) -> dict[int, list[Attempt]]:
 
 
 def _set_up(state: RunState) -> dict[int, list[KnownSetUp]]:
-    """Return the set-ups of each launch. Each member of a gang has its own."""
+    """Return the set-ups of each launch. Each member of a gang has a separate set-up."""
     found: dict[int, list[KnownSetUp]] = {}
     for one in state.setups():
         found.setdefault(one.launch.number, []).append(one)
@@ -93,6 +94,6 @@ def usd(usd_per_gb: Decimal, size_bytes: int) -> Decimal:
 
 
 def spent_usd(state: RunState) -> Decimal:
-    """Return the cost of the transfers of launches that are gone. Reservations cover the transfers of the others."""
+    """Return the cost of the ended launches' transfers. Reservations cover the transfers of all other launches."""
     gone = (launch for launch in state.launches.values() if launch.gone is not None)
     return sum((amount for _, amount in crossings(state, gone)), ZERO)

@@ -1,4 +1,4 @@
-"""The state of a training that changes and is in no checkpoint. Pure."""
+"""The gaps of a run: parts of its training's state that change but are in no checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from spotrun.run.state import RunState
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """
-    State that changes but that no checkpoint holds.
+    A part of a training's state that changes but is in no checkpoint.
 
-    `place` is its name in the script, and `what` is its kind. It had changed by `step`, and `resumes` resumes since
-    then lacked it.
+    `place` is the name of that state in the script, and `what` is its kind. The state had changed by `step`; `resumes`
+    counts the resumes since then, none of which restored the change.
     """
 
     place: str

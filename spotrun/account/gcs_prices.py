@@ -3,9 +3,10 @@ The prices of Cloud Storage for each location of a bucket: one region, two regio
 
 The amounts are in storage_prices.json. For traffic between regions, Google bills by the continents of both ends. The
 price is the same for Cloud Storage and for Compute Engine; since October 2024, an instance's writes into a bucket in
-another region are billed too. A bucket in several regions is billed for each GB that it copies to another region. Reads
-are free for an instance in one of a dual-region's regions; from a multi-region, they cost the price between regions of
-that continent. https://cloud.google.com/storage/docs/locations lists the regions of each location.
+another region are billed too. If a bucket spans several regions, each GB that Google copies between them is billed. A
+read from a dual-region is free for an instance in one of its two regions. A read from a multi-region costs as much as
+traffic between two regions of its continent. https://cloud.google.com/storage/docs/locations lists each location's
+regions.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NOT_IN_EU = ("europe-west2", "europe-west6")
 
 
 class Continent(StrEnum):
-    """A continent, as the first word of the names of its regions."""
+    """A continent. The value is the first word in the names of the continent's regions."""
 
     US = "us"
     NORTH_AMERICA = "northamerica"
@@ -61,10 +62,10 @@ def standard_prices(what: str) -> StoragePrices:
 
 def gcs_prices(location: str) -> StoragePrices:
     """
-    Return the prices for a bucket at `location`, or the default prices if it is "" (unknown).
+    Return the prices for a bucket at `location`, or the default prices if `location` is "" (unknown).
 
-    A location is a region, the code of a dual- or multi-region, or two regions joined by BETWEEN_REGIONS. Traffic to a
-    continent that this table lacks is priced like traffic to the dearest one.
+    A location is a region, the code of a dual- or multi-region, or two regions joined by BETWEEN_REGIONS. If the price
+    list lacks a continent, traffic to it is priced like traffic to the dearest continent.
     """
     prices = standard_prices("GCS Standard in us-central1")
     if not location:
@@ -76,14 +77,14 @@ def gcs_prices(location: str) -> StoragePrices:
 
 
 def _of_several(location: str) -> Mapping[str, Decimal]:
-    """Return the prices that differ from the prices of a bucket in one region."""
+    """Return those prices of a bucket at `location` that differ from the prices of a bucket in one region."""
     if location in _MULTI_REGIONS:
         return list_prices("GCS Standard in all of a continent").prices
     return list_prices("GCS Standard in two regions").prices if len(_regions(location)) > 1 else {}
 
 
 def usd_per_gb(one: Continent, other: Continent) -> Decimal:
-    """Return the price of a GB between two different regions on these continents. The dearer of the two ends counts."""
+    """Return the price of a GB between two different regions on these continents: the price at the dearer end."""
     if one is other or {one, other} == _AMERICAN:
         return _within(one)
     between = list_prices("Google's traffic between continents").prices
@@ -95,7 +96,7 @@ def _within(continent: Continent) -> Decimal:
 
 
 def _passages(location: str, home: Continent) -> dict[str, Passage]:
-    """Return the traffic prices of a bucket, by continent, and by region for the bucket's own regions."""
+    """Return a bucket's traffic prices, keyed by continent and, for the bucket's own regions, by region."""
     regions, is_multi = _regions(location), location in _MULTI_REGIONS
     copied = _within(home) if is_multi or len(regions) > 1 else Decimal(0)
     found = {

@@ -1,4 +1,4 @@
-"""The cost of each interruption, from the entries of the ledger around it. Pure: no clock, no I/O."""
+"""The cost of each interruption, from the ledger's entries before and after it. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from spotrun.run.state import Attempt, RunState, Trainer
 @dataclass(frozen=True)
 class Interruption:
     """
-    The loss of an attempt's instance to its cloud, or of `members` of a gang.
+    The loss of an attempt's instance, or of `members` of a gang, to the cloud.
 
     `at` is when training stopped. `notice_lead` is the time from the notice to its deadline; None without a notice.
-    `detection` is the time from the instance's end to its entry in the ledger. `commit_age` is the age, at `at`, of the
-    checkpoint from which training resumed; None if it began from scratch. `to_first_step` is the time from `at` to the
-    first step of a new trainer, without the pauses of the run; None until that step.
+    `detection` is the time from the instance's end until the ledger recorded that end. `commit_age` is the age, at
+    `at`, of the checkpoint from which training resumed; None if it began from scratch. `to_first_step` is the time from
+    `at` to the first step of a new trainer, without the run's pauses; None until that step.
     """
 
     attempt: int
@@ -61,7 +61,7 @@ def _interruption(
     next_started: Trainer | None,
     redone: Mapping[datetime, int],
 ) -> Interruption:
-    """Compute one interruption. `next_trainer` is the next trainer, `next_started` the next one that made a step."""
+    """Compute one interruption. `next_trainer` is the next trainer; `next_started` is the next that made a step."""
     end = attempt.end
     assert end is not None
     gone_at = min(end.known_at, state.still_from(attempt) or end.known_at)
@@ -79,7 +79,7 @@ def _interruption(
 
 
 def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> tuple[MemberName, ...]:
-    """Return the members that are not in the next attempt and were missing, had a notice, or were lost to the cloud."""
+    """Return those members not in the next attempt that were missing, had a notice, or were lost to the cloud."""
     assert attempt.end is not None
     lost = {*attempt.end.missing, *(name for name in attempt.names if _is_taken(state, attempt, name))}
     stay = () if following is None else following.names
@@ -99,7 +99,10 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
-    """Return the age of the commit from which the next trainer resumed, or would resume if there is none yet."""
+    """
+    Return the age, at `at`, of the commit from which the next trainer resumed. If no trainer has started since, take
+    the newest commit.
+    """
     if trainer is None:
         commit = state.latest_commit()
     else:

@@ -1,4 +1,4 @@
-"""The outcome of a run, of its attempts and of its epochs, in the words that reports use."""
+"""The outcome of a run, of its attempts and of its epochs. Reports use the same words."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def status_word(state: RunState) -> str:
     Return the run's current state in one word. Before its end:
 
     - `created`
-    - `waiting`: for capacity, or for a runner to request it
-    - `starting`: a machine is requested, or has taken over to train from scratch
+    - `waiting`: for capacity, or for a runner to request a machine
+    - `starting`: a machine is requested, or is about to train from scratch
     - `restoring`
     - `training`
     - `leaving`: the attempt has a notice or a drain request
@@ -56,11 +56,11 @@ def _attempt_word(state: RunState, attempt: Attempt) -> str:
 
 def is_plain(state: RunState) -> bool:
     """
-    Return whether the run is a command that reports no steps, and so counts as training from its start. Its
-    checkpoints, if it has any, contain only files.
+    Return whether the run is plain: a command that reports no steps, and so counts as training from its start. The
+    checkpoints of a plain run, if it has any, contain only files.
 
-    A job that names a command is plain until its training reports a first step. A script is plain if it has sent its
-    agent nothing for a while, or if it has completed without a step.
+    A job that names a command is plain until its training reports a first step. A script is plain if it has sent
+    nothing to its agent for a while, or if it has completed without a step.
     """
     trainers = [trainer for attempt in state.attempts.values() for trainer in attempt.trainers]
     if state.has_trained or any(trainer.started_at for trainer in trainers):
@@ -72,9 +72,10 @@ def is_plain(state: RunState) -> bool:
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    Return the completed epochs (from 0), each with the end of its account. Neither epochs nor ends decrease.
+    Return the completed epochs (counted from 0), each with the time at which its account ends. From one entry to the
+    next, neither the epoch nor the time decreases.
 
-    An epoch is completed by the first surviving commit at or past its last step, or by the run's completion. Its
+    An epoch is complete with the first surviving commit at or past its last step, or with the run's completion. Its
     account ends when the surviving pass over its data ended; a pass that was lost does not count.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
@@ -103,8 +104,8 @@ def interrupted(state: RunState, attempt: Attempt) -> bool:
     """
     Return whether the cloud took one or more instances of this attempt.
 
-    The entry that ended the attempt records a loss. If a standby took over before that, the notice or the entry for
-    the instance's end shows the loss.
+    Usually the entry that ended the attempt says so. If a standby had taken over before the loss, the notice or the
+    entry for the instance's end says so.
     """
     if attempt.end is None or attempt.end.cause is not Cause.REPLACED:
         return attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED

@@ -19,8 +19,8 @@ WIDTH = 24
 
 def hourly_prices(state: RunState, now: datetime, width: int = WIDTH) -> list[Decimal | None]:
     """
-    Return the hourly price of the newest instance at `width` evenly spaced moments, from the run's creation to now or
-    to the run's end; None where no instance was rented.
+    Return the hourly price of the newest instance at `width` evenly spaced times, from the run's creation to its end
+    (or to now). The price is None at a time when no instance was rented.
     """
     launches = list(state.launches.values())
     whole = account_end(state, now) - state.created_at
@@ -38,7 +38,7 @@ def _price_at(launches: Sequence[Launch], moment: datetime) -> Decimal | None:
 
 
 class Rented(NamedTuple):
-    """A run's instances of one type and capacity type, and their total hourly price without disks and addresses."""
+    """A run's instances of one type and capacity type, with their total hourly price without disks and addresses."""
 
     instance_type: str
     capacity_type: CapacityType
@@ -47,7 +47,7 @@ class Rented(NamedTuple):
 
 
 def rented(state: RunState) -> list[Rented]:
-    """Return the instances billed now, at the newest recorded prices, in the order of each kind's first launch."""
+    """Return the instances billed now, at the newest recorded prices. The kind that was launched first comes first."""
     found: dict[tuple[str, CapacityType], list[Decimal]] = {}
     for launch in state.launches.values():
         offering = launch.intent.offering
@@ -59,7 +59,7 @@ def rented(state: RunState) -> list[Rented]:
 
 
 class Charge(NamedTuple):
-    """A stretch of time in which an instance was billed at one price, without its disk and address."""
+    """A stretch of time in which an instance was billed at one price; its disk and address are left out."""
 
     since: datetime
     until: datetime
@@ -68,10 +68,10 @@ class Charge(NamedTuple):
 
 def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
     """
-    Return the charges of all instances of a launch, from the start of each meter to its end, or to `end`.
+    Return the charges of all instances of a launch, from the time an instance is first billed until the last, or `end`.
 
-    There are no charges while the cloud bills nothing for the machine, without a known price, or for a disk that
-    outlived its machine. As on the bill, the first price also counts for the time before it.
+    A time has no charge if the cloud bills nothing for the machine then, if the price is not known, or if only a disk
+    is left of the machine. As on the bill, the first known price also counts for the time before it.
     """
     meters = zip(launch.members, launch.meters(rule), strict=True)
     return [charge for member, meter in meters for charge in _charges(member, meter, end)]

@@ -1,4 +1,4 @@
-"""Forecasts when a run will use up its budget, and the budget that it needs, from its completed epochs. Pure."""
+"""From a run's completed epochs, forecasts when it will use up its budget and what budget it needs. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from spotrun.run.billing import ZERO, to_nano
 from spotrun.run.bounds import NUMBER_MAX
 
 EPOCHS_LOOKED_AT = 5
-"""Number of newest epochs that the forecast uses, because prices and capacity change."""
+"""Number of newest epochs that the forecast uses. It ignores older ones, because prices and capacity change."""
 LONGEST = timedelta(days=365)
-"""Maximum time until a run uses up its budget; a later moment is not forecast."""
+"""The furthest time ahead that is forecast: if the budget lasts longer, no time is given."""
 _START = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
 
@@ -24,10 +24,10 @@ class BudgetForecast(msgspec.Struct, frozen=True):
     """
     The spending of a budget, and a forecast. Nothing is forecast before the first completed epoch.
 
-    `passes_at` is when the rest of the budget will be spent at the present pace, in run time, and `epoch` (from 0) is
-    the epoch under way then. Both are None if the moment is unknown, or after the training's end. `needs_usd` is the
-    cost of the whole training; None if it is within the budget, or if the number of epochs is unknown. The run never
-    costs more than its budget: it commits and ends before (see `policy.money`).
+    `passes_at` is when the rest of the budget will be spent at the present pace, in run time. `epoch` (counted from 0)
+    is the epoch under way at that time. Both are None if that time is unknown, or later than the training's end.
+    `needs_usd` is the cost of the whole training; None if the budget covers it, or if the number of epochs is unknown.
+    The run never costs more than its budget: it commits and ends in time (see `policy.money`).
     """
 
     budget_usd: Decimal
@@ -68,10 +68,11 @@ def forecast_spending(
 
 def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:
     """
-    Return the expected dollars and wall time of each further epoch, computed from the newest epochs; zero before the
-    first epoch is completed.
+    Return the expected dollars and wall time of each further epoch, computed from the newest epochs. Return zeros if no
+    epoch is completed.
 
-    The start of the run is paid only once, so the first epoch is left out. If it is the only one, its start is.
+    The run's start is paid only once, so the first epoch, which includes it, is left out. If there is no other epoch,
+    the start is subtracted from it instead.
     """
     if len(epochs) == 1:
         first = epochs[0]

@@ -1,8 +1,8 @@
 """
-The prices of object stores, as dated list prices of the standard class in each provider's cheapest large region.
+The prices of object stores: dated list prices of the standard storage class in each provider's cheapest large region.
 
-spotrun.account.gcs_prices computes Google's prices; all amounts are in storage_prices.json. Other regions charge up to
-50 % more, and a store on your own server charges nothing. So the report names the list that it used.
+spotrun.account.gcs_prices computes Google's prices; all amounts are in storage_prices.json. Storage in other regions
+costs up to 50 % more, and a store on your own server costs nothing. So the report names the price list that it used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def s3_standard() -> StoragePrices:
 
     For traffic between regions, AWS bills the sending region, at the same price for S3 and EC2: $0.02 a GB in North
     America and Europe (repost.aws, "Cost-effective methods for accessing S3 buckets cross-region", prices of January
-    2026). us-east-1 to us-east-2 is in fact $0.01.
+    2026). Traffic from us-east-1 to us-east-2 in fact costs only $0.01.
     """
     dearer = list_prices("traffic from the dearer regions of S3").prices
     return replace(standard_prices("S3 Standard in us-east-1"), egress_elsewhere=dearer)
@@ -33,11 +33,11 @@ def s3_standard() -> StoragePrices:
 
 def storage_prices(place: BucketAddress | str, region: str = "", *, home: bool = False) -> StoragePrices:
     """
-    Return the prices for a run in the store at `place`. A folder is priced as if it were a bucket, so that bills can be
+    Return the storage prices for a run at `place`. A local folder is priced as if it were a bucket, so that bills can be
     compared.
 
-    `region` is the bucket's region, "" if unknown. `home`: the run may train on the user's own machine too. Traffic to
-    that machine has the price of the first tier, and the free first GB of each month are not deducted.
+    `region` is the bucket's region, "" if unknown. `home`: the run may also train on the user's own machine. Traffic to
+    that machine has the first tier's price; a month's free first GB are not deducted.
     """
     if isinstance(place, str):
         return replace(s3_standard(), source=f"{s3_standard().source}, as if the folder were a bucket; simulated")

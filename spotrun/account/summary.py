@@ -3,10 +3,10 @@ The cost of a run, in dollars and in time, per completed epoch (protocol 24 and 
 
     epochs + rest = total                  exactly, in dollars (Decimal) and in time (timedelta)
 
-Epoch e owns the interval from the surviving finish of the previous epoch to its own finish; everything that accrues in
-this interval, including the overlap of two instances, is its cost. The rest begins at the finish of the last completed
-epoch. Until the run is completed, the rest is called *unfinished*; then it is the *end of run*: the last checkpoint,
-and the script after its training.
+An epoch's account covers the time from the surviving end of the previous epoch to this epoch's surviving end. All cost
+that accrues in this time, also where two instances overlap, is the epoch's cost. The rest begins at the end of the last
+completed epoch. Until the run is completed, the rest is called *unfinished*. Afterwards it is called *end of run*: the
+last checkpoint, and the part of the script after its training.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from spotrun.run.state import RunState
 from spotrun.units import count_of
 
 CHANGED = "the same samples in the same order, in bits that may differ"
-"""Reproducibility of a training that changes its instance type."""
+"""How far a training that changes its instance type is reproducible."""
 
 
 @dataclass(frozen=True)
 class Account(Bill):
-    """A stretch of a run: a completed epoch (counted from 0), or the rest, or the total (`epoch` is None)."""
+    """The account of a completed epoch (counted from 0), or of the rest or the whole run (then `epoch` is None)."""
 
     epoch: int | None
     times: Mapping[Activity, timedelta]
@@ -52,24 +52,24 @@ class Account(Bill):
 
     @property
     def wall(self) -> timedelta:
-        """The sum of productive time and downtime; pauses are in neither."""
+        """The sum of productive time and downtime. Neither includes pauses."""
         return self.productive + self.downtime
 
     @property
     def savings(self) -> float | None:
-        """The share of the on-demand bill that was not paid, 0.7 for 70 %; None if that bill is zero."""
+        """The saved share of the on-demand bill, 0.7 for 70 %; None if that bill is zero."""
         if not self.counterfactual_usd:
             return None
         return float(1 - self.cost_usd / self.counterfactual_usd)
 
     @property
     def goodput(self) -> float | None:
-        """Productive divided by paid seconds of all instances; above 1 if some were free, None if nothing was paid."""
+        """All instances' productive time over their paid time; above 1 if some was free, None if nothing was paid."""
         return self.size * self.productive / self.paid if self.paid else None
 
     @property
     def usd_per_productive_hour(self) -> Decimal | None:
-        """All dollars divided by the productive hours, to the nano-dollar; None if there were no such hours."""
+        """The whole cost divided by the productive hours, to the nano-dollar; None without productive hours."""
         if not self.productive:
             return None
         return to_nano(self.cost_usd * SECONDS_PER_HOUR / exact_seconds(self.productive))
@@ -80,10 +80,10 @@ class RunSummary:
     """
     The cost of a run. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the name of its folder.
 
-    `setups` maps each attempt to the set-up of its instance, which runs the user's `setup`. `ordinals` are the numbers
-    that users see for the attempts (`RunState.ordinals`). `plain` means a command that reports no steps. `time_scale`
-    is the ratio of run time to wall-clock time. `work` identifies the training. `gaps` are the pieces of state that no
-    checkpoint holds. `assumptions` states in one line what the figures are based on.
+    `setups` maps each attempt to its instance's set-up: what the job's `setup` did on it. `ordinals` are the
+    attempts' numbers as users see them (`RunState.ordinals`). `plain`: the run is a command that reports no steps.
+    `time_scale` is the ratio of run time to wall-clock time. `work` identifies the training. `gaps` are the parts of
+    the state that no checkpoint holds. `assumptions` states in one line what the figures are based on.
     """
 
     run: str
@@ -106,12 +106,12 @@ class RunSummary:
 
     @property
     def usd_per_epoch(self) -> Decimal | None:
-        """All dollars divided by the number of completed epochs; None before the first."""
+        """The whole cost divided by the number of completed epochs; None before the first."""
         return self.total.cost_usd / len(self.epochs) if self.epochs else None
 
     @property
     def rest_name(self) -> str:
-        """The name of the rest in tables."""
+        """The name that tables give to the rest."""
         if self.state != "completed":
             return "unfinished"
         return "end of run" if self.epochs else "no epochs"
@@ -157,7 +157,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
 
 def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
     """
-    Return the bill at `points` (2 or more) moments, evenly spaced from the run's creation to `_billed_until`.
+    Return the bill at `points` (2 or more) times, evenly spaced from the run's creation to `_billed_until`.
 
     The last bill covers all entries, because an entry after a run's end costs a request too.
     """
@@ -169,7 +169,7 @@ def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datet
 
 
 def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> list[Bill]:
-    """Return the bill accrued by each of these moments."""
+    """Return, for each of these times, the bill accrued by then."""
     totals = Totals(state, timeline(state, now), _horizon(state, now))
     return [totals.until(moment) for moment in moments]
 
@@ -207,8 +207,8 @@ def assumptions(state: RunState) -> str:
 
 def types_trained(state: RunState) -> list[str]:
     """
-    Return the accelerators that made steps, in the order of their first steps; for an instance without accelerators,
-    the instance type. Return [] for a job that allows only one kind.
+    Return the accelerators that made steps, in the order of their first steps. An instance without accelerators counts
+    by its instance type. Return [] for a job that allows only one kind.
     """
     resources = state.created.job("resources")
     if not isinstance(resources.get("accelerators"), dict) and resources.get("home") is None:
@@ -237,13 +237,13 @@ def _egress(state: RunState) -> str:
 
 
 def _horizon(state: RunState, now: datetime) -> datetime:
-    """Return the latest moment in the ledger, or `now` if it is later: the writers' clocks may differ from ours."""
+    """Return the ledger's latest time or, if later, `now`: the writers' clocks may differ from this machine's."""
     ended = [member.gone.ended_at for member in state.members() if member.gone is not None]
     return max([now, *state.entry_times, *ended])
 
 
 def _billed_until(state: RunState, now: datetime) -> datetime:
-    """Return the end of the run or of its last instance, whichever is later; `now` before that."""
+    """Return the later of the run's end and its last instance's end; `now` before both have ended."""
     instances = [member for member in state.members() if member.billed_from is not None]
     if state.terminal is None or any(member.gone is None for member in instances):
         return max(state.created_at, now)
@@ -251,7 +251,7 @@ def _billed_until(state: RunState, now: datetime) -> datetime:
 
 
 def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
-    """Return the spans cut at `cuts`, which are sorted: one list before each cut, and one after the last."""
+    """Return the spans, cut at the sorted times `cuts`, as lists: one before each cut, and one after the last cut."""
     windows: list[list[Span]] = [[]]
     for span in spans:
         start = span.start

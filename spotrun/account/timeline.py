@@ -1,9 +1,9 @@
 """
 Divides the time of a run into training and seven kinds of downtime (protocol 26). Pure: no clock, no I/O.
 
-A line is drawn from `RunCreated` to the end, and only ever forwards. So the spans are contiguous and never overlap,
-even if the writers' clocks disagree. Training after the last commit of a running trainer counts as productive, until
-its attempt ends without saving it.
+A line of spans is drawn from `RunCreated` to the end, and only ever forwards. So the spans are contiguous and never
+overlap, even if the writers' clocks disagree. A running trainer's training since its last commit counts as productive.
+Once the attempt has ended without saving that training, it counts as rework.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Activity(StrEnum):
-    """The activity of a run at one instant."""
+    """The activity of a run at one time."""
 
     PRODUCTIVE = "productive"
     """Training whose result is kept."""
     DETECT = "detect"
-    """Training has stopped, and the ledger does not record that yet."""
+    """Training has stopped, but the ledger does not record that yet."""
     WAIT = "wait"
-    """Nothing trains, and the next machine is not requested yet: no capacity, a cool-down, or no runner."""
+    """Nothing trains, and no machine has been requested: there is no capacity, a cool-down, or no runner."""
     BOOT = "boot"
-    """From the request for the machine until our code runs on it."""
+    """From the request for the machine until spotrun's code runs on it."""
     SETUP = "setup"
-    """From the start of our code until its agent takes over the run."""
+    """From the start of spotrun's code on the machine until the agent there takes over the run."""
     RESTORE = "restore"
-    """From the takeover, or from a trainer's exit, to the first new step."""
+    """From the takeover, or from a trainer's exit, to the next trainer's first step."""
     REWORK = "rework"
-    """Training whose result was lost: its steps are done again."""
+    """Training whose result was lost, so that its steps are done again."""
     STALL = "stall"
-    """Training stands still for a checkpoint."""
+    """Training waits for a checkpoint."""
     PAUSED = "paused"
-    """Between a stop or failure and the request to resume. Counts in no sum: the run's clock stands still."""
+    """From a stop or failure to the request to resume. Left out of every sum, because the run's clock is stopped."""
 
 
 DOWNTIME = tuple(kind for kind in Activity if kind not in (Activity.PRODUCTIVE, Activity.PAUSED))
@@ -49,7 +49,7 @@ DOWNTIME = tuple(kind for kind in Activity if kind not in (Activity.PRODUCTIVE, 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of one kind. `attempt` is the attempt to which it belongs; for boot and setup, the next attempt."""
+    """A stretch of one activity. `attempt` is the attempt that it belongs to; for boot and setup, the next attempt."""
 
     kind: Activity
     start: datetime
@@ -63,9 +63,9 @@ class Span:
 
 def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
     """
-    Return the spans from `RunCreated` to the run's end, or to `now` before it: contiguous, in order, none empty.
+    Return the spans from `RunCreated` to the run's end (or to `now`). They are contiguous, in order, and never empty.
 
-    Pauses are included as `Activity.PAUSED`; leave them out of every sum.
+    Pauses are included as `Activity.PAUSED`; the caller has to leave them out of every sum.
     """
     line = _Line(state.created_at, account_end(state, now))
     survived = _survived(state)
@@ -81,7 +81,7 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
 
 
 def account_end(state: RunState, now: datetime) -> datetime:
-    """Return the end of the account of time: the run's end; `now` until it has ended."""
+    """Return when the account of time ends: at the run's end; `now` until the run has ended."""
     return max(state.created_at, now if state.terminal is None else state.terminal.at)
 
 
@@ -119,7 +119,8 @@ def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, atte
     """
     Draw the time from the end of one attempt to the takeover by the next.
 
-    A standby that was requested before that end costs no wait, and a standby that had booted before it costs no boot.
+    If the next attempt's instance is a standby that was requested before the first attempt ended, there is no wait. If
+    the standby had also booted by then, there is no boot.
     """
     start = attempt.started_at
     known_at = NEVER if previous is None or previous.end is None else previous.end.known_at
@@ -160,7 +161,7 @@ def _cut_out(span: Span, since: datetime, until: datetime) -> Iterable[Span]:
 # -- within an attempt -------------------------------------------------------------------------------------------------
 
 TrainerKey = tuple[int, int]
-"""The attempt and incarnation that name one trainer of a run."""
+"""The attempt and the incarnation. Together they identify one trainer of a run."""
 
 
 def _draw_attempt(
@@ -171,7 +172,7 @@ def _draw_attempt(
     commits: Mapping[TrainerKey, list[Commit]],
     plain: bool,
 ) -> None:
-    """Draw the time of one attempt. A `plain` command reports no first step, and counts as training from its start."""
+    """Draw one attempt's time. A `plain` command reports no first step, so it counts as training from its start."""
     over = _over_at(state, attempt, line.end)
     for index, trainer in enumerate(attempt.trainers):
         started_at = (trainer.began_at or trainer.resumed_at) if plain else trainer.started_at
@@ -187,14 +188,14 @@ def _draw_attempt(
 
 
 def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
-    """Return the end of the attempt: when the ledger recorded it, or its machine's end if that came first."""
+    """Return the end of the attempt: the time when the ledger recorded it or, if earlier, the end of its machine."""
     if attempt.end is None:
         return end
     return min(attempt.end.known_at, state.still_from(attempt) or attempt.end.known_at)
 
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
-    """Return when the trainer made its last step, after which it only saved; FOREVER if unknown."""
+    """Return when the trainer made its last step (from then on it only saved); FOREVER if unknown."""
     last = state.terminal.final_commit if state.terminal is not None else None
     moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]
     if attempt.end is not None and trainer.exited is None:
@@ -216,7 +217,7 @@ def _draw_training(
 
 
 def _draw_until(line: _Line, kind: Activity, until: datetime, survived: datetime, attempt: int) -> None:
-    """Draw up to `until`. Time after `survived` was lost, and is drawn as rework."""
+    """Draw up to `until`. The training after `survived` was lost, so that time is drawn as rework."""
     line.draw(kind, min(until, survived), attempt)
     line.draw(Activity.REWORK, until, attempt)
 
@@ -230,11 +231,11 @@ def _commits_by_trainer(commits: Iterable[Commit]) -> dict[TrainerKey, list[Comm
 
 def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     """
-    Return, for each trainer, the moment until which its training was kept: `FOREVER` for all of it, `NEVER` for none.
+    Return, for each trainer, the time up to which its training was kept: `FOREVER` for all of it, `NEVER` for none.
 
-    A trainer that resumes from a commit discards all work after that commit's snapshot: the work of the trainer that
-    took the snapshot, and the work of all trainers in between. The oldest commit that any later trainer chose counts. A
-    trainer that continues in place discards nothing.
+    When a trainer resumes from a commit, all work after that commit's snapshot is lost: the later work of the trainer
+    that took the snapshot, and the work of all trainers in between. If later trainers resumed from several commits, the
+    oldest of these commits counts. When a trainer continues in place, nothing is lost.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}
@@ -259,7 +260,7 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
 
 
 def _will_be_resumed(state: RunState, attempt: Attempt, trainer: Trainer) -> bool:
-    """Return whether the newest trainer has ended before the work was done, so that its uncommitted steps are lost."""
+    """Return whether the newest trainer has ended without completing the run: then its uncommitted steps are lost."""
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     return not completed and (attempt.end is not None or trainer.exited is not None)
 

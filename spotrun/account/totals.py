@@ -1,8 +1,8 @@
 """
 Computes the dollars and counts of a run as cumulative sums.
 
-Each sum is rounded to nano-dollars at each boundary between epochs. An epoch is the difference of two such sums, so the
-epochs add up to the total exactly.
+Each sum is rounded to nano-dollars at each boundary between epochs. An epoch's cost is the difference of two such sums,
+so the epochs' costs add up exactly to the total.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _CHANGEOVER = (Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 @dataclass(frozen=True)
 class Bill:
     """
-    The costs and counts accrued by a moment, or between two moments.
+    The costs and counts accrued up to one time, or between two times.
 
-    `counterfactual_usd` is the cost of the same productive time on demand on the same instance type, together with one
-    start (the run's first boot, setup and restore), but without stalls for checkpoints. `paid` is the billed time of
-    all instances: two that overlap count twice, and time that the cloud does not bill counts as zero. `own_usd` is the
-    wear and power of the user's own machine, and `own_paid` its time. `waiting_usd` is the part of the instance dollars
-    that accrued while members of a gang were ready and not in any attempt.
+    `counterfactual_usd` is what the same productive time would cost on demand on the same instance type, with one start
+    (the run's first boot, setup and restore), but without stalls for checkpoints. `paid` is the billed time of all
+    instances: where two overlap, both count, and time that the cloud does not bill is left out. `own_usd` is the cost
+    of wear and power on the user's own machine, and `own_paid` is that machine's time. `waiting_usd` is the part of the
+    instances' cost that accrued while members of a gang were ready but in no attempt.
     """
 
     spot_usd: Decimal
@@ -72,7 +72,7 @@ NOTHING = Bill(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, timedelta(0), tim
 
 
 class Tally:
-    """Counts events by the moments at which they happened."""
+    """Counts events by the times at which they happened."""
 
     def __init__(self, happened: Iterable[tuple[datetime, int]]) -> None:
         self._moments: list[datetime] = []
@@ -82,12 +82,12 @@ class Tally:
             self._counts.append(self._counts[-1] + count)
 
     def until(self, moment: datetime) -> int:
-        """Return the count up to and including `moment`."""
+        """Return the number of events up to and including `moment`."""
         return self._counts[bisect_right(self._moments, moment)]
 
 
 class Integral:
-    """The integral over time of amounts, each from one moment to another, such as stored bytes or dollars an hour."""
+    """The integral over time of amounts such as stored bytes or dollars an hour. Each amount has a start and an end."""
 
     def __init__(self, stretches: Iterable[tuple[datetime, datetime, Decimal]]) -> None:
         changes: list[tuple[datetime, Decimal]] = []
@@ -121,10 +121,10 @@ def _microseconds(duration: timedelta) -> int:
 
 class Machines:
     """
-    The cost of the instances of one capacity type, up to any moment.
+    The cost of the instances of one capacity type, up to any time.
 
-    Each instance's bill is rounded separately. The bills of instances that are gone are added up once; each call
-    computes only the bills of the few instances that ran at the requested moment.
+    Each instance's bill is rounded separately. The bills of ended instances are added up once, so each call only has to
+    compute the bills of the few instances that ran at the requested time.
     """
 
     def __init__(self, meters: Iterable[Meter | WaitingInterval]) -> None:
@@ -173,7 +173,7 @@ class Totals:
         self._waiting = Machines(waiting(state, horizon))
         kept_until = account_end(state, horizon)
         self._stored = Integral([*_stored(state, kept_until)])
-        # A commit puts its objects and one manifest, and reads the objects back; every ledger entry is one put.
+        # A commit puts its objects and one manifest, and gets the objects back; every ledger entry is one put.
         self._puts = Tally(
             [(commit.at, commit.event.puts) for commit in state.commits]
             + [(outputs.at, outputs.event.objects) for outputs in state.all_outputs()]
@@ -227,8 +227,8 @@ class Totals:
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the start, end and bytes of everything stored: checkpoints from their commit on, set-ups from their report on,
-    and the files of the script.
+    Yield the start, end and bytes of everything stored: checkpoints (from their commit on), set-ups (from their report
+    on), and the files of the script.
     """
     for commit in state.commits:
         yield commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes)
@@ -241,7 +241,7 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
-    """Yield when each set-up of this kind was reported, and how many objects it put or got."""
+    """Yield, for each set-up of this kind, the time of its report and the number of objects that it put or got."""
     for one in state.setups():
         if one.setup.how == how:
             yield one.at, one.setup.objects
@@ -249,10 +249,11 @@ def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
     """
-    Return the hourly price of the job's `report.baseline`; None for the on-demand price of the type that trained.
+    Return the hourly price of the job's `report.baseline`. Return None if the baseline is the on-demand price of the
+    type that trained.
 
-    It is also None if the job names a type whose price was not looked up, as in a rehearsal; then the assumptions
-    mention the type.
+    Also return None if the job names a type whose price was not looked up, as in a rehearsal. The assumptions then
+    mention that type.
     """
     report = state.created.job("report")
     found = report.get("baseline", ON_DEMAND)
@@ -260,20 +261,20 @@ def baseline_usd_per_hour(state: RunState) -> Decimal | None:
 
 
 def baseline_in_words(state: RunState) -> str:
-    """Return `the on-demand price of the same type`, or the baseline that the job names instead."""
+    """Return the words `the on-demand price of the same type` or, if the job names another baseline, that baseline."""
     named, usd_per_hour = str(state.created.job("report").get("baseline", ON_DEMAND)), baseline_usd_per_hour(state)
     if usd_per_hour is not None:
         kind = f", {named} on demand" if is_instance_type(named) else ""
         return f"${usd_per_hour} an hour{kind} (report.baseline)"
     unpriced = f" (that of {named}, report.baseline, was not looked up)" if is_instance_type(named) else ""
-    at_home = ", at home of the cheapest in the cloud" if state.created.job("resources").get("home") else ""
+    at_home = ", for home of the cheapest type in the cloud" if state.created.job("resources").get("home") else ""
     return f"the on-demand price of the same type{at_home}{unpriced}"
 
 
 def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
-    """Yield when on-demand machines would have been billed in place of this run's, and their total hourly price."""
+    """Yield the times in which on-demand machines would have been billed instead, and their total hourly price."""
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)
     for span in spans:

@@ -1,4 +1,4 @@
-"""The cost of members of a gang while they are ready but in no attempt, waiting for other members. Pure."""
+"""The cost of a gang's members while they wait for other members: ready, but in no attempt. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spotrun.run.state import Attempt, RunState
 
 
 class WaitingInterval(NamedTuple):
-    """A part of a meter's time, with a meter's methods."""
+    """A part of the time that a meter bills, with the methods of a meter."""
 
     meter: Meter
     billed_from: datetime
@@ -31,7 +31,7 @@ class WaitingInterval(NamedTuple):
 
 
 def waiting(state: RunState, horizon: datetime) -> Iterator[WaitingInterval]:
-    """Yield each member's waiting stretches up to `horizon`; none after its gang let it go (protocol 32)."""
+    """Yield each member's waiting times up to `horizon`. A member that its gang let go does not wait (protocol 32)."""
     if not state.of_gangs:
         return
     trained: defaultdict[MemberName, list[Attempt]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Identifies the work of a run, so that two bills are compared only if they pay for the same. Pure."""
+"""Identifies a run's work, so that two bills are compared only if they pay for the same work. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Work:
 
     `command` is the script, or the command line; `args` are the script's arguments. `script_sha256` is the digest of
     the script, "" if it is unknown. `start_sha256` is the digest of the checkpoint from which training began. `epochs`
-    and `steps` count the training that checkpoints hold. `nodes` is the job's `num_nodes`: with another number, a step
-    has another batch.
+    and `steps` count the training that checkpoints hold. `nodes` is the job's `num_nodes`, on which the size of a
+    step's batch depends.
     """
 
     command: str
@@ -48,7 +48,7 @@ class Work:
 
 
 def work_of(state: RunState, epochs: int) -> Work:
-    """Return the work of a run, of which `epochs` epochs are completed."""
+    """Return the work of a run that has completed `epochs` epochs."""
     created = state.created
     train, args = created.job("train"), created.job("train").get("args")
     commits = (each.event.step for each in state.commits if not each.cut_off and not each.event.suspect)

@@ -1,1 +1,1 @@
-"""Measures how fast a job trains on each instance type that may train it, by short runs of the job."""
+"""Measures, by short runs of a job, how fast the job trains on each instance type that it allows."""

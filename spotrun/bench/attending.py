@@ -1,4 +1,4 @@
-"""Runs the trials of a bench, several at the same time, and leaves nothing running."""
+"""Runs the trials of a bench, several at a time, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ from spotrun.units import count_of, to_the_second
 LOOK_S = 0.25
 """Seconds of system time between two checks of the trials' progress."""
 LEAVE_WITHIN_S = 90.0
-"""Maximum seconds of system time for the trials to end. A run waits up to a minute for the end of its instances."""
+"""Maximum seconds of system time to wait for trials to end. A run waits up to a minute for its instances' end."""
 Watch = Callable[[Sequence[Progress]], None]
-"""Receives the progress of each trial that is running."""
+"""A function that receives the progress of each running trial."""
 
 
 class PlannedTrial(NamedTuple):
     """
-    A trial of `job` that can be rented: the job file of its run, its hourly prices, and the minimum budget with which
-    it begins. `job_digest` is the digest of the job without the settings that a bench varies.
+    A trial of `job` that can be rented: its run's job in `spec`, its hourly prices, and the minimum budget with which
+    it begins. `job_digest` is the job's digest without the settings that a bench varies.
     """
 
     job: str
@@ -69,7 +69,7 @@ class PlannedTrial(NamedTuple):
 
 
 class BenchPlan(NamedTuple):
-    """A bench that can begin. `base` is the type with which all others are compared."""
+    """A bench that can begin. `base` is the type with which all other types are compared."""
 
     job: RunSpec
     trials: Sequence[PlannedTrial]
@@ -103,8 +103,8 @@ def wanted(path: Path, arguments: Sequence[str], wish: BenchFlags) -> BenchPlan:
 
 def planned(job: RunSpec, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]) -> Iterator[PlannedTrial]:
     """
-    Find the prices and minimum budget of each trial of `job`; `specs` are the jobs of the trials' runs. Nothing is
-    rented. The market of each kind is read once.
+    Find the prices and the minimum budget of each trial of `job`; `specs` are the jobs of the trials' runs. Read the
+    market of each kind only once. Rent nothing.
 
     Raises:
         SpecInvalid, CloudError: a trial cannot be rented.
@@ -119,10 +119,10 @@ def planned(job: RunSpec, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]
 
 def require_budget(trials: Sequence[PlannedTrial], budget: Decimal | None) -> None:
     """
-    Check that each trial could begin with the whole budget.
+    Check that each trial could begin if it had the whole budget.
 
     Raises:
-        SpecInvalid: a trial needs more to begin.
+        SpecInvalid: a trial needs more than the budget to begin.
     """
     if budget is None:
         return
@@ -130,8 +130,8 @@ def require_budget(trials: Sequence[PlannedTrial], budget: Decimal | None) -> No
         if each.least_usd is not None and each.least_usd > budget:
             enough = sum((one.least_usd or Decimal(0) for one in trials), Decimal(0))
             raise SpecInvalid(
-                f"--budget {budget}: {each.trial.name} does not begin with less than ${each.least_usd}",
-                hint=f"--budget {enough} lets all of them begin",
+                f"--budget {budget}: {each.trial.name} needs at least ${each.least_usd} to begin",
+                hint=f"--budget {enough} lets all trials begin",
             )
 
 
@@ -142,8 +142,8 @@ def measuring(
     """
     Yield the rows of the trials, each as soon as it is measured.
 
-    `budget` is for all trials together. At most `max_parallel` run at the same time; None means one of each kind. At
-    the end of the block, even after an error, everything that was rented in it is ended.
+    `budget` is for all trials together. At most `max_parallel` trials run at the same time; None means one of each
+    kind. At the end of the `with` block, even after an error, everything that was rented in it is ended.
     """
     bench = _Bench(trials, steps, budget, max_parallel, watch)
     try:
@@ -154,7 +154,7 @@ def measuring(
 
 
 class _Bench:
-    """The trials that wait, and the trials that run, each with a share of the budget."""
+    """The waiting trials, and the running trials. Each running trial has a share of the budget."""
 
     def __init__(
         self, trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
@@ -179,7 +179,7 @@ class _Bench:
                 yield self._row(ended)
 
     def _begin(self) -> BenchRow | None:
-        """Begin the trials whose turn it is. If the budget can never pay for the first one, return a row for it."""
+        """Begin the trials whose turn it is. If the budget can never pay for the first of them, return a row for it."""
         kinds = [self._trials[number].trial.kind for number in self._waiting]
         places = next_ones(kinds, [each.kind for each in self._going], self._max_parallel)
         turns = [self._waiting[place] for place in places]
@@ -191,7 +191,7 @@ class _Bench:
             return None
         self._waiting.remove(turns[0])
         without = self._trials[turns[0]]
-        reason = f"${self._left_usd:.2f} are left, and ${without.least_usd} are needed to begin"
+        reason = f"${self._left_usd:.2f} are left, but it needs ${without.least_usd} to begin"
         return BenchRow(trial=without.trial, fate=TrialOutcome.NO_MONEY, prices=without.prices, reason=reason)
 
     def _start(self, number: int, budget_usd: Decimal | None) -> None:
@@ -221,7 +221,7 @@ class _Abandoned(Exception):
 
 
 class _TrialRun:
-    """The run of a trial, from its creation until nothing of it is left running, in its own thread."""
+    """A trial's run, from its creation until nothing of it is left running. It has its own thread."""
 
     def __init__(
         self,
@@ -254,12 +254,12 @@ class _TrialRun:
         self._thread.start()
 
     def leave(self) -> None:
-        """End the trial; its runner checks every two seconds."""
+        """Request the trial's end. Its runner checks for this every two seconds."""
         self._unwanted.set()
 
     def join(self, within_s: float) -> None:
-        """Wait until nothing of the trial is left, for at most `within_s` seconds; then report what is left."""
-        if self._thread.ident is None:  # a signal came between its creation and its start
+        """Wait until nothing of the trial is left. After `within_s` seconds, stop waiting and report what is left."""
+        if self._thread.ident is None:  # a signal came after the thread was created and before it was started
             _leave_nothing(self._run)
             return
         self._thread.join(within_s)
@@ -287,7 +287,7 @@ class _TrialRun:
 
     def _see(self, status: AgentStatus) -> None:
         self._meter.show(status)
-        if self._meter.enough:  # end its instances first: no run resumes a measurement, so a last checkpoint is useless
+        if self._meter.enough:  # end the instances first: a last checkpoint is useless, as no run resumes a measurement
             end_instances(self._run)
             request_stop(self._run)
 
@@ -324,9 +324,9 @@ class _TrialRun:
         assert state.terminal is not None
         lasted = state.terminal.at - state.created_at
         if state.terminal.outcome == "completed":
-            return "it ended during its first steps, which are not measured; let it train longer"
+            return "the training ended during its first steps, which are not measured; let it train longer"
         steps, time = count_of(self._meter.warm_up + 1, "step"), to_the_second(lasted)
-        return f"it did not make {steps} in {time} ({detail}); give it more by --trial-timeout or --budget"
+        return f"it did not make {steps} in {time} ({detail}); raise --trial-timeout or --budget"
 
     def _keep(self, run: OpenRun, measured: Measurement) -> None:
         """Store the measured speed for later runs of the job."""
@@ -353,11 +353,11 @@ class _TrialRun:
         try:
             persist(lambda: keep(run.runs, job, found))
         except StoreError as error:
-            say(f"later runs will not know it: {error.one_line}")
+            say(f"the measured speed was not stored for later runs: {error.one_line}")
 
 
 def _created(spec: RunSpec) -> OpenRun:
-    """Create a run; if a signal arrives meanwhile, leave nothing of the run behind."""
+    """Create a run. If a signal arrives meanwhile, leave nothing of it behind."""
     uid = new_uid()
     try:
         return create_known(prepare_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH))

@@ -17,7 +17,7 @@ from spotrun.spec.values import read_positive_duration
 from spotrun.units import Unreadable, parse_usd
 
 WITHIN_LEAST = timedelta(minutes=1)
-"""Minimum of --trial-timeout: a shorter trial would end before an instance has started."""
+"""Minimum of --trial-timeout: a shorter trial would end before its instance has started."""
 
 
 class BenchFlags(NamedTuple):
@@ -36,7 +36,7 @@ class BenchFlags(NamedTuple):
     @property
     def names(self) -> Arguments:
         """
-        The names that the user gives to the script's arguments.
+        The script's argument names, as the user gives them.
 
         Raises:
             SpecInvalid: an argument is named, but its value is not varied.
@@ -47,7 +47,9 @@ class BenchFlags(NamedTuple):
             ("--devices", self.devices_arg, self.devices),
         ):
             if named is not None and given is None:
-                raise SpecInvalid(f"{flag}-arg {named} has no effect alone", hint=f"add {flag}, or leave it out")
+                raise SpecInvalid(
+                    f"{flag}-arg {named} has no effect without {flag}", hint=f"add {flag}, or leave out {flag}-arg"
+                )
         return Arguments(batch=self.batch_arg, devices=self.devices_arg, precision=self.precision_arg)
 
     @property
@@ -80,7 +82,7 @@ class BenchFlags(NamedTuple):
         Return the trials that the flags describe.
 
         Raises:
-            SpecInvalid: a list has an entry that cannot be read.
+            SpecInvalid: an entry of a list cannot be read.
         """
         return trials(
             spec,
@@ -93,7 +95,7 @@ class BenchFlags(NamedTuple):
 
 @contextmanager
 def about_types(*, given: bool) -> Iterator[None]:
-    """Name the flag `--types` in errors about the accelerators that were given by it."""
+    """In errors about the accelerators, name `--types` if the flag was given."""
     try:
         yield
     except SpotrunError as error:
@@ -117,7 +119,7 @@ def _words(flag: str, text: str | None) -> list[str]:
     words = [] if text is None else [word.strip() for word in text.split(",")]
     if "" in words:
         raise SpecInvalid(
-            f"{flag} {text!r} has an empty entry", hint="write a comma between two entries, and none after the last"
+            f"{flag} {text!r} has an empty entry", hint="write a comma between entries, and no comma after the last"
         )
     return words
 
@@ -125,7 +127,7 @@ def _words(flag: str, text: str | None) -> list[str]:
 def _numbers(flag: str, text: str | None) -> list[int]:
     words = _words(flag, text)
     if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1_000_000 for word in words):
-        raise SpecInvalid(f"{flag} {text!r} is not a list of whole numbers from 1 on", hint=f"{flag} 1,2")
+        raise SpecInvalid(f"{flag} {text!r} is not a list of positive whole numbers", hint=f"{flag} 1,2")
     return list(map(int, words))
 
 

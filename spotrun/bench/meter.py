@@ -1,8 +1,8 @@
 """
-Measures the steady speed of a training, from its agent's status. Pure.
+Measures a training's steady speed, from its agent's status. Pure.
 
-The first steps are left out: they compile, allocate, and fill the loaders' queues. The other steps are divided into
-blocks, whose rates show how even the speed is.
+The first steps are left out: they compile, allocate, and fill the loaders' queues. The later steps are divided into
+blocks. How much the blocks' rates differ shows how even the speed is.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """
     A measurement of `steps` steps and `samples` samples in `seconds` of training, without the first steps.
 
-    `low` and `high` are the quartiles of the blocks' steps per second. `doubt` is the half-width of the 95 % confidence
-    interval of the seconds per step, as a share, from the spread of the blocks; 0 if there is only one block.
-    `data_wait`, `cpu_share` and `gpu_share` are shares of that time; None if unknown. `memory_bytes` is the most memory
-    that was used on the machine, `gpu_memory_bytes` on all its GPUs together.
+    `low` and `high` are the quartiles of the blocks' steps per second. `doubt` is half the width of the 95 % confidence
+    interval of the seconds per step, as a share of their mean, from the spread of the blocks; 0 with only one block.
+    `data_wait`, `cpu_share` and `gpu_share` are shares of `seconds`; None if unknown. `memory_bytes` is the most memory
+    that was used on the machine; `gpu_memory_bytes` is the most on all its GPUs together.
     """
 
     steps: int
@@ -56,7 +56,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_total(self) -> float | None:
-        """Samples of the whole training; None if the training does not report its number of steps or its samples."""
+        """Samples of the whole training; None if the training does not report its total steps or its samples."""
         return None if self.steps_total is None or not self.samples else self.steps_total * self.samples / self.steps
 
 
@@ -75,7 +75,7 @@ class Meter:
         self._status: AgentStatus | None = None
 
     def show(self, status: AgentStatus) -> None:
-        """Add a status. If its agent was started again, the measurement begins again."""
+        """Add a status. If it comes from a restarted agent, restart the measurement."""
         now = status.trained
         if status.launch != self._launch or now.steps < self._last.steps:
             self._launch, self._warm, self._from, self._blocks, self._usages = status.launch, False, now, [], []
@@ -107,7 +107,7 @@ class Meter:
 
     @property
     def measured(self) -> Measurement | None:
-        """The measurement so far; None before the first block."""
+        """The measurement so far; None until the first block is complete."""
         if not self._blocks:
             return None
         assert self._status is not None

@@ -1,4 +1,4 @@
-"""Writes the page of `spotrun bench JOB --html FILE`: the speed and the price of a job on each type, in one file."""
+"""Makes the page that `spotrun bench JOB --html FILE` writes: a job's speed and price on each type, in one file."""
 
 from __future__ import annotations
 

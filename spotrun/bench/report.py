@@ -1,4 +1,4 @@
-"""Shows the plan, the progress and the results of `spotrun bench` as text and as JSON. The page uses the tables too."""
+"""Shows the plan, progress and results of `spotrun bench` as text and as JSON. The HTML page has the same tables."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from spotrun.units import count_of
 
 GIB = 1 << 30
 CAUSES = ("wait", "boot", "setup", "restore")
-"""Causes of the wait for a first step, in this order, as in a run's report. `restore` is the start of the script."""
+"""What a run waits for until its first step, in this order and in its report's words. `restore`: the script's start."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of trial `number` of `trials`, counted from 0, in steps. `held_up`: its current reason to wait."""
+    """The steps done in one of `trials` trials; `number` counts from 0. `held_up`: what the trial waits for now."""
 
     trial: BenchTrial
     number: int
@@ -53,8 +53,8 @@ class Progress:
 
 def view() -> View[Sequence[Progress]]:
     """
-    Return a view of the running trials: on a terminal, a changing line for each; else one line when each begins. It is
-    printed to stderr, because stdout is for the result.
+    Return a view of the running trials. On a terminal it has a changing line for each; elsewhere it prints a line when
+    each begins. The view goes to stderr, because stdout is for the result.
     """
     return _Live() if sys.stderr.isatty() else _Plain()
 
@@ -69,7 +69,7 @@ class _Live(Screen[Sequence[Progress]]):
         return Group(*self._spinners.values())
 
     def _spinner(self, each: Progress) -> Spinner:
-        """Return the trial's spinner, the same each time: the animation of a new spinner would start again."""
+        """Return the trial's spinner: always the same one, because a new spinner's animation would start over."""
         spinner = self._spinners.get(each.number) or Spinner("dots")
         spinner.update(text=Text(_line(each), overflow="ellipsis", no_wrap=True))
         return spinner
@@ -94,7 +94,7 @@ def _line(update: Progress) -> str:
 
 
 def _priced(title: str, prices: Iterable[Prices]) -> str:
-    """Return the title of a table, marked if prices are simulated."""
+    """Return a table's title, with a note if prices are simulated."""
     return f"{title} (simulated prices)" if any(each.simulated for each in prices) else title
 
 
@@ -111,7 +111,7 @@ def _price(usd_per_hour: Decimal | None) -> str:
 
 
 def say_row(row: BenchRow) -> None:
-    """Print a row while other trials run, because a bench of several types takes a while."""
+    """Print a row while other trials still run, because a bench of several types takes a while."""
     measured = row.measured
     found = f"{_rate(row)} {_unit(row)}/s" if measured is not None else str(row.fate)
     print(f"{plain(row.trial.name)}: {plain(found, 300)}", file=sys.stderr, flush=True)
@@ -206,7 +206,7 @@ def begin_table(rows: Sequence[BenchRow]) -> FiguresTable:
 
 
 def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
-    """Return the findings in words: what limits each training, why a trial has no figures, which trial is cheapest."""
+    """Return the findings in words: what limits each trial, why a trial has no figures, and which trial is cheapest."""
     lines = [f"{row.trial.name}: {verdict(row.measured)}" for row in rows if row.measured]
     lines += [f"{row.trial.name}: {row.fate}: {row.reason}" for row in rows if row.measured is None]
     cheapest_row = best(rows)
@@ -224,12 +224,12 @@ def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
 
 
 def time_of(row: BenchRow, base: BenchRow) -> float | None:
-    """Return the row's time for the same number of samples, as a multiple of the base's."""
+    """Return the row's time for the same number of samples, as a multiple of the base's time."""
     return None if row.rate is None or base.rate is None else base.rate / row.rate
 
 
 def cost_of(row: BenchRow, base: BenchRow) -> float | None:
-    """Return the row's cost for the same number of samples, as a multiple of the base's, each at its lowest price."""
+    """Return the row's cost for the same number of samples, as a multiple of the base's cost, both at lowest prices."""
     ours, theirs = row.per_usd(cheapest(row.prices)), base.per_usd(cheapest(base.prices))
     return None if ours is None or theirs is None else theirs / ours
 
@@ -258,7 +258,7 @@ def _middle_half(row: BenchRow) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return the number with three significant digits, never with an exponent."""
+    """Format a number with three significant digits and without an exponent."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

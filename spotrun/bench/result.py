@@ -1,4 +1,4 @@
-"""The results of a bench's trials, and the dollars computed from them. Pure."""
+"""The results of a bench's trials, and the costs computed from them. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TrialOutcome(StrEnum):
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """The hourly US dollars of the cheapest instances that suit a trial; None if none of the capacity type suits."""
+    """The hourly prices in USD of the cheapest suitable instances; None for a capacity type that has none."""
 
     spot: Decimal | None = None
     on_demand: Decimal | None = None
@@ -55,8 +55,9 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     """
     A trial and its result.
 
-    `instance_type` is the type on which it trained, "" if it never trained. `begins_s` are the seconds of run time from
-    its creation to its first step, by cause. `usd` is the trial's cost, and `reason` is why it has no figures.
+    `instance_type` is the type on which the trial trained, "" if it never trained. `begins_s` are the seconds of run
+    time from the run's creation to its first step, keyed by cause. `usd` is the trial's cost, and `reason` says why it
+    has no figures.
     """
 
     trial: BenchTrial
@@ -72,21 +73,21 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float | None:
-        """Samples per second; steps per second if the samples are unknown."""
+        """Samples per second; if the number of samples is unknown, steps per second."""
         if self.measured is None:
             return None
         return self.measured.samples_per_s or self.measured.steps_per_s
 
     def per_usd(self, usd_per_hour: Decimal | None) -> float | None:
-        """Return the samples for a dollar; steps if the samples are unknown."""
+        """Return the samples for a dollar; if the number of samples is unknown, the steps for a dollar."""
         if self.rate is None or not usd_per_hour:
             return None
         return self.rate * SECONDS_PER_HOUR / float(usd_per_hour)
 
     def hours(self, samples: float | None = None) -> float | None:
         """
-        Return the hours of training for the whole job, or for `samples` samples, without validations, starts and
-        interruptions; None if unknown.
+        Return the hours of training for the whole job, or for `samples` samples; None if unknown. Validations, starts
+        and interruptions are left out.
         """
         if self.measured is None:
             return None
@@ -112,7 +113,7 @@ def efficiency(row: BenchRow, rows: Iterable[BenchRow]) -> float | None:
     """
     Return the scaling efficiency: the rate of n devices, divided by n times the rate of one device.
 
-    None for one device, or if one device was not measured with the same batch size and precision.
+    Return None for a row of one device, or if no row measured one device with the same batch size and precision.
     """
     number = devices_of(row)
     alone = next((each for each in rows if devices_of(each) == 1 and _but_for_devices(each, row)), None)
@@ -142,14 +143,14 @@ def begins_s(state: RunState) -> dict[str, float]:
 
 
 def fate_of(detail: str) -> TrialOutcome:
-    """Return how a failed run ended, judged by its last message."""
+    """Return how a failed run ended, according to its last message."""
     return (
         TrialOutcome.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else TrialOutcome.FAILED
     )
 
 
 def best(rows: Iterable[BenchRow]) -> BenchRow | None:
-    """Return the row with the most samples per dollar, at the lower of its prices; None if none was measured."""
+    """Return the row with the most samples per dollar, each at the lower of its prices; None if none was measured."""
     priced = [(value, row) for row in rows if (value := row.per_usd(cheapest(row.prices))) is not None]
     return max(priced, key=lambda each: each[0])[1] if priced else None
 

@@ -1,4 +1,4 @@
-"""Chooses the trials of a bench that begin now, and the part of the budget that each may spend. Pure."""
+"""Chooses which trials of a bench begin now, and how much of the budget each of them may spend. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CENT = Decimal("0.01")
 
 def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_parallel: int | None) -> list[int]:
     """
-    Return the positions in `waiting` of the trials that begin now, given the kinds of the waiting and the running
-    trials.
+    Return the positions in `waiting` of the trials that begin now. `waiting` and `going` are the kinds of the waiting
+    and of the running trials.
 
-    At most `max_parallel` trials run, and kinds with the fewest running trials come first. None means at most
-    MAX_PARALLEL, and one of each kind, because a quota seldom allows two.
+    At most `max_parallel` trials run, and kinds with the fewest running trials come first. Without `max_parallel`, at
+    most MAX_PARALLEL trials run, and only one of each kind, because a quota seldom allows two.
     """
     chosen: list[int] = []
     while len(going) + len(chosen) < (max_parallel or MAX_PARALLEL):
@@ -36,8 +36,8 @@ def shares(left_usd: Decimal, leasts_usd: Sequence[Decimal | None]) -> list[Deci
     """
     Divide the rest of the budget among the trials that begin together.
 
-    The shares are proportional to what each trial needs to begin, so that all can run equally long. If the rest is not
-    enough for all, the last trials get no share.
+    The shares are proportional to what each trial needs to begin, so that all trials can run equally long. If the rest
+    is not enough for all of them, the last trials get no share.
     """
     leasts = [least or CENT for least in leasts_usd]
     while sum(leasts) > left_usd:

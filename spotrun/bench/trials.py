@@ -26,11 +26,11 @@ from spotrun.spec.varied_arguments import BATCH, DEVICES, PRECISION, has_argumen
 from spotrun.units import Steps
 
 SELDOM = Steps(1_000_000_000)
-"""Steps between checkpoints: more than a trial has, so that it makes no checkpoint."""
+"""Steps between checkpoints: more than a trial has, so that a trial makes no checkpoint."""
 
 
 class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A training to measure. None keeps the job's value."""
+    """A training to measure. A field that is None keeps the job's value."""
 
     kind: Kind | None
     devices: int | None = None
@@ -45,7 +45,7 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def otherwise(self) -> str:
-        """The differences from the job, without the kind, for example `batch 16, 16-mixed`."""
+        """The differences between trial and job, apart from the kind, for example `batch 16, 16-mixed`."""
         parts = [
             *([f"{self.devices} devices"] if self.devices is not None and not self._tells_devices else []),
             *([f"batch {self.batch}"] if self.batch is not None else []),
@@ -59,7 +59,7 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of the script's arguments, as far as the user gave them."""
+    """The names of the script's arguments. An argument that the user did not name is None."""
 
     batch: str | None = None
     devices: str | None = None
@@ -95,8 +95,8 @@ def spec_of(
     spec: RunSpec, script: Script, trial: BenchTrial, names: Arguments, within: timedelta, budget: Decimal | None
 ) -> RunSpec:
     """
-    Return the job of a short run that measures `trial`: `spec`, whose script is `script`, without losses on the local
-    cloud, without checkpoints, and with the trial's limits.
+    Return the job of a short run that measures `trial`. It is `spec` (whose script is `script`) with the trial's values
+    and limits, without checkpoints, and without losses on the local cloud.
 
     Raises:
         SpecInvalid: the script lacks an argument for a value of the trial.
@@ -131,7 +131,7 @@ def spec_of(
 
 
 def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, devices: bool) -> Iterator[str]:
-    """Yield a note for each given argument that neither the job nor any file of the work folder names."""
+    """Yield a note for each argument that the user gave if neither the job nor a file of the work folder names it."""
     if train.run is not None:
         return
     for named in (names.batch, names.precision, names.devices):
@@ -139,9 +139,9 @@ def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, dev
         if name and replaced(train.args, name, "") is None and script.flag_for(name) is None:
             yield f"no file next to {train.title} names {named}: check that the script reads it"
     if devices and not names.devices and not has_argument(train, script, DEVICES):
-        yield f"{train.title} has no argument for the number of devices: it has to train on all that it finds"
+        yield f"{train.title} has no argument for the number of devices: it has to train on all devices that it finds"
 
 
 def _is_bare(kind: Kind | None) -> bool:
-    """Return whether the number of devices can be set only by an argument of the script."""
+    """Return whether only an argument of the script can set the number of devices."""
     return not isinstance(kind, Accelerators)

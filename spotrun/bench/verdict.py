@@ -1,13 +1,14 @@
 """
 Computes what would make a training faster, and by how much at most. Pure.
 
-For a measured share `w` of each step the training waits for its data, and for the rest it computes. If one of the two
-took no time, the training would be faster by the factor (Amdahl 1967):
+For a measured share `w` of each step the training waits for its data; for the rest of the step it computes. If one of
+the two took no time, the training would be faster by this factor (Amdahl 1967):
 
     a faster device        1 / w           computing takes no time
     faster loading         1 / (1 - w)     waiting takes no time
 
-Both are upper bounds: if loaders read ahead, a faster device gains less, because the loaders stay as fast as they are.
+Both factors are upper bounds. If loaders read ahead, a faster device gains less, because it does not make the loaders
+faster.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from __future__ import annotations
 from spotrun.bench.meter import Measurement
 
 LITTLE = 0.05
-"""Maximum share of waiting that is too small to act on."""
+"""Up to this share of a step, waiting for data is too short to act on."""
 INPUT_BOUND = 0.30
-"""Share of waiting above which loading data is the first thing to improve."""
+"""Above this share of a step, waiting for data is the first thing to improve."""
 BUSY = 0.8
-"""Minimum busy share at which processors have hardly any time to spare."""
+"""From this busy share on, processors have hardly any time to spare."""
 MORE_CPUS = 8
 GAIN_MAX = 100.0
 
@@ -36,9 +37,10 @@ def loading_gain(measured: Measurement) -> float:
 
 def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
     """
-    Return the speedup with `more` additional processors, if the loaders use them like the present ones.
+    Return the speedup with `more` additional processors, if the loaders use them as they use the present ones.
 
-    None if the present processors are idle at times: then loading waits for something else, or has too few workers.
+    Return None if the present processors are idle at times. Loading then waits for something else, or it has too few
+    workers.
     """
     if measured.cpu_share is None or measured.cpu_share < BUSY or not measured.cpus:
         return None
@@ -56,7 +58,7 @@ def verdict(measured: Measurement) -> str:
     device, loading = _times(device_gain(measured)), _times(loading_gain(measured))
     more = cpus_gain(measured)
     if more is not None:
-        more_cpus = f"{MORE_CPUS} more vCPUs gain {_times(more)} if its loaders use them (num_workers)"
+        more_cpus = f"{MORE_CPUS} more vCPUs gain {_times(more)} if the loaders use them (num_workers)"
         remedy = f"{more_cpus}, and {loading} at most"
     else:
         remedy = f"faster loading gains at most {loading}{_spare(measured)}"
@@ -66,14 +68,14 @@ def verdict(measured: Measurement) -> str:
 def _spare(measured: Measurement) -> str:
     if measured.cpu_share is None:
         return ""
-    return f" (its CPUs are {measured.cpu_share:.0%} busy: more workers first, or faster storage)"
+    return f" (its CPUs are {measured.cpu_share:.0%} busy: first try more workers, or faster storage)"
 
 
 def _idle(measured: Measurement) -> str:
-    """Return a remark if the GPUs are idle although the training does not wait for data; else ""."""
+    """Return a remark if the GPUs are idle although the training does not wait for data; otherwise ""."""
     if measured.gpu_share is None or measured.gpu_share >= BUSY:
         return ""
-    return f"; its GPUs compute {measured.gpu_share:.0%} of the time: a larger batch, or less Python between steps"
+    return f"; its GPUs compute {measured.gpu_share:.0%} of the time: try a larger batch, or less Python between steps"
 
 
 def _times(gain: float) -> str:

@@ -1,1 +1,1 @@
-"""Compares the ledger with the cloud's bill."""
+"""Compares a run's ledger with the cloud's bill."""

@@ -1,10 +1,10 @@
 """
 Reads AWS's charges: the Cost and Usage Report, and the Spot Instance data feed.
 
-The report's columns: https://docs.aws.amazon.com/cur/latest/userguide/Lineitem-columns.html; for its second generation:
-https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html. The report has a run's tag only if
-`spotrun:run` is activated as a cost allocation tag; otherwise spotrun finds lines by instance id. The data feed:
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-data-feeds.html.
+For the report's columns, see https://docs.aws.amazon.com/cur/latest/userguide/Lineitem-columns.html; for the columns of
+its second generation, https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html. The report contains
+a run's tag only if `spotrun:run` is activated as a cost allocation tag; otherwise spotrun finds lines by instance id.
+For the data feed, see https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-data-feeds.html.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spotrun.run.billing import EC2_RULE
 from spotrun.units import count_of
 
 REPORT_PRECISION_USD = Decimal("1e-10")
-"""The rounding of the report, which writes ten decimals."""
+"""Maximum rounding error of an amount in the report, which writes ten decimals."""
 _TITLE = "AWS Cost and Usage Report"
 _NEEDED = (
     *("line_item_line_item_type", "line_item_usage_type", "line_item_usage_start_date", "line_item_usage_end_date"),
@@ -47,7 +47,7 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
     Read the lines about one run from a report of either generation, in CSV or Parquet. A report may have several files.
 
     Raises:
-        SpecInvalid: a line cannot be read; the message names file, line and fix.
+        SpecInvalid: a line cannot be read; the message names the file, the line and what to do.
     """
     coverage, duplicates = Coverage(), DuplicateLines()
     charges = []
@@ -81,7 +81,7 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
 
 
 def _tagged_run(row: BillRow) -> str:
-    """Return the run in the line's tag, from the tag's column or from the second generation's map of all tags."""
+    """Return the run that the line's tag names. The second generation has all tags in one map, the first in columns."""
     tags = row.structure("resource_tags")
     if tags is None:
         return row.text(f"resource_tags_{_TAG}", optional=True)
@@ -101,10 +101,11 @@ def _kind(row: BillRow) -> ChargeKind:
 
 def read_spot_data_feed(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    Read the instance hours of one run. The feed has no tags and lists only spot instances; each hour has its own file.
+    Read one run's instance hours. The feed has no tags, lists only spot instances, and has a separate file for each
+    hour.
 
     Raises:
-        SpecInvalid: a line cannot be read; the message names file, line and fix.
+        SpecInvalid: a line cannot be read; the message names the file, the line and what to do.
     """
     coverage, duplicates = Coverage(), DuplicateLines()
     charges = []
@@ -152,7 +153,7 @@ def _dollars(row: BillRow, column: str) -> Decimal:
 
 
 def _half_of_last_place(amount: Decimal) -> Decimal:
-    """Return half a unit of the last decimal place: older feeds write three places, newer ones ten."""
+    """Return half a unit of the amount's last decimal place. Older feeds write three places, newer feeds ten."""
     exponent = amount.as_tuple().exponent
     assert isinstance(exponent, int)
     return Decimal(1).scaleb(exponent) / 2

@@ -1,4 +1,4 @@
-"""The cloud's charges, in the same terms for every bill format."""
+"""A cloud's charges, in the same form for every bill format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotrun.run.events import BillingRule
 
 
 class ChargeKind(StrEnum):
-    """The purpose of a line of a bill. The ledger has the price of `USAGE`, and list prices of disks and addresses."""
+    """The subject of a charge. The ledger has prices for `USAGE`, and list prices for disks and addresses."""
 
     USAGE = "usage"
     VOLUME = "volume"
@@ -25,7 +25,7 @@ class ChargeKind(StrEnum):
 
 
 def of_amount(kind: ChargeKind, amount_usd: Decimal) -> ChargeKind:
-    """Return CREDIT for a negative amount, which corrects other lines, unless it is a tax or rounding; else `kind`."""
+    """Return `kind`; but CREDIT for a negative amount that is no tax or rounding, because it corrects other lines."""
     return kind if amount_usd >= 0 or kind in (ChargeKind.TAX, ChargeKind.ROUNDING) else ChargeKind.CREDIT
 
 
@@ -34,9 +34,9 @@ class Charge:
     """
     One line of a bill, or one of several amounts in a line.
 
-    `line` counts from 1 in the file `path`. `resource` is the cloud's name of the charged resource: an instance id, a
-    volume id, or "". `hours` is the metered time; None if the line lacks it. `precision_usd` is the maximum rounding
-    error of the amount in the file.
+    `line` counts from 1 in the file `path`. `resource` is the cloud's name for the charged resource: an instance id, a
+    volume id, or "". `hours` is the metered time; None if the line does not state it. `precision_usd` is the maximum
+    rounding error of the amount in the file.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class LineFilter:
-    """Selects the lines of a bill that are about one run: lines with its tag, and lines of its instances."""
+    """Selects a bill's lines about one run: lines with the run's tag, and lines of the run's instances."""
 
     run_uid: str
     instance_ids: Collection[str]
@@ -65,10 +65,10 @@ class LineFilter:
 @dataclass(frozen=True)
 class Statement:
     """
-    The charges for one run in the files of a bill.
+    The charges for one run in a bill's files.
 
     `rule` is the cloud's published billing rule. The files cover the account's instance hours from `since` to `until`;
-    None if they have no instance hours at all. With `spot_only` they do not list on-demand instances.
+    both are None if the files have no instance hours at all. `spot_only`: the files do not list on-demand instances.
     """
 
     paths: tuple[str, ...]
@@ -81,7 +81,7 @@ class Statement:
 
 
 class Coverage:
-    """The time that the lines of a bill cover so far."""
+    """The time that the lines read so far cover."""
 
     def __init__(self) -> None:
         self.since: datetime | None = None

@@ -1,4 +1,4 @@
-"""Corrects the end of instances: the bill shows their end, and the ledger has only a bound. Pure."""
+"""Corrects the ends of instances for which the ledger has only a bound, because the bill shows the true end. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from spotrun.run.state import Launch, RunState
 @dataclass(frozen=True)
 class Correction:
     """
-    The end of an instance, the `member` of a launch, according to the bill.
+    The end of an instance (a launch's `member`) according to the bill.
 
-    In the ledger the end is `was`, which it took from `bound`. With the new end, the run costs `usd` more (less if it
-    is negative).
+    The ledger has the end `was`, which is the bound that `bound` names. With the bill's end, the run costs `usd` more
+    (less if `usd` is negative).
     """
 
     launch: int
@@ -38,16 +38,16 @@ class Correction:
 
 def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...]:
     """
-    Return a correction for each instance whose charged time does not end at its bound.
+    Return a correction for each instance that, according to the bill, did not end at its bound.
 
     The bill has to cover the instance's whole life: if the instance's last charged hour is the last hour in the file,
-    the next file may charge more.
+    the next file may charge more hours.
     """
     return tuple(_corrections(state, found))
 
 
 def corrected(state: RunState, found: Correction, by: str, evidence: str) -> EndCorrected:
-    """Return the entry for a correction. Only in a gang does it name a member."""
+    """Return the ledger entry for a correction. It names a member only if the instance belongs to a gang."""
     member = found.member if state.of_gangs else UNSET
     return EndCorrected(launch=found.launch, ended_at=found.ended_at, by=by, evidence=evidence, member=member)
 
@@ -81,7 +81,7 @@ def _covers(statement: Statement, member: Member, ended_at: datetime) -> bool:
 
 
 def _end_by(line: Line, launch: Launch) -> datetime:
-    """Return the end at which the ledger's charge would equal the cloud's."""
+    """Return the end with which the ledger's cost would equal the cloud's charge."""
     member, latest = launch.members[line.member], launch.latest_end_of(line.member)
     began = member.billed_from
     assert began is not None
@@ -92,7 +92,7 @@ def _end_by(line: Line, launch: Launch) -> datetime:
 
 
 def _metered(usage: Sequence[Charge]) -> timedelta | None:
-    """Return the time on the cloud's meter; None if the bill lacks it."""
+    """Return the time that the cloud metered; None if the bill does not state it."""
     hours = [charge.hours for charge in usage if charge.hours is not None]
     if len(hours) < len(usage):
         return None
@@ -100,7 +100,7 @@ def _metered(usage: Sequence[Charge]) -> timedelta | None:
 
 
 def _paid_for(usage: Sequence[Charge], member: Member, began: datetime, latest: datetime) -> timedelta:
-    """Return the whole seconds that cost the charged amount at the ledger's prices."""
+    """Return the time, in whole seconds, that costs the charged amount at the ledger's prices."""
     paid = sum((charge.amount_usd for charge in usage), Decimal(0))
     life_s = range(int((latest - began).total_seconds()))
     seconds = bisect_left(life_s, paid, key=lambda each: metered(member.prices, began, began + timedelta(seconds=each)))

@@ -1,8 +1,8 @@
 """
 Reads Google Cloud's charges: the detailed usage cost export of Cloud Billing, as JSON or CSV.
 
-Its fields: https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/detailed-usage. BigQuery extracts
-the table as JSON, one object a line. A CSV cannot hold lists, so export `labels` and `credits` as
+For its fields, see https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/detailed-usage. BigQuery
+extracts the table as JSON with one object a line. A CSV cannot hold lists, so for CSV export `labels` and `credits` as
 `TO_JSON_STRING(labels) AS labels`, and a nested field as `sku.description AS sku_description`.
 """
 
@@ -22,29 +22,29 @@ from spotrun.run.billing import COMPUTE_ENGINE_RULE
 _TITLE = "Google Cloud billing export"
 _NEEDED = ("usage_start_time", "usage_end_time", "cost", "currency")
 RUN_LABEL = "spotrun-run"
-"""The tag `spotrun:run`, in the characters that a label allows."""
+"""The tag `spotrun:run`, written with the characters that a label allows."""
 PRECISION_USD = Decimal("1e-6")
-"""The smallest amount of a line. The sum of all rounding has its own line (`rounding_error`)."""
+"""The smallest amount that a line can have. A separate line (`rounding_error`) has the sum of all rounding."""
 _COST_TYPES = {"tax": ChargeKind.TAX, "rounding_error": ChargeKind.ROUNDING, "adjustment": ChargeKind.CREDIT}
 _NAMED = re.compile(r"spotrun-([a-z0-9]{1,20})-[0-9]{1,9}-[0-9a-f]{8}-[sd]-[a-z0-9-]+")
-"""Pattern of the names that spotrun gives to instances, and so to their boot disks; they contain the run's uid."""
+"""Pattern of the names that spotrun gives to instances and so to their boot disks. A name contains the run's uid."""
 _SKUS = (
     (ChargeKind.USAGE, re.compile(r"Local SSD|Local Storage|running in|\bCore\b|\bRam\b", re.IGNORECASE)),
     (ChargeKind.VOLUME, re.compile(r"\bPD\b|\bDisk\b|Hyperdisk|Snapshot|\bImage\b", re.IGNORECASE)),
     (ChargeKind.NETWORK, re.compile(r"Egress|Ingress|Data Transfer|\bIP\b|Network", re.IGNORECASE)),
     (ChargeKind.USAGE, re.compile(r"\bGPU\b|Instance", re.IGNORECASE)),
 )
-"""Patterns of SKUs; the first match counts. Local SSDs count as usage, because a machine's price includes them."""
+"""Patterns for SKUs; the first that matches counts. A machine's price includes local SSDs, so these are usage."""
 
 
 def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    Return the lines about one run: lines of its instances and disks, and lines with its label.
+    Read the lines about one run: lines of its instances and disks, and lines with its label.
 
     A large export has several files.
 
     Raises:
-        SpecInvalid: a line cannot be read; the message names file, line and fix.
+        SpecInvalid: a line cannot be read; the message names the file, the line and what to do.
     """
     coverage, duplicates = Coverage(), DuplicateLines()
     charges: list[Charge] = []
@@ -60,7 +60,7 @@ def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Stat
 
 
 def _charges(row: BillRow, kind: ChargeKind) -> Iterator[Charge]:
-    """Yield the cost before credits, and each credit: https://cloud.google.com/billing/docs/how-to/bq-examples."""
+    """Yield a line's cost before credits, and its credits: https://cloud.google.com/billing/docs/how-to/bq-examples."""
     if (currency := row.text("currency")) != "USD":
         raise row.refuse(f"is in {currency}, and the ledger is in USD", "divide cost by currency_conversion_rate first")
     amounts = [(kind, row.text("sku_description", optional=True), row.amount("cost"))]
@@ -88,7 +88,7 @@ def _credits(row: BillRow) -> Iterator[tuple[str, Decimal]]:
 
 
 def _run_of(row: BillRow) -> str:
-    """Return the run in the name of a line's resource, or else in its label, which a user may change."""
+    """Return the run in the name of a line's resource; if there is none, in the label, which a user may change."""
     labelled = next((str(label.get("value")) for label in _listed(row, "labels") if label.get("key") == RUN_LABEL), "")
     named = _NAMED.fullmatch(_resource(row))
     return labelled if named is None else named[1]

@@ -1,12 +1,12 @@
 """
-Compares our ledger with the cloud's statement, instance by instance. Pure, and exact:
+Compares the ledger ("ours") with the cloud's statement ("theirs"), instance by instance. Pure, and exact:
 
     ours + the explained parts + the unexplained rest = theirs
 
-For each instance, `reconcile` first computes the bill again from the ledger, by the cloud's published rule (its
-minimum, its refunds). Then it reduces the amount to the hours that the file covers, and compares it with the lines that
-meter the instance. Taxes and credits need no other explanation. Disks and addresses are one line for the whole run: the
-ledger counts them at list prices, and a bill lists them under their own ids.
+For each instance, `reconcile` first recomputes the bill from the ledger, by the cloud's published rule (its minimum and
+its refunds). Then it reduces the amount to the hours that the file covers, and compares it with the bill's lines that
+meter the instance. Taxes and credits count as explained. Disks and addresses are compared in one line for the whole
+run, because the ledger counts them at list prices, and a bill lists them under their own ids.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from spotrun.run.member import Member
 from spotrun.run.state import RunState
 
 EDGES = timedelta(seconds=2)
-"""Maximum difference of metered time that is rounding: clouds may round an instance's first and last second."""
+"""Up to this, a difference in metered time counts as rounding: clouds may round an instance's first and last second."""
 DISKS_MOST = 3
-"""Maximum ratio of charged to recorded disk dollars that another price list or kind of disk can explain."""
+"""Up to this ratio of charged to recorded disk cost, a different price list or kind of disk can be the reason."""
 _SECONDS_PER_HOUR = 3600
 
 
 class Reason(StrEnum):
-    """A reason why the cloud charged more or less than the ledger has."""
+    """A reason why the cloud charged more or less than the ledger counts."""
 
     MINIMUM = "minimum"
     """The cloud bills a minimum time."""
     REFUND = "interruption refund"
-    """Spot capacity that the cloud takes back early is free; on EC2, within the first hour."""
+    """Spot capacity that the cloud takes back early is free. On EC2, early means within the first hour."""
     NOT_COVERED = "hours not in the file"
     NOT_IN_FILE = "not in this kind of file"
     STARTING = "not billed while starting"
-    """The ledger counts from the launch, the cloud from the start of the machine."""
+    """The ledger counts from the launch; the cloud counts from the machine's start."""
     UNSEEN_END = "an end that no runner saw"
-    """The ledger has only a bound of the end; the bill shows the end."""
+    """The ledger has only a bound for the end; the bill shows the end itself."""
     ROUNDING = "rounding"
     TAX = "tax"
     CREDIT = "credits, discounts"
@@ -76,7 +76,7 @@ _ATTACHED = (ChargeKind.VOLUME, ChargeKind.NETWORK)
 
 @dataclass(frozen=True)
 class ExplainedPart:
-    """A part of the difference with its reason; positive if the cloud charged more."""
+    """A part of the difference, and its reason. The amount is positive if the cloud charged more."""
 
     reason: Reason
     usd: Decimal
@@ -85,9 +85,9 @@ class ExplainedPart:
 @dataclass(frozen=True)
 class Line:
     """
-    One instance of the ledger, the `member` of its launch; or, if `launch` is None, other charges of the run.
+    One instance in the ledger (its launch's `member`) or, if `launch` is None, other charges of the run.
 
-    `why` explains `unexplained_usd`; "" if that is zero.
+    `why` says what is known about `unexplained_usd`; "" if that is zero.
     """
 
     launch: int | None
@@ -115,7 +115,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """All lines about a run: its instances in the order of their names, other resources, and disks and addresses."""
+    """All lines about a run: its instances (sorted by name), other resources, and then disks and addresses."""
 
     statement: Statement
     lines: tuple[Line, ...]
@@ -130,7 +130,7 @@ class Reconciliation:
 
     @property
     def parts(self) -> tuple[ExplainedPart, ...]:
-        """The sum of the parts for each reason that occurs."""
+        """For each reason that occurs, the sum of its parts."""
         sums = {
             reason: _sum(part.usd for line in self.lines for part in line.parts if part.reason is reason)
             for reason in Reason
@@ -148,7 +148,7 @@ def line_filter(state: RunState) -> LineFilter:
 
 
 def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconciliation:
-    """Compare a run with a statement. Each instance of the run, and each charge for it, is in exactly one line."""
+    """Compare a run with a statement. Each of the run's instances and charges is in exactly one line."""
     ours = _instances(state)
     by_resource: dict[str, list[Charge]] = {}
     beside = tuple(charge for charge in statement.charges if charge.kind in _ATTACHED)
@@ -166,7 +166,7 @@ def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconcili
 
 
 def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...], now: datetime) -> Line:
-    """Compare disks, addresses and traffic of the whole run, because bills do not show the instances they belong to."""
+    """Compare the whole run's disks, addresses and traffic: bills do not show to which instances these belong."""
     rule = state.created.billing
     whole, disks_too, alone = (
         _sum(
@@ -203,11 +203,11 @@ def _until(member: Member, now: datetime) -> datetime:
 
 
 def _instances(state: RunState) -> dict[str, MemberName]:
-    """Return the names of all instances whose id is known, by id, in the order of their names."""
+    """Return the names of all instances whose id is known, keyed by id and sorted by name."""
     return {
         fact.instance_id: MemberName(launch.number, at)
         for launch in state.launches.values()
-        if launch.intent.offering.capacity_type is not CapacityType.OWN  # which no cloud bills
+        if launch.intent.offering.capacity_type is not CapacityType.OWN  # no cloud bills the user's own machine
         for at, member in enumerate(launch.members)
         if (fact := member.gone or member.recorded) is not None and fact.instance_id
     }
@@ -218,7 +218,7 @@ def _sum(amounts: Iterable[Decimal]) -> Decimal:
 
 
 def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
-    """Sum the charges that are not for the instance itself, by reason."""
+    """Return, for each reason, the sum of the charges that are not for the instance itself."""
     sums: dict[Reason, Decimal] = {}
     for charge in charges:
         if charge.kind in _BY_KIND and charge.amount_usd:
@@ -228,7 +228,7 @@ def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
 
 
 def _not_in_ledger(resource: str, charges: tuple[Charge, ...]) -> Line:
-    """Return the line of a resource that is not in the ledger. It needs an explanation unless it is a tax or credit."""
+    """Return the line for a resource that is not in the ledger. Taxes and credits count as explained."""
     unknown = {charge.what for charge in charges if charge.kind not in _BY_KIND}
     return Line(
         launch=None,
@@ -237,7 +237,7 @@ def _not_in_ledger(resource: str, charges: tuple[Charge, ...]) -> Line:
         ours_usd=ZERO,
         theirs_usd=_sum(charge.amount_usd for charge in charges),
         parts=_beside_usage(charges),
-        why=f"it has the run's tag, but the ledger does not know it: {', '.join(sorted(unknown))}" if unknown else "",
+        why=f"it has the run's tag, but is not in the ledger: {', '.join(sorted(unknown))}" if unknown else "",
         charges=charges,
     )
 
@@ -280,7 +280,7 @@ class _InstanceLine:
         )
 
     def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[ExplainedPart]:
-        """Yield the steps from the ledger's cost to the published rule's, and then to the part that the file covers."""
+        """Yield what the published rule changes in the ledger's cost, and then what the hours not in the file cost."""
         minimum = self._cost(replace(self._rule, minimum_s=self._published.minimum_s))
         expected = self._cost(self._published)
         yield ExplainedPart(Reason.MINIMUM, minimum - ours)
@@ -303,11 +303,11 @@ class _InstanceLine:
 
     @property
     def _began(self) -> datetime:
-        """The moment when the meter began, according to the ledger; the instance's end if it never began."""
+        """The time from which the ledger counts the instance's cost; the instance's end if it counts no cost."""
         return self._until if self._member.billed_from is None else self._member.billed_from
 
     def _in_file(self, meter: Meter) -> Decimal:
-        """Return the part of the cost in the hours that the file covers."""
+        """Return the part of the cost that falls into the hours that the file covers."""
         since, until = self._statement.since, self._statement.until
         if since is None or until is None or self._absent:
             return ZERO
@@ -342,22 +342,22 @@ class _InstanceLine:
 
     @property
     def _end_is_bounded(self) -> bool:
-        """True if the file meters the instance and the ledger has only a bound of its end."""
+        """True if the file meters the instance and the ledger has only a bound for its end."""
         return bool(self._usage) and self._gone is not None and bool(self._gone.bounded_by)
 
     def _until_its_time_to_live(self) -> Decimal:
-        """Return the additional cost if the instance had lived to the end of its time-to-live."""
+        """Return what the instance would have cost in addition until the end of its time-to-live."""
         life = timedelta(seconds=self._launch.intent.time_to_live_s)
         return metered(self._member.prices, self._until, self._began + life)
 
     def _starting(self) -> Decimal:
-        """Return the ledger's cost of the time from the launch until the machine ran our code."""
+        """Return what the ledger counts for the time from the launch until the machine ran spotrun's code."""
         booted_at = self._booted_at
         return ZERO if booted_at is None else metered(self._member.prices, self._began, booted_at)
 
     @property
     def _booted_at(self) -> datetime | None:
-        """The moment when the machine began to run our code; None if unknown."""
+        """The time at which the machine began to run spotrun's code; None if unknown."""
         if self._member.ready is not None:
             return self._member.ready.booted_at
         attempt = None if self._state.of_gangs else self._launch.attempt
@@ -368,14 +368,14 @@ class _InstanceLine:
         if others:
             yield f"a charge of another kind: {', '.join(sorted(others))}"
         if residual and not in_file:
-            yield "charged for hours for which the ledger has no cost"
+            yield "the cloud charged for hours for which the ledger has no cost"
         elif residual and not self._usage:
-            yield "the file covers its hours, but has no line for it"
+            yield "the file covers the instance's hours, but has no line for the instance"
         elif residual:
             yield from self._measured()
 
     def _measured(self) -> Iterator[str]:
-        """Describe whether time or price differs, if the bill has the charged time."""
+        """Say whether the time or the price differs, if the bill states the charged time."""
         hours = [charge.hours for charge in self._usage if charge.hours is not None]
         if not hours or not sum(hours):
             yield "a different amount for its hours"
@@ -390,7 +390,7 @@ class _InstanceLine:
             yield f"charged at ${rate:.6f}/h, by the ledger {prices}/h"
 
     def _covered(self) -> timedelta:
-        """Return how long the instance ran in the hours that the file covers, according to the ledger."""
+        """Return how long, according to the ledger, the instance ran in the hours that the file covers."""
         assert self._statement.since is not None
         assert self._statement.until is not None
         return min(self._until, self._statement.until) - max(self._began, self._statement.since)

@@ -1,4 +1,4 @@
-"""Shows `spotrun bill` as text and as JSON: ledger, statement, and each difference with its reason."""
+"""Shows the output of `spotrun bill` as text and as JSON: ledger, statement, and each difference with its reason."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from spotrun.report.machine_readable import json_object, usd_text
 from spotrun.report.tables import FiguresTable, add_row, figures_table, plain, print_figures
 
 PLACES = 6
-"""Number of decimals in the output; many, because differences are small."""
+"""Number of decimals in the output. It is large because differences are small."""
 SCOPE = (
     "Instances, their disks and addresses. Storage and requests of the bucket are not included: they have no run's tag."
 )
 
 
 def show(found: Reconciliation, run: str, *, simulated: bool, console: Console | None = None) -> None:
-    """Print the comparison; works without a terminal."""
+    """Print the comparison, also without a terminal."""
     print_figures(bill(found, run, simulated=simulated), console)
 
 
@@ -62,11 +62,11 @@ def correction(found: Correction) -> str:
     amount = abs(found.usd)
     changed = f"{as_text(round(amount, PLACES), amount, PLACES)} {'less' if found.usd < 0 else 'more'}"
     whose = f"launch {found.launch} ({plain(found.instance_id, 40)})"
-    return f"{whose} ended at {ended_at}, and not at {was}, which is {plain(found.bound)}: {changed}"
+    return f"{whose} ended at {ended_at}, not at {was} ({plain(found.bound)}): {changed}"
 
 
 class Shown(NamedTuple):
-    """Dollars after rounding: ours, the explained parts by reason, and the rest of the difference."""
+    """Rounded dollars: the ledger's cost, the explained parts by reason, and the rest of the difference."""
 
     ours: Decimal
     explained: Sequence[Decimal]
@@ -80,7 +80,7 @@ class Shown(NamedTuple):
 
 
 def _shown(found: Reconciliation) -> tuple[list[Shown], Shown]:
-    """Round the dollars of each line and of the total so that the shown figures add up."""
+    """Round the dollars of each line and of the total in such a way that the shown figures add up."""
     exact = []
     for line in found.lines:
         explained = {part.reason: Decimal(0) for part in found.parts}
@@ -181,5 +181,5 @@ def _charge(charge: Charge) -> dict[str, Any]:
 
 
 def _exact(amount: Decimal) -> str:
-    """Format the exact amount, because a cloud may write more than the nine decimals of our nano-dollars."""
+    """Format the exact amount, because a cloud may write more decimals than the nine of spotrun's nano-dollars."""
     return usd_text(amount) if amount == round(amount, 9) else f"{amount:f}"

@@ -1,9 +1,9 @@
 """
-Reads the rows of a bill's file one after another: CSV, tab-separated, JSON (an array, or one object a line) and
-Parquet; the first three may be gzipped. Only a JSON array needs memory that grows with the file.
+Reads the rows of a bill's file one after another. The file may be CSV, tab-separated, JSON (an array, or one object a
+line) or Parquet; all but Parquet may be gzipped. Only a JSON array needs memory that grows with the file.
 
-Column names differ between generations of the same export (`lineItem/UsageType`, `line_item_usage_type`,
-`service.description`). All are converted to the form `line_item_usage_type`.
+Column names are written differently in different exports and their generations (`lineItem/UsageType`,
+`line_item_usage_type`, `service.description`). All are converted to the form `line_item_usage_type`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXPORT_ANEW = "export the file again: this one is damaged, or was edited"
 
 
 class BillRow:
-    """One row, with its file and line for error messages."""
+    """One row of a bill. Error messages name its file and line."""
 
     def __init__(self, path: Path, line: int, columns: Mapping[str, Any]) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class BillRow:
 
     @property
     def content(self) -> str:
-        """All columns of the row as text, without its file and line."""
+        """All columns of the row as text. The file and line are not part of it."""
         return repr(sorted(self._columns.items()))
 
     def require(self, columns: Sequence[str], report: str) -> None:
@@ -53,7 +53,8 @@ class BillRow:
         Require that the row has `columns`.
 
         Raises:
-            SpecInvalid: the row lacks some; if it lacks more than half, the error is that its file is not a `report`.
+            SpecInvalid: the row lacks some columns. If it lacks more than half, the message is that its file is no
+                `report`.
         """
         missing = [each for each in columns if each not in self._columns]
         if 2 * len(missing) > len(columns):
@@ -79,7 +80,7 @@ class BillRow:
         return "" if value is None else str(value)
 
     def amount(self, column: str, unit: str = "") -> Decimal:
-        """Return a column's number, exactly as in the file; `unit` may follow it there."""
+        """Return a column's number, exactly as in the file. In the file, `unit` may follow the number."""
         text = self.text(column).removesuffix(unit).strip()
         try:
             number = Decimal(text)
@@ -90,7 +91,7 @@ class BillRow:
         return number
 
     def moment(self, column: str) -> datetime:
-        """Return a time in UTC. A time without a zone is UTC, as in all these exports."""
+        """Return a time in UTC. A time without a time zone is taken as UTC, as all these exports mean it."""
         value = self.raw(column)
         if not isinstance(value, datetime):
             try:
@@ -100,7 +101,7 @@ class BillRow:
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
     def structure(self, column: str) -> Any:
-        """Return a column's list or map, which a CSV holds as JSON text; None if the column is absent or empty."""
+        """Return a column's list or map (in a CSV, it is JSON text); None if the column is absent or empty."""
         value = self._columns.get(column)
         if not isinstance(value, str):
             return value
@@ -114,8 +115,8 @@ class BillRow:
 
 class DuplicateLines:
     """
-    Refuses a line that occurs in two files of a bill, because it would be counted twice. AWS, for example, may keep all
-    versions of a month's report.
+    Refuses a line that occurs in two files of a bill, because it would be counted twice. This happens if AWS keeps all
+    versions of a month's report, for example.
     """
 
     def __init__(self) -> None:
@@ -123,20 +124,20 @@ class DuplicateLines:
 
     def check(self, row: BillRow) -> None:
         """
-        Refuse the line if another file has it.
+        Refuse the line if another file has the same line.
 
         Raises:
             SpecInvalid: the message names both files.
         """
         before = self._seen.setdefault(row.content, row.path)
         if before != row.path:
-            message = f"has the same line as {before}; they are versions of one report, not parts of it"
-            raise row.refuse(message, "name the files of its newest version only, each once")
+            message = f"has the same line as {before}; the two files are versions of one report, not parts of it"
+            raise row.refuse(message, "name only the files of the report's newest version, each once")
 
 
 def files_of(patterns: Iterable[str]) -> list[Path]:
     """
-    Return the files that `patterns` name, in order, each once. A pattern may contain `*`, `?`, `[…]` and `**`.
+    Return each file that matches one of `patterns` once, in order. A pattern may contain `*`, `?`, `[…]` and `**`.
 
     Raises:
         SpecInvalid: a pattern matches no file.
@@ -158,10 +159,10 @@ def column_name(name: str) -> str:
 
 def read_rows(path: Path) -> Iterator[BillRow]:
     """
-    Return the rows of a CSV, JSON or Parquet file; the file's first bytes determine its format.
+    Return the rows of a CSV, JSON or Parquet file. The file's first bytes show its format.
 
     Raises:
-        SpecInvalid: the file cannot be read, or a row is damaged; the message names file and line.
+        SpecInvalid: the file cannot be read, or a row is damaged; the message names the file and the line.
     """
     start = _first_bytes(path)
     if start[:4] == _PARQUET:
@@ -171,10 +172,10 @@ def read_rows(path: Path) -> Iterator[BillRow]:
 
 def read_report(path: Path, columns: Sequence[str], report: str) -> Iterator[BillRow]:
     """
-    Yield the rows of a file, whose first row has to have `columns`.
+    Yield the rows of a file. The first row has to have `columns`.
 
     Raises:
-        SpecInvalid: the file is not a `report`, or see `read_rows`.
+        SpecInvalid: the file is no `report`, or cannot be read (see `read_rows`).
     """
     rows = read_rows(path)
     first = next(rows, None)
@@ -185,7 +186,7 @@ def read_report(path: Path, columns: Sequence[str], report: str) -> Iterator[Bil
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file, gzipped or not, each with its number; blank lines are left out."""
+    """Yield the non-blank lines of a text file (gzipped or not), each with its line number."""
     with _opened(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -206,7 +207,7 @@ def _first_bytes(path: Path) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """Open a text file, gzipped or not. Raise SpecInvalid if it cannot be read, even within the block."""
+    """Open a text file (gzipped or not). Raise SpecInvalid if it cannot be opened, or later cannot be read."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP

@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 ENTRANCE = "enter"
-"""The program that opens a shell in a training's container, as a name in the instance's folder."""
+"""The name, in the instance's folder, of the program that opens a shell in the training's container."""

@@ -1,7 +1,7 @@
 """
 Makes logins to Google's image registries from the current Google login; on an instance, from its service account.
 
-The password is an access token, which lasts for an hour:
+A login's password is an access token that lasts for an hour:
 https://cloud.google.com/artifact-registry/docs/docker/authentication#token
 """
 
@@ -20,7 +20,7 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 def login(host: str) -> Credentials | None:
     """
-    Make a login. Return None if there is no valid Google login, because some repositories need none.
+    Make a login to `host`. Return None if there is no valid Google login: some repositories need no login.
 
     Raises:
         RegistryUnavailable: Google issues no token now.
@@ -33,6 +33,6 @@ def login(host: str) -> Credentials | None:
         return None
     except auth.GoogleAuthError as error:
         if isinstance(error, auth.TransportError) or error.retryable:
-            raise RegistryUnavailable(f"Google gives no token for {host}: {error}") from error
+            raise RegistryUnavailable(f"Google issues no token for {host}: {error}") from error
         return None
     return Credentials(USERNAME, str(credentials.token), GOOGLE)

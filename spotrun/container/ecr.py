@@ -1,7 +1,7 @@
 """
 Makes logins to Amazon's image registries from the current AWS credentials; on an instance, from its role.
 
-A login lasts for 12 hours, and has the rights of that role or user:
+A login lasts for 12 hours and has the rights of the role or user whose credentials made it:
 https://docs.aws.amazon.com/AmazonECR/latest/userguide/registry_auth.html
 """
 
@@ -31,7 +31,7 @@ _CONFIG = Config(
 
 def login(host: str) -> Credentials | None:
     """
-    Make a login. Return None if AWS issues no token for the public registry, which needs no login.
+    Make a login to `host`. Return None if AWS issues no token for the public registry: it needs no login.
 
     Raises:
         NotForThisUser: there are no credentials, or they do not allow a login.

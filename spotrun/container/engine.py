@@ -1,14 +1,14 @@
 """
 Runs containers on this machine with docker or podman.
 
-A container only provides files: the image's files, with folders of this machine mounted. Its one process waits for the
-end of its input, and so keeps the container open. The process that started the container, its owner, runs commands in
-these files (`Container.within`) as its own children: their signals, exits, memory and sockets work as for any other
-child.
+A container only provides files: the image's files, with folders of this machine mounted. One process runs in the
+container; it keeps the container open until its input ends. The owner is the process that started the container. It
+runs commands with the container's files (`Container.within`) as child processes of its own, so that signals, exits,
+memory and sockets work as for any other child.
 
     docker run --rm --interactive …  <── input ──  the owner
 
-If the owner dies in any way, the input ends. Then the container ends and is removed.
+If the owner dies in any way, that input ends. Then the container ends and the engine removes it.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ NAMES = ("docker", "podman")
 """The engines, in the order in which `find_engine` tries them."""
 LABEL = "spotrun.run"
 MARK = "SPOTRUN_CONTAINER"
-"""The environment variable that holds a container's name, set for the container's one process."""
+"""The environment variable of a container's one process that holds the container's name."""
 HOLDS = 'echo "$$"; read -r _ || :'
-"""The command of the container's one process. Every shell has both builtins."""
+"""The shell command that is the container's one process. Every shell has both builtins."""
 ANSWERS_WITHIN_S = 60.0
 STARTS_WITHIN_S = 300.0
-"""Maximum seconds of system time for a start: an engine without an overlay file system copies the whole image."""
+"""Maximum seconds of system time for a start. An engine without an overlay file system copies the whole image then."""
 PULLS_WITHIN_S = 3600.0
 ENDS_WITHIN_S = 20.0
 GPU = Path("/dev/nvidiactl")
 """A device file that exists if the Nvidia GPU driver is loaded."""
 GPUS: Mapping[str, tuple[str, ...]] = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
-"""Options for all GPUs. Podman's is from https://github.com/cncf-tags/container-device-interface."""
+"""Options that give a container all GPUs. Podman's: https://github.com/cncf-tags/container-device-interface."""
 FILE = "container.json"
 """The file in an instance's folder that names its container."""
 _PAUSE_S = 0.1
@@ -60,7 +60,7 @@ class EngineFailed(SpotrunError):
 
 
 class EngineSilent(NotInstalled):
-    """docker or podman is installed but does not answer. While a machine boots, it may answer later."""
+    """docker or podman is installed but does not answer. If the machine is booting, the engine may answer later."""
 
 
 class Engine(NamedTuple):
@@ -72,7 +72,7 @@ class Engine(NamedTuple):
     # -- images --------------------------------------------------------------------------------------------------------
 
     def digest_of(self, image: Image) -> str:
-        """Return the digest of this machine's image of that name; "" if there is none."""
+        """Return the digest of the image that this machine has under that name; "" if it has none."""
         done = self._ask("image", "inspect", "--format", "{{json .RepoDigests}}", f"{image.name}:{image.tag}")
         if done.returncode != 0:
             return ""
@@ -88,10 +88,10 @@ class Engine(NamedTuple):
 
     def pull(self, image: Image, credentials: Credentials | None) -> None:
         """
-        Pull an image by its digest, except layers that this machine has.
+        Pull an image by its digest, except layers that this machine already has.
 
         Raises:
-            EngineFailed: the pull failed; the message has the last line of the engine's output.
+            EngineFailed: the pull failed; the message contains the last line of the engine's output.
         """
         insecure = ["--tls-verify=false"] if self.name == "podman" and image.is_local else []
         with _login(self.name, image, credentials) as (options, variables, descriptors):
@@ -105,11 +105,11 @@ class Engine(NamedTuple):
 
     def start(self, image: Image, name: str, run_uid: str, mounts: Mapping[str, str]) -> Container:
         """
-        Start a container with all GPUs and with this machine's network. `mounts` maps the path of each folder to its
-        options; the path is the same inside and outside the container.
+        Start a container with all GPUs and with this machine's network. `mounts` maps each folder's path to its mount
+        options. The path is the same inside and outside the container.
 
         Raises:
-            EngineFailed: the start failed; the message has the last line of the engine's output.
+            EngineFailed: the start failed; the message contains the last line of the engine's output.
         """
         self.remove(name)
         command = [self.path, *self.run_arguments(image, name, run_uid, mounts, gpus=GPU.exists())]
@@ -123,7 +123,7 @@ class Engine(NamedTuple):
                 process.kill()
                 process.wait()
                 self.remove(name)
-                reason = _last_line(os.pread(said, 1 << 16, 0).decode(errors="replace")) or "it prints no process id"
+                reason = _last_line(os.pread(said, 1 << 16, 0).decode(errors="replace")) or "it printed no process id"
                 raise EngineFailed(f"{self.name} run: {reason}", hint=_advice(self.name, reason))
         finally:
             os.close(said)
@@ -133,9 +133,9 @@ class Engine(NamedTuple):
         self, image: Image, name: str, run_uid: str, mounts: Mapping[str, str], *, gpus: bool
     ) -> list[str]:
         """
-        Return the arguments that start the container. Processes have the same ids inside and outside. The container
-        uses this machine's shared memory, because data loaders put their batches there. The image's command does not
-        run.
+        Return the engine's arguments that start the container. A process has the same id inside the container and
+        outside. The container uses this machine's shared memory, because data loaders put their batches there. The
+        image's own command does not run.
         """
         return [
             *("run", "--rm", "--interactive", "--pull", "never", "--name", name, "--label", f"{LABEL}={run_uid}"),
@@ -148,7 +148,7 @@ class Engine(NamedTuple):
 
     def changed(self, name: str) -> set[str]:
         """
-        Return the paths of files in the container that differ from its image, without the folders that contain them.
+        Return the paths of the container's files that differ from its image, without the folders that contain them.
 
         Raises:
             EngineFailed: the engine cannot compare the files.
@@ -161,10 +161,10 @@ class Engine(NamedTuple):
 
     def remove(self, name: str) -> None:
         """
-        Remove the container `name` with its files, running or not. Harmless if it does not exist.
+        Remove the container `name` with its files, whether it runs or not. Harmless if the container does not exist.
 
         Raises:
-            EngineFailed: the container is still there.
+            EngineFailed: the container could not be removed.
         """
         give_up_at = time.monotonic() + ENDS_WITHIN_S
         while True:
@@ -173,10 +173,10 @@ class Engine(NamedTuple):
                 return
             if time.monotonic() > give_up_at:
                 raise EngineFailed(f"the container {left[0]} cannot be removed", hint=f"{self.name} rm --force {name}")
-            time.sleep(_PAUSE_S)  # another process is removing the container already
+            time.sleep(_PAUSE_S)  # another process may be removing the container
 
     def named(self, name: str) -> list[str]:
-        """Return a list of this name if such a container exists, running or not; else an empty list."""
+        """Return a list with `name` if a container of that name exists, running or not; otherwise an empty list."""
         done = self._ask("ps", "--all", "--filter", f"name=^{name}$", "--format", "{{.Names}}")
         return done.stdout.split()
 
@@ -203,10 +203,10 @@ class Engine(NamedTuple):
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise EngineFailed(f"{self.name} {arguments[0]} gives no answer within {within_s:.0f} s") from None
+            raise EngineFailed(f"{self.name} {arguments[0]} did not finish within {within_s:.0f} s") from None
 
     def version(self) -> subprocess.CompletedProcess[str]:
-        """Request the engine's version; for docker, the version of its daemon."""
+        """Ask for the engine's version; for docker, its daemon's version."""
         return self._ask(
             "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"
         )
@@ -237,15 +237,15 @@ def find_engine() -> Engine:
             return _for_this_user(engine)
         silent.append(f"{name} says: {_last_line(done.stderr)}")
     if silent:
-        raise EngineSilent(f"containers cannot be started here: {'; '.join(silent)}", hint="start its daemon")
+        raise EngineSilent(f"this machine cannot start containers: {'; '.join(silent)}", hint="start docker or podman")
     raise NotInstalled("this machine has neither docker nor podman", hint="apt-get install podman")
 
 
 def _for_this_user(engine: Engine) -> Engine:
     if os.geteuid() != 0:
         raise NotInstalled(
-            "only root can run a training in a container, because it enters a container of docker or podman",
-            hint="run spotrun as root on this machine, or remove resources.image_id here",
+            "only root can run a training in a container, because only root can enter a container of docker or podman",
+            hint="run spotrun as root on this machine, or remove resources.image_id from the job",
         )
     if shutil.which("nsenter") is None:
         raise NotInstalled("nsenter, which enters a container, is not installed", hint="apt-get install util-linux")
@@ -266,7 +266,7 @@ class Container:
         self._process = process
         self._holder = _mark(pid)
         self.variables = variables_of(pid)
-        """The environment that the image and the engine give to a process."""
+        """The environment variables that the image and the engine set for a process."""
         if self.variables.pop(MARK, None) != name or self._holder is None:
             self.close()
             raise EngineFailed(
@@ -279,8 +279,8 @@ class Container:
 
     def within(self, command: Sequence[str], folder: Path) -> list[str]:
         """
-        Return a command line that runs `command` in `folder` of the container's files, as a child of the caller and in
-        the caller's environment.
+        Return a command line that runs `command` in the folder `folder` of the container's files. The command is a
+        child of the caller, and has the caller's environment.
         """
         assert self._holder is not None
         return entering(self._holder.pid, command, folder)
@@ -306,7 +306,7 @@ def entering(holder: int, command: Sequence[str], folder: Path) -> list[str]:
 
 
 class ContainerRecord(msgspec.Struct, frozen=True):
-    """A record, in a file, of a container that may be left over."""
+    """The content of a file that names a container, which may be left over when its owner dies."""
 
     engine: str
     path: str
@@ -314,7 +314,7 @@ class ContainerRecord(msgspec.Struct, frozen=True):
 
 
 def remember(file: Path, engine: Engine, name: str) -> None:
-    """Write a container's name to `file` before its start, so that another process can remove a leftover container."""
+    """Write a container's name to `file` before its start: if it is left over, another process can then remove it."""
     temporary = file.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.encode(ContainerRecord(engine.name, engine.path, name)))
     temporary.replace(file)
@@ -332,7 +332,7 @@ def remove_remembered(file: Path) -> None:
     Remove the container that `file` names. Harmless if the file or the container does not exist.
 
     Raises:
-        EngineFailed: the container is still there.
+        EngineFailed: the container could not be removed.
     """
     if (left := remembered(file)) is None:
         return
@@ -344,7 +344,7 @@ def remove_remembered(file: Path) -> None:
 def _login(
     engine: str, image: Image, credentials: Credentials | None
 ) -> Iterator[tuple[Sequence[str], Mapping[str, str], Sequence[int]]]:
-    """Yield the options, variables and descriptors with which an engine reads the login from memory, not from disk."""
+    """Yield the options, variables and descriptors that make an engine read the login from memory, not from disk."""
     if credentials is None:
         yield (), {}, ()
         return
@@ -364,7 +364,7 @@ def _login(
 
 
 def _first_line(process: subprocess.Popen[bytes], within_s: float) -> str:
-    """Return the first line that a process prints within `within_s` seconds of system time; "" if it prints none."""
+    """Return a process's first line of output; "" if it prints none within `within_s` seconds of system time."""
     assert process.stdout is not None
     give_up_at, read = time.monotonic() + within_s, b""
     while b"\n" not in read and (left_s := give_up_at - time.monotonic()) > 0:
@@ -393,14 +393,14 @@ def variables_of(pid: int) -> dict[str, str]:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # After the error, docker prints a line that refers to its help.
+    # After an error, docker prints a line that points to its help.
     told = [line for line in lines if not line.startswith(("See '", "Run '"))]
     return (told or lines or [""])[-1][:500]
 
 
 def _advice(engine: str, reason: str) -> str | None:
     if "nvidia.com/gpu" in reason:
-        return "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml, in the machine image"
+        return "run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` in the machine image"
     if "could not select device driver" in reason:
         return "install nvidia-container-toolkit in the machine image"
     if "/bin/sh" in reason:

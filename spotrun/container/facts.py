@@ -1,4 +1,4 @@
-"""Reads facts about this machine's container engine, without a pull or a container."""
+"""Reads facts about this machine's container engine. Pulls no image and starts no container."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 from spotrun.container.engine import GPU, Engine, EngineFailed
 
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""The folders that define devices for containers."""
+"""The folders of files that define devices for containers."""
 KIND = "nvidia.com/gpu"
 HOOK = "nvidia-container-runtime-hook"
-"""The program of nvidia-container-toolkit that `docker run --gpus` calls."""
+"""The program in nvidia-container-toolkit that `docker run --gpus` calls."""
 INSTALL: Mapping[str, str] = {
-    "docker": "install nvidia-container-toolkit, `nvidia-ctk runtime configure --runtime=docker`, and restart docker",
-    "podman": "install nvidia-container-toolkit, and `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
+    "docker": "install nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker`, restart docker",
+    "podman": "install nvidia-container-toolkit, and run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
 }
 
 
 class EngineFacts(NamedTuple):
     """
-    Facts about an engine. `rootless`: its containers belong to a user other than root. `gpus`: its containers get the
-    GPUs; None if the machine has no GPU.
+    Facts about an engine. `rootless`: its containers belong to a user other than root. `gpus`: its containers can use
+    the machine's GPUs; None if the machine has none.
     """
 
     version: str
@@ -56,7 +56,7 @@ def _info(engine: Engine) -> dict[str, Any]:
     except ValueError:
         told = None
     if not isinstance(told, dict):
-        raise EngineFailed(f"{engine.name} info says nothing that can be read: {done.stderr.strip()[-200:]}")
+        raise EngineFailed(f"the output of {engine.name} info cannot be read: {done.stderr.strip()[-200:]}")
     return told
 
 

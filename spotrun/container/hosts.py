@@ -1,4 +1,4 @@
-"""Recognises the registries to which an identity of a cloud can log in, by their host names."""
+"""Recognises, by their host names, the registries to which a cloud's identities can log in."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ ECR = re.compile(
     r"(?:amazonaws\.(?:com|com\.cn|eu)|on\.(?:aws|amazonwebservices\.com\.cn))"
 )
 """
-Hosts of ECR: https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html. Hosts with a dash have IPv6
-addresses too.
+The host names of ECR: https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html. Names with a dash also
+have IPv6 addresses.
 """
 ECR_PUBLIC = "public.ecr.aws"
-"""The public registry. A login raises the limit of pulls: https://docs.aws.amazon.com/AmazonECR/latest/public."""
+"""AWS's public registry. A login raises its limit on pulls: https://docs.aws.amazon.com/AmazonECR/latest/public."""
 ARTIFACT_REGISTRY = re.compile(r"[a-z0-9-]+-docker\.pkg\.dev|(?:(?:us|eu|asia)\.)?gcr\.io")
 """
-Hosts of Artifact Registry: https://cloud.google.com/artifact-registry/docs/docker/names. Some of its repositories are
-public.
+The host names of Artifact Registry: https://cloud.google.com/artifact-registry/docs/docker/names. Some repositories
+there are public.
 """
 RIGHTS: Mapping[str, str] = {
     AWS: "grant ecr:GetAuthorizationToken, and ecr:BatchGetImage and ecr:GetDownloadUrlForLayer on that repository",
     GOOGLE: "grant roles/artifactregistry.reader on that repository",
 }
-"""The rights that a pull from each cloud's registries needs."""
+"""The rights that a pull from a cloud's registries needs, by cloud."""
 
 
 def cloud_behind(host: str) -> str:

@@ -13,10 +13,9 @@ from spotrun.spec.image import PASSWORD, USERNAME, Image
 def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str], cloud: str) -> Credentials | None:
     """
     Return the login to an image's registry; None if no login is known. `secrets` are the values of the job's secrets.
-    If the job names no user, the login is for this machine's identity in `cloud`, the cloud of the registry, unless
-    `cloud` is "".
+    If the job names no user, and `cloud` is the registry's cloud (not ""), log in with this machine's identity there.
 
-    Each call makes a new login to a cloud, because it lasts only for hours.
+    Each call makes a new login to the cloud, because a login lasts only for hours.
 
     Raises:
         NotForThisUser: this machine has no identity for the registry.

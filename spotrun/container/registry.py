@@ -1,8 +1,8 @@
 """
-Looks up an image in its registry, as engines do before a pull: whether this user may pull it, and its digest.
+Looks up an image in its registry, as engines do before a pull: its digest, and whether this user may pull it.
 
 The protocol is https://github.com/opencontainers/distribution-spec; tokens are obtained according to
-https://distribution.github.io/distribution/spec/auth/token. Only the manifest is read.
+https://distribution.github.io/distribution/spec/auth/token. Only the image's manifest is read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.spec.image import HUB, LOOPBACK, PASSWORD, USERNAME, Image
 
 ANSWERS_WITHIN_S = 20.0
-"""Maximum seconds of system time for each piece of an answer."""
+"""Maximum seconds of system time to wait for each piece of an answer."""
 MANIFEST_MAX_BYTES = 4 << 20
-"""Maximum bytes of a manifest: the size that every registry has to accept. Larger manifests are refused."""
+"""Maximum bytes of a manifest: every registry must accept manifests up to this size. A larger manifest is refused."""
 KEY = ("resources", "image_id")
 _HUB_API = "registry-1.docker.io"
 _KINDS = (
@@ -40,7 +40,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Credentials(NamedTuple):
-    """A login to a registry, of a user or of an identity of the cloud `of_cloud`. No output contains it."""
+    """A login to a registry, for a user or for an identity in the cloud `of_cloud`. No output contains a login."""
 
     username: str
     password: str
@@ -56,19 +56,19 @@ class Credentials(NamedTuple):
 
 
 class ImageRefused(SpecInvalid):
-    """The image does not exist, or this user may not pull it: a retry does not help."""
+    """The image does not exist, or this user may not pull it. A retry would not help."""
 
 
 class NotForThisUser(ImageRefused):
-    """A cloud's registry refuses this identity, maybe because its rights are new. Another identity may succeed."""
+    """A cloud's registry refuses this identity. Its rights may be too new, or another identity may succeed."""
 
 
 class RegistryUnavailable(SpotrunError):
-    """The registry gives no usable answer, now or on this machine."""
+    """The registry gives no usable answer now, or none to this machine."""
 
 
 class RegistryImage(NamedTuple):
-    """An image in its registry. `size_bytes` is the size of a pull; None if the size depends on the machine."""
+    """An image in its registry. `size_bytes` is the size of a pull; None if that depends on the pulling machine."""
 
     digest: str
     size_bytes: int | None
@@ -85,17 +85,17 @@ def find(image: Image, credentials: Credentials | None, machine: str = "x86_64")
     kind, data = _ManifestRequest(image, credentials).manifest()
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     if image.digest and digest != image.digest:
-        raise RegistryUnavailable(f"{image.host} answers with {digest} where {image.digest} was requested")
+        raise RegistryUnavailable(f"{image.host} answers with {digest}, but {image.digest} was requested")
     try:
         manifest = json.loads(data)
         machines = [*_machines(manifest)]
         size_bytes = None if machines else sum(int(layer["size"]) for layer in manifest["layers"])
     except (ValueError, LookupError, TypeError, AttributeError):
-        reason = f"{image} is no image of a container, but {kind}"
-        raise ImageRefused(reason, hint="name another one", key=KEY) from None
+        reason = f"{image} is no container image, but {kind}"
+        raise ImageRefused(reason, hint="name another image", key=KEY) from None
     wanted = _MACHINES.get(machine, machine)
     if machines and wanted not in machines:
-        reason = f"{image} is for {', '.join(sorted({*machines}))}, and instances are {wanted}"
+        reason = f"{image} is for {', '.join(sorted({*machines}))}, but instances are {wanted}"
         raise ImageRefused(reason, hint=f"build it for linux/{wanted} too", key=KEY)
     return RegistryImage(digest, size_bytes)
 
@@ -168,7 +168,7 @@ class _ManifestRequest:
     def _token(self, challenge: Mapping[str, str]) -> str:
         realm = urlsplit(challenge.get("realm", ""))
         if realm.scheme != "https" and not (realm.scheme == "http" and realm.hostname in LOOPBACK):
-            raise RegistryUnavailable(f"the registry {self._image.host} names no safe place for a token")
+            raise RegistryUnavailable(f"the registry {self._image.host} names no safe address to get a token from")
         query = {name: challenge[name] for name in ("service", "scope") if name in challenge}
         url = f"{realm.geturl()}{'&' if realm.query else '?'}{urlencode(query)}"
         login = "" if self._credentials is None else f"Basic {self._credentials.encoded}"
@@ -179,7 +179,7 @@ class _ManifestRequest:
         except urllib.error.HTTPError as error:
             raise self._meant(error) from None
         except (ValueError, LookupError, AttributeError):
-            raise RegistryUnavailable(f"the registry {self._image.host} gives a token that cannot be read") from None
+            raise RegistryUnavailable(f"the registry {self._image.host} sent a token that cannot be read") from None
 
     def _meant(self, error: urllib.error.HTTPError) -> SpotrunError:
         image = self._image
@@ -192,22 +192,22 @@ class _ManifestRequest:
                 return NotForThisUser(what, hint=f"correct the name, or {RIGHTS[of_cloud]}", key=KEY)
             return ImageRefused(
                 f"{image.host} does not let the user {self._credentials.username} pull {image.path}",
-                hint=f"see {USERNAME} and {PASSWORD}, and whether that user may pull it",
+                hint=f"check {USERNAME} and {PASSWORD}, and whether that user may pull the image",
                 key=KEY,
             )
         if error.code == 404:
             what = f"the digest {image.digest}" if image.digest else f"the tag {image.tag}"
             return ImageRefused(
                 f"{image.host} has no {image.path} with {what}",
-                hint="check its name in the registry",
+                hint="check the image's name in the registry",
                 key=KEY,
             )
         return RegistryUnavailable(f"the registry {image.host} answered {error.code}")
 
     def _wants_login(self) -> ImageRefused:
-        what = f"{self._image.host} has no public {self._image.path}"
+        what = f"{self._image.host} has no public image {self._image.path}"
         if cloud_behind(self._image.host):
-            return NotForThisUser(what, hint="correct the name, or log in to that cloud", key=KEY)
+            return NotForThisUser(what, hint="correct the name, or log in to the registry's cloud", key=KEY)
         return ImageRefused(
             what,
             hint=f"correct the name, or write envs: {{{USERNAME}: NAME}} and secrets: [{PASSWORD}]",

@@ -1,1 +1,1 @@
-"""Estimates the cost of a training at several places from stated prices and speeds. Nothing is rented. Pure."""
+"""Estimates what a training costs at several places, from stated prices and speeds. Rents nothing. Pure."""

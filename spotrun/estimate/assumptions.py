@@ -25,16 +25,16 @@ def money(usd: Decimal) -> str:
 
 
 def assumptions(study: CostStudy) -> list[str]:
-    """Return the assumptions that the study itself states, followed by the assumptions about its places."""
+    """Return the assumptions that the study states and those of every estimate, then those about the study's places."""
     dated = f"prices are those of {study.as_of}" if study.as_of else "the study gives no date for its prices"
     return [
         *study.assumptions,
         dated,
         f"a month has {plain_number(study.month_days)} days",
-        f"times and costs are normalised by those of {base_of(study)}",
-        "each place keeps its speed from the first sample to the last, and its set-up takes no time",
-        "hours are those of training: if a machine or a subscription has only some a month, more calendar time passes",
-        "a month counts all its hours at a rented place, and the days of use on your own machine",
+        f"normalised times and costs are relative to those at {base_of(study)}",
+        "each place trains at one speed from the first sample to the last, and its set-up takes no time",
+        "hours are hours of training: where a month has only some hours of use, more calendar time passes",
+        "at a rented place a month counts all its hours; on your own machine, only the days of use",
         *_never_interrupted(study),
         *(line for name, place in study.places.items() for line in _of_place(name, place)),
     ]
@@ -54,10 +54,10 @@ def _of_place(name: str, place: Place) -> Iterator[str]:
         yield f"{name}: {' + '.join(parts)} an hour"
     if place.subscription is not None:
         hours = plain_number(place.subscription.hours_per_month)
-        yield f"{name}: each training pays whole months, for at most {hours} hours of each"
+        yield f"{name}: each training pays for whole months, with at most {hours} hours in each"
     if place.spot is not None and place.spot.lost_share:
         rate, restart = plain_number(place.spot.interruptions_per_hour), format_duration(place.spot.restart)
-        yield f"{name}: spot is interrupted {rate} times an hour, for {restart} each"
+        yield f"{name}: spot is interrupted {rate} times an hour, and each interruption costs {restart}"
     if place.like is not None:
         yield f"{name}: {_speed(place.like)}"
 
@@ -73,7 +73,7 @@ def _machine(machine: Machine) -> str:
 
 
 def _never_interrupted(study: CostStudy) -> Iterator[str]:
-    """Yield one line that names all places without interruptions, because a study may have dozens of them."""
+    """Yield one line for all places without interruptions, because a study may have dozens of such places."""
     names = [name for name, place in study.places.items() if place.spot is not None and not place.spot.lost_share]
     if names:
         yield f"an interruption of spot costs no time at {', '.join(names)}"

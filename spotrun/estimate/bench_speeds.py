@@ -11,7 +11,7 @@ from spotrun.estimate.cost_study import CostStudy, Measured, Place
 
 
 class BenchedSpeed(NamedTuple):
-    """The samples per second of one instance, with the run that measured them and the time."""
+    """The samples per second of one instance, the run that measured them, and when."""
 
     samples_per_second: Decimal
     run: str
@@ -19,7 +19,7 @@ class BenchedSpeed(NamedTuple):
 
 
 def with_benches(study: CostStudy, found_for: Callable[[str, Measured], BenchedSpeed]) -> CostStudy:
-    """Return the study with its benched speeds, which `found_for` returns for the name of a place and its entry."""
+    """Return the study with its benched speeds. `found_for` returns the speed for a place's name and entry."""
     told: list[str] = []
 
     def measured(name: str, place: Place) -> Place:

@@ -1,4 +1,4 @@
-"""Fills in the prices of rented places from the current and recent prices of their clouds."""
+"""Fills in the prices of rented places from their clouds' current and recent prices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotrun.offering import CapacityType
 
 
 def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) -> CostStudy:
-    """Return the study with its rented prices, from the quotes that `quotes_of` returns for a place and its entry."""
+    """Return the study with its rented prices. `quotes_of` returns the quotes for a place's name and entry."""
 
     def priced(name: str, place: Place) -> Place:
         return place if place.rented is None else _priced(place, place.rented, quotes_of(name, place.rented))
@@ -22,9 +22,9 @@ def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) ->
 
 def _priced(place: Place, rented: Rented, found: Quotes) -> Place:
     """
-    Return the place with its prices. The on-demand price is the cheapest zone's. The spot prices are the mean, lowest
-    and highest price of the last days in the zone with the lowest mean, or its current price if past prices are
-    unknown.
+    Return the place with its prices. The on-demand price is the cheapest zone's. The spot prices are the mean, the
+    lowest and the highest of the last days in the zone with the lowest mean. For a zone whose past prices are unknown,
+    its current price stands for all three.
     """
     quotes = found.quotes
     on_demand = [quote for quote in quotes if quote.offering.capacity_type is CapacityType.ON_DEMAND]
@@ -49,7 +49,7 @@ def _lately(quote: Quote, rented: Rented, found: Quotes) -> PriceRange | None:
 
 
 def _spread(quote: Quote, rented: Rented, found: Quotes) -> str:
-    """Describe the days that the spot prices cover. A cloud may have prices for fewer days than the study requests."""
+    """Say how many days the spot prices cover: a cloud may have prices for fewer days than the study requests."""
     if _lately(quote, rented, found) is None:
         return "spot as it is now"
     known = min(timedelta(days=float(rented.days)), found.at - quote.history[0].since)

@@ -1,5 +1,5 @@
 """
-Defines a cost study: the prices and speeds of several places, from which the cost of trainings there is computed.
+Defines a cost study: prices and speeds at several places, from which spotrun computes what trainings cost there.
 
 `spotrun.estimate.cost_study_file.load_study` reads a study; `spotrun.estimate` computes its figures.
 """
@@ -52,14 +52,14 @@ OF_TWO_PLACES = frozenset({"price_ratio", "speed_ratio", "break_even_days", "nor
 
 
 def _remark(value: object) -> str:
-    """Return a text, or a number such as a year, as text, without the line end of a YAML block."""
+    """Return a text or a number (such as a year) as text, without the line end that a YAML block adds."""
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
         return str(value)
     return clean_text(value.strip() if isinstance(value, str) else value)
 
 
 def _several(value: object) -> tuple[Any, ...]:
-    """Return one value, or a list of them, as a tuple."""
+    """Return a list, or a single value, as a tuple."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
@@ -69,8 +69,8 @@ Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_several), Field(min_l
 
 class Training(Model):
     """
-    A training and its length: `samples`, or `steps` with a `batch` of samples each. `step_s` has the sequential parts
-    of a step, in seconds.
+    A training and its length: `samples`, or `steps` with a `batch` of samples each. `step_s` has the seconds of each
+    part of a step; the parts run one after another.
     """
 
     samples: Positive | None = None
@@ -83,7 +83,7 @@ class Training(Model):
         if (self.batch is None) != (self.steps is None):
             raise Unreadable("batch and steps belong together", "write both, or samples")
         if (self.samples is None) == (self.batch is None):
-            raise Unreadable("its length is not given once", "write samples, or batch and steps")
+            raise Unreadable("needs exactly one length", "write either samples, or batch and steps")
         return self
 
     @property
@@ -99,7 +99,7 @@ class Part(Model):
 
 
 class Interrupted(Model):
-    """Capacity with interruptions, each of which costs the time `restart`."""
+    """Capacity with interruptions. Each interruption costs the time `restart`."""
 
     interruptions_per_hour: Amount = Decimal(0)
     restart: fields.Duration = timedelta(0)
@@ -107,7 +107,7 @@ class Interrupted(Model):
     @model_validator(mode="after")
     def _leaves_time(self) -> Self:
         if self.lost_share >= 1:
-            raise Unreadable("takes all of the time, so no time is left for training", "write less", at=("restart",))
+            raise Unreadable("takes all of the time, so no time is left for training", "shorten it", at=("restart",))
         return self
 
     @property
@@ -117,7 +117,7 @@ class Interrupted(Model):
 
 
 class Spot(Interrupted):
-    """Spot capacity. `usd_per_hour` is a mean price; `low` and `high` are its limits, None if unknown."""
+    """Spot capacity. `usd_per_hour` is a mean price; `low` and `high` are the extremes, None if unknown."""
 
     usd_per_hour: Positive
     low: Positive | None = None
@@ -126,21 +126,21 @@ class Spot(Interrupted):
     @model_validator(mode="after")
     def _ordered(self) -> Spot:
         if self.low is not None and self.low > self.usd_per_hour:
-            raise Unreadable("is more than the mean", "write the lowest price", at=("low",))
+            raise Unreadable("is more than usd_per_hour, the mean price", "write the lowest price", at=("low",))
         if self.high is not None and self.high < self.usd_per_hour:
-            raise Unreadable("is less than the mean", "write the highest price", at=("high",))
+            raise Unreadable("is less than usd_per_hour, the mean price", "write the highest price", at=("high",))
         return self
 
 
 class Subscription(Model):
-    """A fixed price per month for at most `hours_per_month`. A training that needs more pays for further months."""
+    """A fixed price per month for at most `hours_per_month`. A training that needs more hours pays for more months."""
 
     usd_per_month: Amount
     hours_per_month: Annotated[Decimal, BeforeValidator(read_positive), Field(le=744)]
 
 
 class Rented(Interrupted):
-    """Prices that a cloud reports when the study is read: the current price on demand, and spot over `days` days."""
+    """Prices that a cloud reports when the study is read: on demand, the current one; on spot, those of `days` days."""
 
     cloud: fields.CloudName
     instance_type: fields.CloudName
@@ -150,8 +150,8 @@ class Rented(Interrupted):
 
 class Listed(Interrupted):
     """
-    The price of `count` instances of a type in a price list of spotrun. If no region is named, the first in the list
-    counts.
+    The price of `count` instances of a type, from one of spotrun's price lists. Without a `region`, the first region in
+    the list counts.
     """
 
     table: fields.Text
@@ -161,7 +161,7 @@ class Listed(Interrupted):
 
 
 class Measured(Model):
-    """The speed that `spotrun bench` has measured for the job file `job` on an instance `type`, times `count`."""
+    """`count` times the speed that `spotrun bench` has measured for the job file `job` on one instance of `type`."""
 
     job: fields.Text
     type: fields.Text
@@ -171,8 +171,8 @@ class Measured(Model):
 
 class Like(Model):
     """
-    A speed that follows from the speed of another `place`. It is multiplied by the number of `devices` and, for each
-    training, by the mean of its ratios in `times`. `faster` has the factor by which a part of a step is faster.
+    A speed that is derived from another `place`: that place's speed, times `devices`, and times the mean of the
+    training's ratios in `times`. `faster` says by what factor some parts of a step are faster than at that place.
     """
 
     place: fields.Text
@@ -210,18 +210,20 @@ class Place(Model):
             said = f"has {' and '.join(given)}" if given else "has no price"
             raise Unreadable(said, f"write one of {', '.join(_PRICES)}, or spot")
         if self.spot is not None and not {*given} <= {"usd_per_hour", "parts"}:
-            raise Unreadable(f"goes with usd_per_hour or parts, not with {given[0]}", "remove it", at=("spot",))
+            raise Unreadable(
+                f"can be combined with usd_per_hour or parts, but not with {given[0]}", "remove it", at=("spot",)
+            )
         speeds = [name for name in ("samples_per_second", "measured", "like") if getattr(self, name)]
         if self.like is not None and len(speeds) > 1:
             raise Unreadable(f"has both {speeds[0]} and like", "keep one of them")
         if twice := self.samples_per_second.keys() & self.measured.keys():
-            raise Unreadable(f"{min(twice)} is in samples_per_second too", "keep one of them", at=("measured",))
+            raise Unreadable(f"{min(twice)} is also in samples_per_second", "keep one of them", at=("measured",))
         return self
 
 
 class Published(Model):
     """
-    A published figure, to be compared with the same figure of the study. `differs` is why the two differ; if it is
+    A published figure, to be compared with the same figure of the study. `differs` says why the two differ; if it is
     None, they have to agree.
     """
 
@@ -249,8 +251,8 @@ class Published(Model):
 
 class CostStudy(Model):
     """
-    A cost study. `within` is the share by which a figure may differ from a published figure. Times and costs are
-    relative to the place `base`; None means the first place.
+    A cost study. `within` is the share by which a figure may differ from a published one. Normalised times and costs
+    are relative to the place `base`; None means the first place.
     """
 
     title: Remark
@@ -265,12 +267,12 @@ class CostStudy(Model):
     within: Annotated[Decimal, BeforeValidator(read_positive), Field(le=1)] = Decimal("0.02")
 
     def with_places(self, change: Callable[[str, Place], Place]) -> CostStudy:
-        """Return the study with each place replaced by the result of `change` for its name and place."""
+        """Return the study with each place replaced by what `change` returns for the name and the place."""
         return self.model_copy(update={"places": {name: change(name, place) for name, place in self.places.items()}})
 
 
 def loose_ends(study: CostStudy) -> Iterator[Problem]:
-    """Yield problems with names: names with surrounding space, unknown names, and speeds that refer to themselves."""
+    """Yield problems with names: spaces around a name, unknown names, and speeds that are derived from themselves."""
     places, trainings = tuple(study.places), tuple(study.trainings)
     for section, names in (("places", places), ("trainings", trainings)):
         for name in names:
@@ -299,13 +301,13 @@ def _loose_like(study: CostStudy, name: str, like: Like) -> Iterator[Problem]:
     for part in like.faster:
         yield from _unknown((*at, "faster", part), part, tuple(parts))
     if name in _ancestors(study, name):
-        yield Problem((*at, "place"), "leads back to this place", "give one of them samples_per_second")
+        yield Problem((*at, "place"), "leads back to this place", "give one of these places samples_per_second")
 
 
 def _ancestors(study: CostStudy, name: str) -> list[str]:
     """
-    Return the places from which the speed of `name` is derived, one after another. The last place is unknown, has a
-    stated speed, or refers to a place that is already in the list.
+    Return the places from which the speed of `name` is derived: the place that `name` refers to, the place that this
+    one refers to, and so on. The last place is unknown, has a stated speed, or refers to a place in the list.
     """
     met: list[str] = []
     while (place := study.places.get(name)) is not None and place.like is not None and place.like.place not in met:

@@ -1,4 +1,4 @@
-"""Makes a CostStudy from a YAML file, or lists every problem with its line."""
+"""Reads a CostStudy from a YAML file, or lists every problem in the file with its line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_study(path: Path) -> CostStudy:
     document = read_yaml(read_text(path), BEGIN)
     if {"train", "run"} & document.data.keys() and "places" not in document.data:
         told = in_file(
-            path, document, None, Problem((), "is a job, and a cost study belongs here", "see docs/estimate.md")
+            path, document, None, Problem((), "is a job, but a cost study was expected", "see docs/estimate.md")
         )
         raise SpecFileInvalid(path, (told,), f"spotrun plan {shown(path, 200)}")
     study, found = _read(document) if document.data or not document.problems else (None, [])
@@ -44,7 +44,7 @@ def load_study(path: Path) -> CostStudy:
 
 @contextlib.contextmanager
 def placed_in(path: Path, name: str) -> Iterator[None]:
-    """Add the file and the line of a place to an error from the `with` block."""
+    """Add the file, and a place's line in it, to an error raised in the `with` block."""
     try:
         yield
     except SpotrunError as error:

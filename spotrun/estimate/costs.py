@@ -21,8 +21,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     The cost of one whole training at one place.
 
     `capacity` is `on-demand`, `spot`, `own` or `subscription`; `months` are the paid months of a subscription. `hours`
-    are hours of training, without the hours in which a machine is not available. `usd_low` and `usd_high` are the costs
-    at the lowest and the highest spot price; None if these prices are unknown. `samples_per_usd` is None if the
+    are the hours of training; hours in which a machine is not available are left out. `usd_low` and `usd_high` are the
+    costs at the lowest and the highest spot price; None if these prices are unknown. `samples_per_usd` is None if the
     training costs nothing. `normalised_time` and `normalised_cost` are relative to the study's base; None if the base
     has no speed for this training, or costs nothing.
     """
@@ -44,8 +44,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The days a month on which the machine `own` has to compute so that a sample costs the same there as at `rival`; None
-    if the power of the machine alone costs more.
+    The days a month on which the machine `own` has to compute so that a sample costs as much there as at `rival`; None
+    if the machine's power alone already costs more than `rival`.
     """
 
     own: str
@@ -67,7 +67,7 @@ def costs(study: CostStudy) -> Iterator[Cost]:
 
 
 def costs_at(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
-    """Yield the costs on demand and on spot, if the place has these prices; nothing if its speed is unknown."""
+    """Yield the costs on demand and on spot, as far as the place has these prices; none if its speed is unknown."""
     base = next(_costs(study, base_of(study), training), None)
     for cost in _costs(study, place, training):
         yield replace(
@@ -120,7 +120,7 @@ def _valued(cost: Cost, samples: Decimal) -> Cost:
 
 
 def capacity_of(place: Place) -> str:
-    """Return how an hour at a place is paid: `spot` only if the place has no other price."""
+    """Return how an hour at a place is paid. `spot` means that the place has no other price."""
     if place.own is not None:
         return "own"
     if place.subscription is not None:
@@ -138,7 +138,7 @@ def drag(spot: Spot) -> Decimal:
 
 
 def break_evens(study: CostStudy) -> Iterator[BreakEven]:
-    """Yield the break-evens of each own machine with each rented place, for trainings whose speed is known at both."""
+    """Yield each own machine's break-even with each rented place, for each training whose speed is known at both."""
     for own, machine in study.places.items():
         rivals = [name for name, place in study.places.items() if place.own is None] if machine.own is not None else []
         for training in study.trainings:
@@ -155,10 +155,10 @@ def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[
 
 def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     """
-    Return the break-even in days a month; None if the power of the own machine alone costs as much as the rival.
+    Return the break-even in days a month; None if the own machine's power alone costs as much as the rival.
 
         fixed dollars a month / (hours a day * gain)
-        gain = dollars of the rival for the samples of an hour - dollars of power an hour
+        gain = what the rival costs for the samples of one hour on `own` - dollars of power an hour
     """
     machine, speed = study.places[own].own, samples_per_second(study, own, rival.training)
     assert machine is not None

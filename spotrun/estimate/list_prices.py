@@ -1,4 +1,4 @@
-"""Fills in the prices of places that name a table of `spotrun.estimate.price_lists`."""
+"""Fills in the prices of places that name a table in `spotrun.estimate.price_lists`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotrun.estimate.price_lists import ListPrice
 
 
 def with_list_prices(study: CostStudy, price_of: Callable[[str, Listed], ListPrice]) -> CostStudy:
-    """Return the study with its listed prices, which `price_of` returns for the name of a place and its entry."""
+    """Return the study with its listed prices. `price_of` returns the price for a place's name and entry."""
 
     def priced(name: str, place: Place) -> Place:
         return place if place.listed is None else _priced(place, place.listed, price_of(name, place.listed))

@@ -1,4 +1,4 @@
-"""Writes the page of `spotrun estimate STUDY --html FILE`, as one file that loads no other files."""
+"""Makes the page that `spotrun estimate STUDY --html FILE` writes: one file that loads no other files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOURS = {"spot": "spot", "on-demand": "on_demand", "own": "productive", "subsc
 
 
 def estimates_page(studies: Sequence[tuple[str, CostStudy]]) -> str:
-    """Return the page of several studies, each given with the name of its file."""
+    """Return one page for several studies. Each study is given with its file's name."""
     title = studies[0][1].title if len(studies) == 1 else f"{len(studies)} cost studies"
     return document(title, element("main", element("h1", title), *(_study(*study) for study in studies)))
 
@@ -40,7 +40,7 @@ def _study(name: str, study: CostStudy) -> Markup:
 
 
 def _bars(rows: Sequence[Cost]) -> Markup:
-    """Draw a bar for each place. The bar of the most expensive place is full."""
+    """Draw a bar for each place. The most expensive place has a full bar."""
     most = max(row.usd for row in rows) or Decimal(1)
     drawn = [
         lane(row.place, bar(0, 0, float(row.usd / most) * 100, ROW, COLOURS[row.capacity]), value=dollars(row.usd))
@@ -52,7 +52,7 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
-    """Draw the price of a machine's hour by its days of use, and the price of as many samples at the cheapest rival."""
+    """Draw a machine's hourly price by its days of use, and what an hour's samples would cost at the cheapest rival."""
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)
     most = max([*prices, rented]) or Decimal(1)
@@ -66,8 +66,8 @@ def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
 
 def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
     """
-    Return the title of the cheapest rival of the machine `own`, and the rival's price for the samples that `own` trains
-    in an hour; "" and 0 if there is no rival. This is for the first training whose speed is known at both places.
+    Return the title of the machine `own`'s cheapest rival, and the rival's price for the samples that `own` trains in
+    an hour; "" and 0 if there is no rival. The two are compared for the first training whose speed is known at both.
     """
     for training, rows in groupby(costs(study), key=lambda cost: cost.training):
         speed = samples_per_second(study, own, training)
@@ -81,7 +81,7 @@ def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
 
 
 def _listed(found: FiguresTable) -> Markup:
-    """Return a table as HTML, without its column of bars, because the page draws them above."""
+    """Return a table as HTML, without its column of bars: the page already draws these bars above."""
     columns = [number for number, text in enumerate(found.heads) if text]
     heads = [head(found.heads[number].replace("\n", " ")) for number in columns]
     rows = [row(cells[0], [cells[number] for number in columns[1:]]) for cells, *_ in found.rows]

@@ -1,9 +1,10 @@
 """
 Lists prices of capacity that spotrun does not rent: TPUs, SageMaker training jobs, Colab.
 
-The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. Prices without a dated
-source are left out, such as the price of ml.p4d.24xlarge, and so are TPU spot prices above the on-demand price of the
-same source. All are list prices in dollars, without tax, and some are years old: check today's price before you pay.
+The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. Two kinds are left
+out: prices without a dated source (such as that of ml.p4d.24xlarge), and TPU spot prices above the same source's
+on-demand price. All are list prices in dollars, without tax, and some are years old: check today's price before you
+pay.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from spotrun.units import Unreadable, shown
 
 class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A list price per hour, or per month for at most `hours_per_month`. `what` describes the goods, `as_of` is the date
-    of the price, and `source` the page that publishes it. `spot_usd_per_hour` is None if no spot price below the
+    A list price per hour, or per month for at most `hours_per_month`. `what` says what the price buys, `as_of` is the
+    price's date, and `source` is the page that publishes it. `spot_usd_per_hour` is None if no spot price below the
     on-demand price is known.
     """
 
@@ -41,7 +42,7 @@ def find_price(table: str, type_name: str, region: str | None = None) -> ListPri
     Return a price from a table. If `region` is None, return the price in the first region of the table.
 
     Raises:
-        Unreadable: there is no table of this name, or it lacks the price.
+        Unreadable: there is no table of this name, or the table lacks the price.
     """
     prices = PRICE_LISTS.get(table)
     if prices is None:
@@ -50,7 +51,7 @@ def find_price(table: str, type_name: str, region: str | None = None) -> ListPri
     if not of_type:
         known = tuple(dict.fromkeys(price.type for price in prices))
         near = get_close_matches(type_name[:100], known, 3, cutoff=0.4) or known
-        raise Unreadable(f"table {table} has no price of {shown(type_name)!r}", f"near it: {', '.join(near)}")
+        raise Unreadable(f"table {table} has no price of {shown(type_name)!r}", f"similar names: {', '.join(near)}")
     if region is not None and region not in of_type:
         regions = ", ".join(filter(None, of_type)) or "write no region: its price is the same everywhere"
         raise Unreadable(f"table {table} has no price of {type_name} in {shown(region)}", f"known: {regions}")
@@ -58,7 +59,7 @@ def find_price(table: str, type_name: str, region: str | None = None) -> ListPri
 
 
 def _by_place(file: str) -> Iterator[ListPrice]:
-    """Yield the prices of a file whose rows are named `TYPE REGION`."""
+    """Yield the prices in a file whose rows are named `TYPE REGION`."""
     for table in price_tables(__package__, file):
         for row, usd in table.prices.items():
             type_name, _, region = row.partition(" ")
@@ -74,14 +75,14 @@ def _by_place(file: str) -> Iterator[ListPrice]:
 
 
 def _colab() -> Iterator[ListPrice]:
-    """Yield the prices of each GPU on Colab, in compute units. They change, and were read in California."""
+    """Yield each GPU's prices on Colab, from its compute units an hour, which may change (read in California)."""
     units, plans, included, alone = price_tables(__package__, "colab.json")
-    source = f"{units.source} (units an hour), {plans.source} (what Colab's page asked on {plans.as_of})"
+    source = f"{units.source} (units an hour), {plans.source} (the prices on Colab's page on {plans.as_of})"
     for gpu, per_hour in units.prices.items():
         for plan, usd in plans.prices.items():
             yield ListPrice(
                 type=f"{plan} {gpu}",
-                what=f"{included.prices[plan]} compute units, of which an hour takes {per_hour}",
+                what=f"{included.prices[plan]} compute units, and an hour uses {per_hour} of them",
                 as_of=units.as_of,
                 source=source,
                 usd_per_month=usd,
@@ -102,4 +103,4 @@ PRICE_LISTS: Mapping[str, tuple[ListPrice, ...]] = {
     "sagemaker": tuple(_by_place("sagemaker.json")),
     "colab": tuple(_colab()),
 }
-"""The price lists by name. If a study names no region, the first row of a type counts."""
+"""The price lists by name. If a study names no region, a type's first row counts."""

@@ -11,8 +11,8 @@ HOURS_PER_DAY = 24
 
 def usd_per_hour(place: Place) -> Decimal:
     """
-    Return the price of an hour on demand, on the user's own machine, or of a subscription if all its hours are used;
-    the spot price if a place has no other price. `rented` and `listed` prices have to be filled in first.
+    Return the price of an hour: on demand, on the user's own machine, or of a subscription whose hours are all used.
+    For a place that has no such price, return the spot price. `rented` and `listed` prices have to be filled in first.
     """
     if place.own is not None:
         return place.own.usd_per_hour()
@@ -27,7 +27,7 @@ def usd_per_hour(place: Place) -> Decimal:
 
 
 def usd_per_month(study: CostStudy, place: Place) -> Decimal:
-    """Return the price of all hours of a month at a rented place, or of the hours of use of the user's own machine."""
+    """Return a month's price: at a rented place, of all its hours; on the user's own machine, of the hours of use."""
     if place.own is not None:
         return usd_per_hour(place) * place.own.days_per_month * place.own.hours_per_day
     if place.subscription is not None:

@@ -17,8 +17,8 @@ Figure = Callable[[CostStudy, Published], Decimal | None]
 
 class FigureComparison(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A published figure, and the same figure of the study in `ours`; None if the study lacks the facts to compute it.
-    `off` is `ours` / `published` - 1.
+    A published figure, and in `ours` the same figure of the study. `ours` is None if the study lacks the facts to
+    compute it. `off` is `ours` / `published` - 1.
     """
 
     figure: str
@@ -30,7 +30,7 @@ class FigureComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compared(study: CostStudy) -> list[FigureComparison]:
-    """Return the comparisons in the order of the study."""
+    """Return the comparisons in the order in which the study lists the published figures."""
     return [_compared(study, each) for each in study.published]
 
 
@@ -95,7 +95,7 @@ def _speed_ratio(study: CostStudy, each: Published) -> Decimal | None:
 
 
 def _cost(study: CostStudy, place: str | None, training: str | None, *, spot: bool = False) -> Cost | None:
-    """Return the cost on spot if `spot` is set, else the first cost of the place; None if unknown."""
+    """Return the place's cost on spot if `spot` is set, otherwise the place's first cost; None if unknown."""
     found = costs_at(study, place or "", training or "")
     return next((cost for cost in found if cost.capacity == SPOT or not spot), None)
 
@@ -109,7 +109,7 @@ def _of_cost(read: Callable[[Cost], Decimal | None], *, spot: bool = False) -> F
 
 
 def _normalised(read: Callable[[Cost], Decimal]) -> Figure:
-    """Return a function that computes a figure relative to the place `against` instead of the study's base."""
+    """Return a function that computes a figure relative to the place `against`, not to the study's base."""
 
     def figure(study: CostStudy, each: Published) -> Decimal | None:
         cost, other = (_cost(study, place, each.training) for place in (each.place, each.against))

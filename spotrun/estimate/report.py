@@ -19,9 +19,9 @@ from spotrun.units import count_of
 
 BAR_WIDTH = 20
 BREAK_EVENS_MAX = 20
-"""Maximum rows for each machine, from its cheapest rival on."""
+"""Maximum rows for each machine: one for each of its cheapest rivals."""
 DIGITS = 4
-"""Significant digits of figures that are not dollars."""
+"""Number of significant digits in figures that are not dollars."""
 
 
 def show(study: CostStudy, title: str) -> None:
@@ -69,7 +69,7 @@ def _prices(study: CostStudy, place: Place) -> list[str]:
 
 
 def cost_table(rows: Sequence[Cost]) -> FiguresTable:
-    """Return the table of one training, with a line for each place. The bar of the most expensive place is full."""
+    """Return the table of one training, with a line for each place. The most expensive place has a full bar."""
     spread = ["spread"] if any(_has_spread(row) for row in rows) else []
     heads = ["paid", "samples/s", "hours", "dollars", "", *spread, "samples/$", "time\nof base", "cost\nof base"]
     table = figures_table(rows[0].training, "place", heads, texts=(0, 1))
@@ -92,7 +92,7 @@ def _has_spread(row: Cost) -> bool:
 
 
 def _spread(row: Cost) -> str:
-    """Format the cost at the lowest and at the highest spot price."""
+    """Format the range from the cost at the lowest spot price to the cost at the highest."""
     if not _has_spread(row):
         return NOTHING
     low, high = dollars(row.usd_low), dollars(row.usd_high)
@@ -117,7 +117,7 @@ def break_even_table(rows: Sequence[BreakEven]) -> FiguresTable:
 
 
 def _days(several: Sequence[Decimal]) -> str:
-    """Format the range of days over all trainings: `5.4`, `4.0 to 4.6`, `never`."""
+    """Format the range of break-even days over all trainings: `5.4`, `4.0 to 4.6`, `never`."""
     least, most = ("never" if days > DAYS_MAX else f"{days:.1f}" for days in (min(several), max(several)))
     return least if least == most else f"{least} to {most}"
 
@@ -147,7 +147,7 @@ def digits(number: Decimal | None, significant: int = DIGITS) -> str:
 
 
 def as_json(study: CostStudy, title: str) -> dict[str, Any]:
-    """Return the output of `--json`. The keys do not change; figures are decimal strings."""
+    """Return the output of `--json`. Its keys are the same in all versions; figures are decimal strings."""
     return json_object(
         file=title,
         title=study.title,

@@ -10,11 +10,11 @@ from spotrun.estimate.cost_study import CostStudy, Like
 
 def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal | None:
     """
-    Return the speed of a training at a place. If the place is `like` another one, the speed is
+    Return a training's speed at a place; None if it is unknown. If the place is `like` another place, its speed is
 
-        speed there * devices * mean of the `times` of this training * speedup of the parts that are faster
+        the other place's speed * devices * mean of the training's `times` * speedup of the parts that are faster
 
-    Parts that are faster at the other place are faster here too. None if no speed is known for this training.
+    If the other place is `like` a third place, the parts that are faster at the other place count too.
     """
     times, faster = Decimal(1), dict[str, Decimal]()
     while (like := study.places[place].like) is not None:
@@ -31,7 +31,7 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
 
 def mean_of_times(like: Like, training: str) -> Decimal | None:
-    """Return the mean ratio for a training; 1 if `like` names no ratios, None if it names only other trainings."""
+    """Return a training's mean ratio; 1 if `like` has no ratios at all, None if it has ratios only for others."""
     if not like.times:
         return Decimal(1)
     times = like.times.get(training)
@@ -40,7 +40,7 @@ def mean_of_times(like: Like, training: str) -> Decimal | None:
 
 def speedup(step_s: Mapping[str, Decimal], faster: Mapping[str, Decimal]) -> Decimal | None:
     """
-    Return the speedup of a step if some of its parts are faster (Amdahl 1967); None if its parts are unknown.
+    Return the speedup of a step of which some parts are faster (Amdahl 1967); None if the parts are unknown.
 
         sum of the parts / sum of the parts, each divided by its factor in `faster`
     """

@@ -1,1 +1,1 @@
-"""Forecasts a job and compares strategies, by simulated runs and markets."""
+"""Forecasts a job, and compares strategies, by simulating runs and markets."""

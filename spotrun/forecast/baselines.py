@@ -1,7 +1,8 @@
 """
-The strategies of other tools and of the literature. Simulations compare them with spotrun's; no job can use them.
+The strategies of other tools and of the literature. Simulations compare them with spotrun's strategies; no job can use
+them.
 
-A SafetyNet keeps each of them from being late, as it does for spotrun's own strategies: only the rules are compared.
+A SafetyNet keeps each of them from missing the deadline, as it does for spotrun's strategies. So only the rules differ.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ class UniformProgress(msgspec.Struct, frozen=True):
     """
     Keep progress at least in proportion to time (Wu et al., NSDI 2024, "Can't be late").
 
-    Stay on spot while it lasts. Without spot, wait while progress >= t * C / R, else use on-demand. Go back to spot
-    when it is available and progress has reached the line's value at t + `ahead` changeovers. With `ahead` = 2 this is
-    the paper's hysteresis, in the form that gives the paper's numbers; with 0, go back as soon as progress reaches the
-    line. Near the deadline, act like Greedy.
+    The line t * C / R is the progress in proportion to time. Stay on spot while it lasts. Without spot, wait while
+    progress is on or above the line; below it, use on-demand. Go back to spot when it is available and progress has
+    reached the line's value at t + `ahead` changeovers. With `ahead` = 2 this is the paper's hysteresis, in the form
+    that gives the paper's numbers; with 0, go back as soon as progress reaches the line. Near the deadline, act like
+    Greedy.
     """
 
     ahead: float = 2.0
@@ -76,4 +78,4 @@ COMPARED: dict[str, Strategy] = STRATEGIES | {
     "uniform_progress": SafetyNet(UniformProgress()),
     "uniform_progress_no_hysteresis": SafetyNet(UniformProgress(ahead=0.0)),
 }
-"""All strategies that a study may compare and a simulated world may use, first those that a job may name."""
+"""All strategies that a study may compare and a simulated world may use. Those that a job may name come first."""

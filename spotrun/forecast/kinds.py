@@ -1,9 +1,9 @@
 """
-Forecasts a job with a choice of kinds: simulates lifetimes in which the real policy decides, with all kinds and with
-each kind alone.
+Forecasts a job that may use several kinds of instances. Lifetimes are simulated with all kinds and with each kind
+alone, and the policy of real runs decides in them.
 
 In each lifetime every kind has a true speed, drawn around its published speed. The published speed may be wrong by up
-to a factor of three either way (`spotrun.policy.throughput`), so the simulated run has to measure the true one.
+to a factor of three either way (`spotrun.policy.throughput`), so the simulated run has to measure the true speed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from spotrun.spec.kinds import AnyOf, Kind, NamedType
 from spotrun.spec.model import RunSpec
 
 LIFETIMES_MAX = 100
-"""Maximum lifetimes. One lifetime that the policy decides takes a third of a second."""
+"""Maximum number of lifetimes, because simulating one in which the policy decides takes a third of a second."""
 LOOK_MAX_S = 300.0
 CHUNK = 5
 ALL = "all types"
@@ -60,8 +60,8 @@ class ForecastRow(msgspec.Struct, frozen=True):
 
 class Choice(msgspec.Struct, frozen=True):
     """
-    The common input for the lifetimes of all rows. `times` has the estimated speed of each kind, relative to the first
-    kind; `types` has the kind of each instance type.
+    The common input for the lifetimes of all rows. `times` maps each kind to its estimated speed relative to the first
+    kind; `types` maps each instance type to its kind.
     """
 
     ways: tuple[ForecastRow, ...]
@@ -88,7 +88,7 @@ def forecast_of_kinds(
     source: Source,
     progressed: Callable[[int, int], None],
 ) -> tuple[list[Forecast], tuple[Share, ...]]:
-    """Return a row for each way, on the same markets and speeds; and the kinds that will probably do the work."""
+    """Return a forecast for each row, all on the same markets and speeds, and the kinds that will do most work."""
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     lives = range(min(lifetimes, LIFETIMES_MAX))
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -112,7 +112,7 @@ def forecast_of_kinds(
 
 
 def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source) -> list[list[LifeOutcome]]:
-    """Return, for each way, the results of these lifetimes."""
+    """Return, for each row, the results of these lifetimes."""
     pools = _pools([each for way in choice.ways for each in way.offerings])
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     for own in (seed_of(seed, number) for number in lifetimes):
@@ -143,8 +143,8 @@ def _pools(offerings: Sequence[Offering]) -> SpotPools:
 
 def _work_s(choice: Choice, seed: int) -> dict[str, float]:
     """
-    Return the seconds of the whole work on each instance type in one lifetime. On the first kind, this is the job's
-    estimate, varied within its doubt.
+    Return how many seconds the whole work takes on each instance type in one lifetime. On the first kind this is the
+    job's estimate, varied within its uncertainty.
     """
     rng = np.random.default_rng((seed, 4))
     off = {kind: log(PUBLISHED_DOUBT) * float(rng.uniform(-1, 1)) for kind in choice.times}
@@ -175,7 +175,7 @@ def choice_of(
     strategy: str,
     checkpoint_bytes: int,
 ) -> Choice:
-    """Return the input for these rows: the whole choice, each kind alone with the same strategy, on-demand alone."""
+    """Return the input for these rows: all kinds, each kind alone (both with `strategy`), and on-demand alone."""
     kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]
     times = _believed(spec, offerings, created)
     slower = PUBLISHED_DOUBT**2

@@ -22,16 +22,16 @@ from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import Job
 
 HORIZON = 2.0
-"""Multiple of `span_s` after which a lifetime is given up."""
+"""A lifetime is given up after this multiple of `span_s`."""
 SPAN = 4.0
-"""The `span_s` of a job without a deadline, as a multiple of its work and one changeover."""
+"""The `span_s` of a job without a deadline, as a multiple of the time for its work and one changeover."""
 MOSTLY = 1.5
 """
-Multiple of work and one changeover within which most lifetimes end. A seed draws the same market for any length, so a
-longer one is drawn only if it is needed.
+Most lifetimes end within this multiple of the time for the work and one changeover. A market of this length is drawn
+first, and a longer one only if needed: the same seed continues the same market.
 """
 TICKS = 120
-"""Number of decisions in the planned time. Losses fall on decisions, so more decisions add little information."""
+"""Number of decisions in the planned time. More would add little, because losses happen only at decisions."""
 TICK_MAX_S = 600.0
 GENERATED = Generated()
 CHUNK = 25
@@ -44,12 +44,12 @@ def tick_for(time_s: float) -> float:
 
 
 def span_s(job: Job) -> float:
-    """Return the seconds until the deadline; without a deadline, `SPAN` times the work and one changeover."""
+    """Return the seconds until the deadline; without a deadline, `SPAN` times the time for work and one changeover."""
     return job.deadline_s if isfinite(job.deadline_s) else SPAN * (job.work_s + job.changeover_s)
 
 
 class ForecastRequest(msgspec.Struct, frozen=True):
-    """A row of a forecast. `rule` decides, or the named strategy if `rule` is None."""
+    """A row of a forecast. `rule` decides; if it is None, the strategy named `strategy` decides."""
 
     strategy: str
     market: SpotPools
@@ -58,10 +58,10 @@ class ForecastRequest(msgspec.Struct, frozen=True):
 
 class JobUncertainty(msgspec.Struct, frozen=True):
     """
-    The uncertainty of the job's figures; each lifetime draws its own values.
+    The uncertainty of the job's figures. Each lifetime draws values within it.
 
-    The work is wrong by up to the share `work_share` either way. A changeover takes one of `changeovers_s`, or the
-    job's figure if there are none, multiplied or divided by up to `changeover_factor`.
+    The work may be wrong by up to the share `work_share` either way. A changeover takes one of `changeovers_s` (without
+    any, the job's figure), multiplied or divided by up to `changeover_factor`.
     """
 
     work_share: float = 0.0
@@ -69,14 +69,14 @@ class JobUncertainty(msgspec.Struct, frozen=True):
     changeover_factor: float = 1.0
 
     def job(self, job: Job, seed: int) -> Job:
-        """Return the job with the values of one lifetime."""
+        """Return the job with the values that one lifetime draws."""
         rng = np.random.default_rng((seed, 2))
         changeover_s = float(rng.choice(self.changeovers_s or (job.changeover_s,)))
         factor, share = self.changeover_factor ** rng.uniform(-1, 1), 1 + self.work_share * rng.uniform(-1, 1)
         return msgspec.structs.replace(job, work_s=job.work_s * share, changeover_s=changeover_s * factor)
 
     def believed(self, job: Job) -> Job:
-        """Return the job that its strategy calculates with: as in real runs, with somewhat longer changeovers."""
+        """Return the job as its strategy sees it: as in real runs, with changeovers that are somewhat too long."""
         return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 
 
@@ -108,8 +108,8 @@ class Forecast(msgspec.Struct, frozen=True):
 
 class Inputs(msgspec.Struct, frozen=True):
     """
-    The input of a forecast: its questions, the job as it is known before it runs, and the conditions of its lifetimes.
-    The notices in `standby` are replaced in each lifetime.
+    The input of a forecast: its questions, the job as known before it runs, and the conditions of its lifetimes. Each
+    lifetime replaces the notices in `standby`.
     """
 
     questions: tuple[ForecastRequest, ...]
@@ -131,8 +131,8 @@ def forecast(
     """
     Return one forecast per question, in their order.
 
-    All questions use the same markets, which are drawn once per lifetime for the market with the most pools. It must
-    contain the pools of all other markets. The same seed gives the same markets.
+    For each lifetime, one market is drawn, with the pools of the question that has the most. These must include the
+    pools of all other questions, which use the same market. The same seed gives the same markets.
     """
     outcomes: list[list[Outcome]] = [[] for _ in asked.questions]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -183,7 +183,7 @@ def seed_of(seed: int, number: int) -> int:
 
 
 def horizons(job: Job) -> tuple[int, int]:
-    """Return two numbers of ticks to draw of a market. The first is usually enough, the second always."""
+    """Return two lengths of a market, in ticks. The first is usually long enough, the second always."""
     whole_s, mostly_s = HORIZON * span_s(job), MOSTLY * (job.work_s + job.changeover_s)
     return ceil(min(whole_s, mostly_s) / job.tick_s), ceil(whole_s / job.tick_s)
 

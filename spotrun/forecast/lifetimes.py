@@ -20,7 +20,7 @@ from spotrun.offering import CapacityType, Pool
 from spotrun.units import format_duration
 
 WARNED_MAX = 64
-"""Number of losses in one lifetime after which the pattern of notices repeats."""
+"""The pattern of notices in a lifetime repeats after this many losses."""
 STANDBY = Standby(NOTICE.total_seconds(), (True,))
 NOT_OFFERED = -1.0
 ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,8 +30,8 @@ class SpotPools(msgspec.Struct, frozen=True):
     """
     A choice of spot pools: their names, regions and prices (USD per hour), in the order in which they are requested.
 
-    `sending` is the cost of traffic in each pool, in USD per hour on top of the price; it may be empty. `tolls` is the
-    cost of traffic of one start in USD, by pool and for on-demand; places without such a cost are left out.
+    `sending` is the cost of traffic in each pool, in USD per hour in addition to the price; it may be empty. `tolls` is
+    the cost of one start's traffic in USD, keyed by pool or on-demand; places where it costs nothing are left out.
     """
 
     name: str
@@ -43,7 +43,7 @@ class SpotPools(msgspec.Struct, frozen=True):
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """The drawn market: availability of shape (tick, pool), and prices of shape (tick, pool), or (pool) if constant."""
+    """A drawn market: availability in shape (tick, pool), and prices in shape (tick, pool), or (pool) if constant."""
 
     up: np.ndarray
     usd: np.ndarray
@@ -53,7 +53,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """A source of markets. `words` end the sentence "spot comes and goes …"."""
+    """A source of markets. `words` describe it: they end the sentence "spot comes and goes …"."""
 
     @property
     def words(self) -> str: ...
@@ -74,9 +74,9 @@ class Generated(msgspec.Struct, frozen=True):
 
 class Replayed(msgspec.Struct, frozen=True):
     """
-    Capacity comes from the generator, because prices carry no information about it. The prices of all pools are
-    replayed from the same random moment of their history; after its end, the history starts again. A pool without a
-    history keeps its current price.
+    Markets with generated capacity and replayed prices. Capacity is generated because prices carry no information about
+    it. The price histories of all pools are replayed from the same random time on; after their end, they continue from
+    their beginning. A pool without a history keeps its current price.
     """
 
     histories: dict[str, tuple[PriceSegment, ...]]
@@ -113,11 +113,11 @@ class Replayed(msgspec.Struct, frozen=True):
 
 class Recorded(msgspec.Struct, frozen=True):
     """
-    Recorded windows in random order, each replayed from a random moment to its end. Each pool replays one recorded
-    zone, and all pools replay the same moments.
+    Markets that replay recorded windows in random order, each window from a random time to its end. Each pool replays
+    one recorded zone, and all pools replay the same times.
 
-    If there are more pools than zones, the further pools replay a zone again, at other moments. The price of a pool
-    moves around its current price as the zone's price moved around its mean.
+    If there are more pools than zones, the surplus pools replay the same zones at different times. A pool's price moves
+    around its current price as its zone's price moved around its mean.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Recorded(msgspec.Struct, frozen=True):
         return Drawn(up.astype(bool), relative * np.array(market.prices))
 
     def _column(self, zone: int, ticks: int, tick_s: float, seed: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether a zone is up at each tick, and its price as a share of its mean."""
+        """Return, for each tick, whether a zone is up and its price as a multiple of its mean price."""
         rng, record = np.random.default_rng(seed), self.windows
         mean = record.price[:, :, zone].mean() or 1.0
         parts: list[tuple[np.ndarray, np.ndarray]] = []
@@ -151,7 +151,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Local(msgspec.Struct, frozen=True):
-    """The generated market of the local cloud, with other seeds than in the run. Its prices move."""
+    """The market that the local cloud generates, with moving prices, from other seeds than the run's."""
 
     config: MarketConfig
 
@@ -176,12 +176,12 @@ class Local(msgspec.Struct, frozen=True):
 
 
 def _tick(moment: datetime, tick_s: float) -> int:
-    """Return the first tick that begins at a moment or after it."""
+    """Return the first tick that begins at or after `moment`."""
     return max(0, ceil((moment - ORIGIN).total_seconds() / tick_s))
 
 
 def standby_of(standby: Standby, seed: int) -> Standby:
-    """Return `standby` with the notices of one lifetime, for the same share of losses as on the local cloud."""
+    """Return `standby` with one lifetime's notices. The same share of losses has a notice as on the local cloud."""
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
     return msgspec.structs.replace(standby, warned=tuple(warned.tolist()))
@@ -189,9 +189,9 @@ def standby_of(standby: Standby, seed: int) -> Standby:
 
 class Lifetime(Sequence[Mapping[str, float]]):
     """
-    A market in the form that the simulator needs: ticks return the same object until something changes.
+    A market in the form that the simulator needs: consecutive ticks return the same object until something changes.
 
-    An object is made on first use, because most of the last ticks are never used.
+    An object is made only when its tick is used: most of the last ticks are never used.
     """
 
     def __init__(self, market: SpotPools, drawn: Drawn) -> None:

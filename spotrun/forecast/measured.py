@@ -1,4 +1,4 @@
-"""Collects measurements from earlier runs of a job: the time of its training, and the time of its starts."""
+"""Collects measurements from a job's earlier runs: how long the training and the starts took."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class RunMeasurements(msgspec.Struct, frozen=True):
     """
     Measurements of earlier runs.
 
-    `work` is the productive time of the newest completed run, and `epochs` its number of epochs; None if no run has
-    completed. `changeovers_s` are the seconds of each start of all runs; a start that unpacked its set-up counts as if
-    it had run the set-up. `boots_s` is the unbilled part of each start. `setups_s` are the seconds of set-ups that were
-    packed, `unpacks_s` the seconds of unpacking. `checkpoint_bytes` is the size of the newest checkpoint, 0 before the
-    first. `work_doubt` is the share by which the work may be wrong. `by_bench`: a bench measured the changeovers.
+    `work` is the productive time of the newest completed run, and `epochs` is its number of epochs; both are None if no
+    run has completed. `changeovers_s` are the seconds of every start in all runs; a start that unpacked its set-up
+    counts as if it had run the set-up. `boots_s` are the unbilled seconds of each start. `setups_s` are the seconds of
+    the set-ups that were run and packed; `unpacks_s` are the seconds that unpacking took. `checkpoint_bytes` is the
+    size of the newest checkpoint, 0 before the first. `work_doubt` is the share by which `work` may be wrong.
+    `by_bench`: a bench measured the changeovers.
     """
 
     work: timedelta | None = None
@@ -48,7 +49,7 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
     @property
     def later_start(self) -> float:
-        """The share of a changeover that a start takes if it unpacks a packed set-up."""
+        """The share of a full changeover that a start takes if it only unpacks its set-up."""
         if not self.setups_s or not self.changeovers_s:
             return 1.0
         whole_s = fmean(self.setups_s)
@@ -57,7 +58,7 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
 
 def measured(states: Iterable[RunState]) -> RunMeasurements:
-    """Collect the measurements of one job's runs, given newest first."""
+    """Collect the measurements from one job's runs; `states` has the newest run first."""
     known = list(states)
     setups_s = tuple(seconds for state in known for seconds in _setups(state, "run"))
     whole_s = fmean(setups_s) if setups_s else None
@@ -76,19 +77,19 @@ def measured(states: Iterable[RunState]) -> RunMeasurements:
 
 
 def _size_bytes(event: CheckpointCommitted) -> int:
-    """Return the bytes of a checkpoint's image or, for a command, of its state."""
+    """Return the bytes of a checkpoint's image or, for a command, of its files."""
     return event.size_bytes if event.has_image or event.files is None else event.files.size_bytes
 
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
-    """Yield the seconds of set-ups with a stored archive that ran and were packed ("run"), or that were "unpacked"."""
+    """Yield the seconds of set-ups with a stored archive. `how` is "run" (and then packed) or "unpacked"."""
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:
             yield attempt.setup.seconds
 
 
 def _whole_starts(state: RunState, setup_s: float | None) -> Iterator[float]:
-    """Yield the seconds of starts. If `setup_s` is known, it replaces the seconds of unpacking a set-up."""
+    """Yield the seconds of starts. If `setup_s` is known, it replaces the seconds that unpacking a set-up took."""
     for number, seconds in measured_starts(state).items():
         setup = state.attempts[number].setup
         if setup is not None and setup.how == "unpacked" and setup_s is not None:

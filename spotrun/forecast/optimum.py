@@ -1,4 +1,4 @@
-"""Computes the minimum cost of a job if the whole market were known beforehand: an exact bound for every strategy."""
+"""Computes a job's minimum cost if the whole market were known in advance: the exact lower bound of all strategies."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from spotrun.strategies.port import ON_DEMAND, Job
 
 def optimum(job: Job, market: Ticks, deadlines_s: list[float], first: int = 0) -> list[float]:
     """
-    Return the minimum cost in USD for each deadline, from dynamic programming over (tick, place, slack used).
+    Return the minimum cost in USD for each deadline, by dynamic programming over (tick, place, slack used).
 
-    The used slack, u, is all time without progress: waits of one tick and changeovers. Both are whole numbers of q =
-    gcd(tick, changeover, work) seconds, so the grid is exact. Only complete starts are considered: a start that is lost
-    or stopped during its changeover makes no progress, and waiting for the same time costs nothing.
+    The used slack, u, is all time without progress: waits (of one tick each) and changeovers. Both are whole multiples
+    of q = gcd(tick, changeover, work) seconds, so the grid is exact. Only complete starts are considered: a start that
+    is lost or stopped during its changeover makes no progress, and waiting as long would cost nothing.
     Cost[place][u] moves by
 
         run on     (t, u) -> (t + 1, u)              for the tick's price
         wait       (t, u) -> (t + 1, u + g)          for nothing
         start      (t, u) -> (t + ceil(d/g), u + d)  for the price of these ticks, where the zone is up in all of them
 
-    and the job is done when its progress, t g - u, reaches its work, which may be within a tick.
+    The job is done when its progress, t g - u, reaches its work. That may be within a tick.
     """
     q = gcd(int(job.tick_s), int(job.changeover_s), int(job.work_s))
     g, d, work = (round(seconds / q) for seconds in (job.tick_s, job.changeover_s, job.work_s))

@@ -1,4 +1,4 @@
-"""The page of `spotrun plan JOB.yaml --html FILE`: the forecast as one file that loads no other files."""
+"""The page that `spotrun plan JOB.yaml --html FILE` writes: the forecast in one file that loads no other files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Cells = Callable[[Plan, Forecast], list[str]]
 
 CAUSES = (("restore", "starts", "changeover_s"), ("rework", "done twice", "rework_s"), ("wait", "waiting", "waiting_s"))
-"""The class of a mark, its meaning, and the field of a forecast."""
+"""For each cause of downtime: the class of its mark, its label, and its field in a forecast."""
 
 
 def forecast_page(plan: Plan, name: str) -> str:
@@ -30,7 +30,7 @@ def forecast_page(plan: Plan, name: str) -> str:
         element("p", f"{count_of(plan.forecasts[0].lifetimes, 'simulated lifetime')} a line. Nothing was rented."),
         section("What it costs", _ranges(plan.forecasts), _table("Cost", list(COSTS), plan, cost_cells)),
         section(
-            "When it is done, and why it stands still",
+            "When it is done, and what delays it",
             _downtime(plan.forecasts),
             _table("Times", time_columns(plan), plan, time_cells),
         ),
@@ -46,7 +46,7 @@ def _named(forecast: Forecast) -> str:
 
 
 def _ranges(forecasts: tuple[Forecast, ...]) -> Markup:
-    """Draw a line for each forecast from P5 to P95 of the cost, with P50 marked. All lines have one scale from zero."""
+    """Draw a line for each forecast from the cost's P5 to its P95, with P50 marked. All lines share a scale from 0."""
     most = max(each.cost_p95_usd for each in forecasts) or 1.0
     rows = []
     for each in forecasts:
@@ -63,7 +63,7 @@ def _ranges(forecasts: tuple[Forecast, ...]) -> Markup:
 
 
 def _downtime(forecasts: tuple[Forecast, ...]) -> Markup:
-    """Draw a bar for each forecast with the mean downtime by cause."""
+    """Draw a bar for each forecast: its mean downtime, divided by cause."""
     whole = max(sum(_seconds(each)) for each in forecasts) or 1.0
     rows = []
     for each in forecasts:

@@ -1,4 +1,4 @@
-"""Forecasts one job: defines the questions, the markets and the assumptions."""
+"""Forecasts one job: defines which strategies and markets are compared, and the assumptions."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ ANYWHERE = SpotPools("any", (), (), ())
 
 class Repeats(msgspec.Struct, frozen=True):
     """
-    The mean rework of a command without checkpoints, with a loss every `loss_every_s` on average. `expected_rework_s`
-    is None if the command hardly ever completes.
+    The rework of a command without checkpoints if it has a loss every `loss_every_s` on average. `expected_rework_s` is
+    the mean; None if the command hardly ever completes.
     """
 
     loss_every_s: float
@@ -57,9 +57,9 @@ class Plan(msgspec.Struct, frozen=True):
     """
     The forecast of a job, made before any money is spent. `assumed` states the assumptions in one line.
 
-    `time_left` is None for a run without a deadline. `repeats` is set for a command that names no state, if no earlier
-    run of it had a checkpoint. `expects` lists the kinds of a choice that will do most of the work, the most likely
-    first.
+    `time_left` is None for a run without a deadline. `repeats` is set for a command that names no state, if none of its
+    earlier runs had a checkpoint. If the job allows several kinds, `expects` lists those that will do most of the work,
+    the most likely first.
     """
 
     work: timedelta
@@ -78,7 +78,7 @@ class Plan(msgspec.Struct, frozen=True):
 class CheckpointTraffic(msgspec.Struct, frozen=True):
     """
     Traffic between the instances and the bucket: a checkpoint of `checkpoint_bytes` at each start, and one every
-    `interval_s`. Each is transferred once, however many (`size`) instances train together.
+    `interval_s`. Each checkpoint is transferred once, even if several (`size`) instances train together.
     """
 
     created: RunCreated | None = None
@@ -120,8 +120,8 @@ def plan(
     """
     Forecast `spec` on the `offerings` that suit it, given cheapest first. `time_left` is the time until its deadline.
 
-    `measured` has the changeovers of earlier runs, and `source` draws the markets. `considered` becomes the plan's
-    `offerings`. `created` has the region of the bucket; without it, no traffic counts as crossing regions.
+    `measured` contains the changeovers of earlier runs, and `source` draws the markets. `considered` becomes the plan's
+    `offerings`. `created` contains the bucket's region; without `created`, no traffic counts as crossing regions.
 
     Raises:
         SpecInvalid: no on-demand offering suits the job, so a deadline cannot be promised.
@@ -146,13 +146,13 @@ def plan(
 
 
 def learns(spec: RunSpec) -> bool:
-    """Return whether the forecast covers all kinds of a choice, as a run would try them; for a gang it does not."""
+    """Return whether the forecast covers all kinds that the job allows, as a run would. A gang's forecast does not."""
     return spec.resources.is_choice and spec.num_nodes == 1
 
 
 def _of_kinds(spec: RunSpec, lifetimes: int) -> str:
     return (
-        f" The policy of a real run decides each of these {lifetimes} lifetimes. In each, every type has its own "
+        f" The policy of a real run decides in each of these {lifetimes} lifetimes. In each, every type has a random "
         f"speed, up to a factor of {PUBLISHED_DOUBT:g} from the published one either way, and the run measures it; "
         f"the work is the work on {spec.resources.kinds[0]}."
     )
@@ -212,7 +212,7 @@ def job_for(
     measured: RunMeasurements = NOTHING_MEASURED,
     sent: CheckpointTraffic = NOTHING_SENT,
 ) -> Job:
-    """Return the job as its strategies see it, with production's assumptions for everything that was not measured."""
+    """Return the job as its strategies see it, with the assumptions of real runs for everything that is unmeasured."""
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
         raise SpecInvalid("no on-demand offering suits resources", hint="a deadline may need on-demand capacity")
@@ -230,8 +230,8 @@ def job_for(
 
 def _rework(spec: RunSpec) -> timedelta:
     """
-    Return the maximum training time that one loss without notice undoes. For "every N steps", this assumes the
-    automatic interval, because the time of N steps is unknown before it is measured.
+    Return the maximum training time that one loss without notice undoes. For "every N steps", assume the automatic
+    interval, because the duration of N steps is unknown before a run measures it.
     """
     every = spec.checkpoint.every
     interval = every if isinstance(every, timedelta) else auto_interval(assumptions.STALL)
@@ -246,14 +246,14 @@ def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: RunMeasurem
 
 
 def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
-    """Return whether any instance could unpack the set-up of another. An instance with another accelerator cannot."""
+    """Return whether some instance could unpack another's set-up. With different accelerators it could not."""
     return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
 
 
 def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTraffic) -> list[ForecastRequest]:
     """
-    Return the questions: the job's strategy in the first zone, in the first region and everywhere; and, to compare it
-    with, on-demand alone and spot alone.
+    Return the questions: the job's strategy in the first zone, in the first region and everywhere; and, for comparison,
+    on-demand alone and spot alone.
     """
     spot = [found for found in offerings if found.capacity_type is CapacityType.SPOT]
     dear = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
@@ -276,7 +276,7 @@ def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTra
 
 
 def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
-    """Return the rule for a job without a deadline; None if there is a deadline, because the strategy decides then."""
+    """Return the rule for a job without a deadline; None for a job with one, for which its strategy decides."""
     if spec.policy.deadline is not None:
         return None
     return patience(spec) if falls_back else Patient(inf, None)

@@ -1,4 +1,4 @@
-"""Prepares the forecast of `spotrun plan` for a job, from its market and its earlier runs."""
+"""Prepares the forecast that `spotrun plan` shows for a job, from the job's market and earlier runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from spotrun.spec.varied_arguments import unvaried
 from spotrun.store.opening import open_store
 
 RUNS_MAX = 10
-"""Maximum earlier runs of the job's name that are read, the newest first."""
+"""Maximum number of earlier runs with the job's name that are read, the newest first."""
 
 
 class PlannedJob(NamedTuple):
@@ -47,7 +47,7 @@ class PlannedJob(NamedTuple):
     measured: RunMeasurements
     source: Source
     notes: Sequence[str] = ()
-    """Notes on figures that a bench measured for this job, or only for the job with other arguments."""
+    """Notes on figures that a bench measured, for this job or only for this job with other arguments."""
 
 
 def planned(
@@ -67,7 +67,7 @@ def planned(
     Return the forecast of the job at `spec_path` under `overrides`, from the runs and benches in `store`.
 
     Raises:
-        SpecInvalid: the job cannot be forecast, no offering suits it, or none is within max_price now.
+        SpecInvalid: the job cannot be forecast, no offering suits it, or all cost more than max_price now.
         CloudError: the cloud offers nothing in the places that the job names.
     """
     spec = load_spec(spec_path, dict(overrides), store or default_store(), arguments)
@@ -76,7 +76,7 @@ def planned(
     if expected is None:
         if notes:
             raise SpecInvalid("it is not known how long this training takes", hint=f"{notes[0]}; or give --work 3h")
-        hint = "give --work 3h, or policy.expected_work; a completed run of this name or `spotrun bench` would show it"
+        hint = "give --work 3h, or policy.expected_work; or complete a run of this name, or run `spotrun bench`, first"
         raise SpecInvalid("it is not known how long this training takes", hint=hint)
     now = system_clock().now()
     time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now
@@ -113,7 +113,7 @@ def _measured(spec: RunSpec, store: str | None) -> RunMeasurements:
     Return the measurements of the newest runs of this name.
 
     Raises:
-        StoreError: the store cannot be read, and the specification does not have the length of the work.
+        StoreError: the store cannot be read, and the job does not say how long the work takes.
     """
     folder = store or spec.checkpoint.uri
     if absent(folder):
@@ -132,11 +132,11 @@ def _with_bench(
     known: RunMeasurements, spec: RunSpec, spec_path: Path, store: str | None
 ) -> tuple[RunMeasurements, list[str]]:
     """
-    Add to the measurements of runs the missing figures that `spotrun bench` has measured on the job's first kind.
-    Return notes on these figures too.
+    Return the measurements of runs, completed by the figures that `spotrun bench` has measured on the job's first kind,
+    and notes on the figures so added.
 
     Raises:
-        StoreError: the store cannot be read, and the length of the work is not known from elsewhere.
+        StoreError: the store cannot be read, and nothing else says how long the work takes.
     """
     folder, needs_work = store or spec.checkpoint.uri, not (spec.policy.expected_work or known.work)
     if absent(folder) or not spec.resources.kinds or not (needs_work or not known.changeovers_s):
@@ -166,12 +166,12 @@ def _with_bench(
 
 
 def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
-    """Return the seconds of a start in run time. A bench runs in real time, without the local cloud's boot."""
+    """Return a start's seconds in run time. A bench measures system time, without the local cloud's simulated boot."""
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
 
 def _said_of_another(found: BenchResult, spec_path: Path) -> str:
-    """Return a note on a bench of the job with other arguments: its date, and how to forecast the job with them."""
+    """Return a note on a bench of the job with other arguments: its date, and how to forecast with these arguments."""
     said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise or 'other arguments'}"
     if found.command:
         return f"{said}: it counts for a job with train: {{run: {found.command!r}}}"

@@ -47,7 +47,7 @@ def cost_cells(plan: Plan, row: Forecast) -> list[str]:
 
 
 def time_columns(plan: Plan) -> list[str]:
-    """Return the column names in `TIMES`. Without a deadline the column "late" is left out."""
+    """Return the column names in `TIMES`, without "late" if the job has no deadline."""
     return [name for name in TIMES if name != "late" or plan.time_left is not None]
 
 
@@ -66,7 +66,7 @@ def cost_table(plan: Plan) -> FiguresTable:
 
 def time_table(plan: Plan) -> FiguresTable:
     columns = ["markets", *time_columns(plan)]
-    title = "When it is done, and why it stands still"
+    title = "When it is done, and what delays it"
     table = figures_table(title, "strategy", columns, texts=(0, 1), repeated=2)
     for row in plan.forecasts:
         add_row(table, [row.strategy, row.market, *time_cells(plan, row)])
@@ -82,14 +82,14 @@ def lasting(seconds: float) -> str:
 
 
 def chance(share: float | None) -> str:
-    """Format a share in percent. A small chance is never shown as zero."""
+    """Format a probability in percent. Never show a small one as zero."""
     return "<1%" if share is not None and 0 < share < 0.005 else percent(share)
 
 
 def cost_picture(plan: Plan, width: int | None = None) -> str:
     """
-    Draw a line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero, within `width`. If
-    the names leave too little room, each line is drawn below its name.
+    Draw, within `width`, a line for each row from the cost's P5 to its P95, with P50 marked. All lines share a scale
+    from 0. If the rows' names leave too little room, draw each line below its name.
     """
     most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
     names = [plain(f"{row.strategy}, {row.market}") for row in plan.forecasts]
@@ -115,7 +115,7 @@ def _bar(row: Forecast, most: float, width: int) -> str:
 
 
 def expects(plan: Plan) -> str | None:
-    """Return a sentence about the types on which the run will probably train; None for a job without a choice."""
+    """Return a sentence about the types on which the run will probably train; None if the job allows only one."""
     if not plan.expects:
         return None
     first, *others = (f"{each.kind} in {chance(each.share)}" for each in plan.expects)

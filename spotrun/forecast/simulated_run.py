@@ -1,9 +1,9 @@
 """
 Simulates one lifetime of a run. The policy of real runs (`spotrun.policy.decide`) decides tick by tick.
 
-The policy chooses between kinds by measurements during the run, so it needs a ledger: each lifetime has a real ledger
-in memory. This module simulates the cloud and the agents: an instance is ready a changeover after its request, trains
-at the true speed of its kind, makes checkpoints at intervals, gets a notice, and is lost.
+The policy chooses between kinds by measurements that it finds in the ledger, so each lifetime has a real ledger in
+memory. This module simulates the cloud and the agents: an instance is ready one changeover after its request, trains at
+its kind's true speed, makes checkpoints at intervals, may get a notice, and may be lost.
 """
 
 from __future__ import annotations
@@ -35,25 +35,26 @@ from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 
 LOOKS_MAX = 30
-"""Maximum policy rounds that follow directly on a round that wrote an entry."""
+"""Maximum number of policy rounds in a row. A round follows directly if the round before it changed something."""
 LAST_WORDS_S = 20.0
-"""Seconds before a loss at which an instance with a notice makes its last checkpoint."""
+"""An instance with a notice makes its last checkpoint this many seconds before its loss."""
 RESTORE_SHARE = 0.1
-"""Share of a changeover between the takeover and the first new step."""
+"""The share of a changeover that lies between the takeover and the first new step."""
 IDLE_LOOK_S = 60.0
 """Maximum seconds between two policy rounds while nothing trains."""
 OFTEN, SELDOM_S = 4, 900.0
 """
-The first `OFTEN` checkpoints of an attempt come at the job's interval, because the policy measures the pace by them.
-Later ones are at least `SELDOM_S` seconds apart, which makes the simulation faster.
+The first `OFTEN` checkpoints of an attempt are made at the job's interval, because the policy measures the pace from
+them. Later checkpoints are at least `SELDOM_S` seconds apart, to make the simulation faster.
 """
 ROUNDING_S = 1e-6
 
 
 class Truth(msgspec.Struct, frozen=True):
     """
-    The true figures of a lifetime, which the policy does not see: the seconds of the whole work on each instance type,
-    of a changeover and of a checkpoint interval, and the notices of losses. The lifetime is given up at `given_up_s`.
+    The true figures of a lifetime, which the policy does not see: how many seconds the whole work takes on each
+    instance type, how many a changeover and a checkpoint interval take, and which losses have a notice. The lifetime is
+    given up at `given_up_s`.
     """
 
     work_s: Mapping[str, float]
@@ -72,7 +73,7 @@ class LifeOutcome(msgspec.Struct, frozen=True):
 
 
 class _Machine(msgspec.Struct):
-    """An instance. All moments are seconds since the run's creation."""
+    """An instance. All times are in seconds since the run's creation."""
 
     instance: Instance
     column: int | None
@@ -105,8 +106,8 @@ class _Trainer(msgspec.Struct):
 
 class SimulatedRun:
     """
-    A simulated run of `spec` on these offerings. The market in `drawn` has one column for each spot pool in `pools`,
-    and starts again after its end. The policy decides at least every `look_s` seconds.
+    A simulated run of `spec` on these offerings. The market `drawn` has one column for each spot pool in `pools`. After
+    the market's end, it continues from its beginning. The policy decides at least every `look_s` seconds.
     """
 
     def __init__(
@@ -227,7 +228,7 @@ class SimulatedRun:
         return True
 
     def _losses_by(self, at_s: float) -> int:
-        """Return a number for this loss that is the same in all simulated runs."""
+        """Return a number for the loss at `at_s` that is the same in all simulated runs."""
         return round(at_s / self._tick_s)
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ class SimulatedRun:
         return min((moment for moment in moments if moment > self._now_s), default=self._now_s + self._look_s)
 
     def _happens(self) -> bool:
-        """Apply all events that are due. Return whether one of them needs an immediate decision of the policy."""
+        """Apply all events that are due. Return whether one of them requires the policy to decide immediately."""
         changed = [self._pass(machine) for machine in list(self._machines.values()) if machine.ended_s == inf]
         trains = self._train()
         return self._hand_over() or trains or any(changed)
@@ -320,8 +321,8 @@ class SimulatedRun:
 
     def _stops_s(self, trainer: _Trainer) -> float:
         """
-        Return when the trainer hands over: `LAST_WORDS_S` before the loss if there is a notice; now if the attempt has
-        to leave; else never.
+        Return when the trainer hands over: with a notice, `LAST_WORDS_S` before the loss; if the attempt has to leave,
+        now; otherwise never.
         """
         attempt = self._state.attempts[trainer.attempt]
         if attempt.notice is not None:
@@ -418,7 +419,7 @@ class SimulatedRun:
         return Decimal(f"{float(found):.6f}")
 
     def _segments(self, machine: _Machine) -> Sequence[PriceSegment]:
-        """Return the price segments of a machine, following the moves of its price."""
+        """Return a machine's price segments: a new one wherever its price changes."""
         found = list(machine.instance.prices)
         if machine.column is None or self._drawn.usd.ndim == 1:
             return found

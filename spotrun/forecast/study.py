@@ -1,4 +1,7 @@
-"""Studies costs and missed deadlines of strategies × recorded markets × job lengths × deadlines × changeovers."""
+"""
+Studies costs and missed deadlines for all combinations of strategies, recorded markets, job lengths, deadlines and
+changeovers.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ from spotrun.forecast.traces import Windows, read_any
 from spotrun.strategies.port import Job
 
 OPTIMUM = "optimum"
-"""The name of the minimum cost with hindsight, listed next to the strategies."""
+"""The name under which the minimum cost with hindsight is listed next to the strategies."""
 WORKERS = 2
 ENDINGS = (".npz", ".json", ".csv", ".txt")
 
 
 class Case(msgspec.Struct, frozen=True, order=True):
-    """One job with one set of zones: one zone of a record, or all its zones together."""
+    """One job with one set of zones: a single zone of a record, or all zones of the record together."""
 
     zones: str
     work_s: float
@@ -39,8 +42,8 @@ class Case(msgspec.Struct, frozen=True, order=True):
 
 class SimulatedJob(msgspec.Struct, frozen=True):
     """
-    One simulated job, started at one moment of a record. `share` is its cost, divided by the bill on on-demand alone.
-    For the optimum `losses` is None, because several optima may have the same cost.
+    One simulated job, started at one time of a record. `share` is its cost divided by the cost on on-demand alone. For
+    the optimum `losses` is None, because optima of the same cost may differ in their losses.
     """
 
     case: Case
@@ -61,8 +64,8 @@ class StrategyResult(msgspec.Struct, frozen=True):
 
 class Options(msgspec.Struct, frozen=True):
     """
-    The scope of a study. In records without prices, spot costs 1 / `price_ratio` of on-demand. Each `every`th window of
-    a record is used, and jobs start at `starts` moments in each window.
+    The scope of a study. In records without prices, spot costs 1 / `price_ratio` of on-demand. Every `every`-th window
+    of a record is used, and jobs start at `starts` different times in each window.
     """
 
     strategies: tuple[str, ...]
@@ -78,7 +81,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class RecordFacts(msgspec.Struct, frozen=True):
-    """A record, how its numbers were read, and the number of trials that it had room for."""
+    """Facts about a record: how its numbers were read, and how many trials fitted into it."""
 
     name: str
     zones: int
@@ -90,7 +93,7 @@ class RecordFacts(msgspec.Struct, frozen=True):
 
 
 class Study(msgspec.Struct, frozen=True):
-    """A finished study. `digest` is the sha256 of every trial: the same records and options give the same digest."""
+    """A finished study. `digest` is the sha256 of all its trials: the same records and options give the same digest."""
 
     records: tuple[RecordFacts, ...]
     rows: tuple[StrategyResult, ...]
@@ -99,7 +102,7 @@ class Study(msgspec.Struct, frozen=True):
 
 def records_in(folder: Path) -> list[Path]:
     """
-    Return the files below a folder that may be records, or `folder` itself if it is a file.
+    Return the files below `folder` that may be records; if `folder` is itself a file, return that file.
 
     Raises:
         SpotrunError: there is no such file.
@@ -107,7 +110,7 @@ def records_in(folder: Path) -> list[Path]:
     found = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.suffix in ENDINGS)
     kept = [path for path in found if not path.name.lower().startswith(("license", "notice", "readme"))]
     if not kept:
-        raise SpotrunError(f"no recorded market in {folder}", hint=f"files that end in {', '.join(ENDINGS)}")
+        raise SpotrunError(f"no recorded market in {folder}", hint=f"a record's name ends in {', '.join(ENDINGS)}")
     return kept
 
 
@@ -173,7 +176,10 @@ def _trial(case: Case, strategy: str, job: Job, market: Ticks, first: int) -> Si
 
 
 def jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int]]:
-    """Yield the jobs that on-demand could finish in time, at start ticks whose deadline falls within the record."""
+    """
+    Yield the jobs that on-demand could finish in time, each with a start tick from which its deadline lies within the
+    record.
+    """
     for work_s, deadline_s, changeover_s in product(options.works_s, options.deadlines_s, options.changeovers_s):
         room = ticks - ceil(deadline_s / tick_s)
         if deadline_s < work_s + changeover_s or room < 0:

@@ -32,7 +32,7 @@ def case_title(case: Case) -> str:
 
 
 def case_table(case: Case, rows: Iterable[StrategyResult]) -> FiguresTable:
-    """Return a table with a line for each strategy. The bar shows the cost; a full bar is the on-demand bill."""
+    """Return a table with a row for each strategy. Its bar shows the cost; a full bar is the on-demand bill."""
     table = figures_table(case_title(case), "strategy", ["cost", "", "late", "losses"])
     for row in rows:
         bar = "=" * min(BAR_WIDTH, round(row.cost_share * BAR_WIDTH))

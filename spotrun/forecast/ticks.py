@@ -1,8 +1,9 @@
 """
 Simulates one job in one recorded market, tick by tick.
 
-Decisions fall on tick starts and see the coming tick's availability; a loss falls on a tick boundary. Every start pays
-a changeover in time and at the new instance's price, stopping is free, progress is kept, and billing is by the second.
+A strategy decides at the start of each tick, and sees that tick's availability; losses happen only between ticks. Every
+start takes a changeover, billed at the new instance's price. Stopping is free, progress is kept, and billing is by the
+second.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ SECONDS_PER_HOUR = 3600.0
 ROUNDING_S = 1e-6
 
 Ticks = Sequence[Mapping[str, float]]
-"""For each tick, the zones that have spot, with their prices (USD per hour); the same object until a change."""
+"""For each tick, the zones that have spot, with their prices (USD per hour). Equal ticks in a row share one object."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """
-    The result of a job. `finished_s` is None if the market's record ended before the job did.
+    The result of a job. `finished_s` is None if the market's record ended before the job was done.
 
     `losses` are the instances that the market took. `changeover_s` are the paid seconds without progress, and
     `rework_s` are the seconds of work that was done again.
@@ -47,14 +48,14 @@ class Standby(msgspec.Struct, frozen=True):
     """
     The rules for replacements that start while the old instance still trains, as in real runs.
 
-    The entries of `warned` define, loss by loss, which losses have a notice; after the last, the first comes again. At
-    a loss with a notice, the replacement has already spent `notice_s` of its changeover, and these seconds are billed
-    at the replacement's price. No work is then done twice, and spot counts as missing since the notice.
+    `warned` says for each loss in turn whether it has a notice; after the last entry, the first is used again. At a
+    loss with a notice, the replacement has already spent `notice_s` of its changeover, and these seconds are billed at
+    the replacement's price. After such a loss no work is done twice, and spot counts as missing since the notice.
 
-    Until the changeover to a new place is over, both places are billed, and the new place may itself be lost. While an
-    instance trains, the strategy requests spot once in `ask_every_s`. The first `unbilled_s` of every start are free,
-    because clouds bill from the end of the boot. Once a first start has led to training, later starts take the share
-    `later_start` of a changeover, because they unpack its set-up.
+    Until the changeover to a new place is over, both places are billed, and the new place may also be lost. While an
+    instance trains, the strategy requests spot only every `ask_every_s`. The first `unbilled_s` of every start are
+    free, because clouds bill from the end of the boot. Once a start has led to training, later starts take only the
+    share `later_start` of a changeover, because they unpack that start's set-up.
     """
 
     notice_s: float
@@ -80,8 +81,8 @@ def simulate(
     Simulate `job` from tick `first` of `market` on, at the places that `strategy` chooses. A loss undoes at most
     `rework_s`.
 
-    Without a `standby` every start pays its whole changeover. `believed` is the job that the strategy calculates with,
-    if that is more careful than the truth. `tolls` has the cost of a start, in USD, by place.
+    Without a `standby` every start takes and pays a whole changeover. `believed` is the job as the strategy sees it, if
+    its figures are more careful than the true ones. `tolls` is the extra cost of a start in USD, keyed by place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -111,9 +112,9 @@ class _Life:
     """
     The state of a simulated job: the place where it runs, since when, and its results so far.
 
-    `coming` is the place that is prepared next to the running one, for `coming_s` more. `ahead_s` is the part of its
-    changeover that a replacement has already spent in the tick of a loss. `free_s` and `coming_free_s` are the seconds
-    that are not billed yet.
+    `coming` is the next place, whose changeover goes on for `coming_s` more while the job still runs at `running`.
+    `ahead_s` is the part of its changeover that a replacement has already spent at a loss. `free_s` and `coming_free_s`
+    are the unbilled seconds that the starts at `running` and `coming` still have.
     """
 
     __slots__ = (
@@ -168,8 +169,9 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
-        Return the spot offers that the strategy sees, and the seconds for which the job has been at its place, counted
-        at most from its last request for spot. While the job runs, the strategy requests spot only at intervals.
+        Return the spot offers that the strategy sees, and the seconds since the job came to its place or, if later,
+        last requested spot. While the job runs, the strategy requests spot, and so sees other offers, only at
+        intervals.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:
@@ -185,7 +187,7 @@ class _Life:
         return spot, min(since_s, asked_for_s)
 
     def go(self, place: str | None, spot: Mapping[str, float]) -> None:
-        """Start at `place`, next to the running place if possible; or stop if `place` is None."""
+        """Start at `place` (if possible while the job still runs where it is), or stop if `place` is None."""
         self.starts += place is not None
         self.usd += 0.0 if place is None else self.tolls.get(place, 0.0)
         settled, start_s = self.changeover_s <= 0, self._start_s()
@@ -212,7 +214,7 @@ class _Life:
         self.since_s = self.elapsed_s + changeover_s
 
     def pass_tick(self, spot: Mapping[str, float]) -> float | None:
-        """Pay for a tick and make its progress. Return the moment at which the job is done; None if it is not done."""
+        """Pay for a tick and make its progress. Return the time at which the job is done; None if it is not done."""
         running = self.running
         assert running is not None
         if self.changeover_s <= 0 and self.work_s > self.job.tick_s and self.coming is None and self.free_s <= 0:
@@ -236,7 +238,7 @@ class _Life:
         return self.elapsed_s + busy_s if self.work_s <= ROUNDING_S and self.changeover_s <= 0 else None
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
-        """Do the same as `pass_tick`, but faster, for a tick in which only training happens, as in most ticks."""
+        """Do the same as `pass_tick`, but faster, for a tick in which the job only trains, as it does in most ticks."""
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR
         self.work_s -= tick_s
@@ -253,5 +255,5 @@ class _Life:
 
 
 def on_demand_bill(job: Job) -> float:
-    """Return the cost of the job on on-demand alone, in USD, with its one changeover."""
+    """Return what the job costs on on-demand alone, in USD, including one changeover."""
     return job.on_demand_usd_per_hour * (job.work_s + job.changeover_s) / SECONDS_PER_HOUR

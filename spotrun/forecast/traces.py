@@ -1,8 +1,8 @@
 """
-Reads recorded spot markets. Publishers use different numbers for "available", so each format has its own polarity:
+Reads recorded spot markets. Publishers use different numbers for "available", so each format says which it uses:
 
-    skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: the number of instances,
-               or 1 = available; available while at least `nodes` instances run
+    skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: 1 = available, or numbers
+               of instances; then available while at least `nodes` instances run
     adrs       copies of SkyPilot's records in the ADRS benchmark, 1 = UNavailable
     windows    an npz of aligned windows: up (bits, 1 = available), ticks, price, zone, gap_s
     bamboo     the csv of Bamboo, `ms,add|remove,node`: available while at least `nodes` nodes run
@@ -28,11 +28,11 @@ from spotrun.units import count_of
 Row = TypeVar("Row")
 AVAILABLE = {"skypilot": 1, "adrs": 0}
 COUNT_TICK_S = 60.0
-"""Seconds between two samples of a record that lists the moments at which a count changed."""
+"""Seconds between the samples taken from a record that lists only the times at which a count changed."""
 
 
 class Windows(msgspec.Struct, frozen=True):
-    """Markets of several zones over equal stretches of time. `up` and `price` have the shape (window, tick, zone)."""
+    """Markets of several zones in windows of equal length. `up` and `price` have the shape (window, tick, zone)."""
 
     up: np.ndarray
     price: np.ndarray
@@ -41,7 +41,7 @@ class Windows(msgspec.Struct, frozen=True):
     polarity: str
 
     def ticks(self, window: int, zones: tuple[int, ...]) -> list[dict[str, float]]:
-        """Return, for each tick, the zones that have spot, with their prices, in the form that the simulator needs."""
+        """Return, in the form that the simulator needs, the zones that have spot at each tick, with their prices."""
         columns = list(zones)
         up, price = self.up[window][:, columns].tolist(), self.price[window][:, columns].tolist()
         names = [self.zones[zone] for zone in zones]
@@ -68,10 +68,11 @@ def read_windows(path: Path) -> Windows:
 
 def read_json(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read the record of one zone as one window at a constant price. `published_as`, skypilot or adrs, sets the polarity.
+    Read the record of one zone as one window at a constant price. `published_as` (skypilot or adrs) says which number
+    means "available".
 
     Raises:
-        ValueError: the data are not numbers of instances, or are counts in a format that has only 0 and 1.
+        ValueError: the data are not numbers of instances, or are larger than 1 in a format that has only 0 and 1.
     """
     held = json.loads(path.read_text())
     seen, gap_s = np.asarray(held["data"]), float(held["metadata"]["gap_seconds"])
@@ -81,7 +82,7 @@ def read_json(path: Path, published_as: str, nodes: int, price_usd_per_hour: flo
         raise ValueError(f"gap_seconds is {gap_s:g}")
     most, available = int(seen.max()), AVAILABLE[published_as]
     if most > 1 and not available:
-        raise ValueError(f"it counts instances, up to {most}, and {published_as} has only 0 and 1")
+        raise ValueError(f"it counts instances, up to {most}, but {published_as} has only 0 and 1")
     up = (seen >= nodes if available else seen == available)[None, :, None]
     counted = available and max(nodes, most) > 1
     polarity = _at_least(nodes) if counted else f"{available} = available ({published_as})"
@@ -93,7 +94,7 @@ def _at_least(nodes: int) -> str:
 
 
 def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """Read the instances that join and leave a group, as one zone that is up while at least `nodes` are in it."""
+    """Read a list of instances that join and leave a group, as a zone that is up while `nodes` or more are in it."""
 
     def change(at_ms: str, what: str, node: str) -> tuple[float, int]:
         if what not in ("add", "remove"):
@@ -108,7 +109,7 @@ def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
 
 
 def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """Read the numbers of running instances of a group, as one zone that is up while at least `nodes` run."""
+    """Read a list of a group's numbers of running instances, as one zone that is up while at least `nodes` run."""
 
     def moment(day: str, at: str, count: str) -> tuple[datetime, int]:
         return datetime.fromisoformat(f"{day.strip()} {at.strip()}"), int(count)
@@ -151,7 +152,7 @@ def _counted(path: Path, seen: list[tuple[float, int]], nodes: int, price_usd_pe
 
 def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read a record in any of the formats above. The ending of its name decides which one.
+    Read a record in any of the above formats. The ending of the file's name decides which one.
 
     Raises:
         SpotrunError: the file cannot be read, or is not such a record.

@@ -6,8 +6,8 @@ Under a spotrun agent, Lightning finds the callback through an entry point (fact
     from spotrun.lightning import SpotrunCallback
     trainer = Trainer(callbacks=[SpotrunCallback()])
 
-Without an agent the callback does nothing. If the entry point adds a second callback, only the first acts. Importing
-this package does not import Lightning.
+Without an agent the callback does nothing. If a Trainer has two such callbacks, one from the script and one from the
+entry point, only the first acts. Importing this package does not import Lightning.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from spotrun.training.weights import Weights
 
 WAY_OUT = (
     "make parts of the model and optimizers in configure_model, setup or on_train_epoch_start; or train with the script"
-    " that the checkpoint was made by"
+    " that made the checkpoint"
 )
 OURS = ("pytorch_lightning", "lightning", "lightning_fabric", "spotrun")
 
@@ -37,7 +37,7 @@ def _is_ours(cls: type) -> bool:
 
 
 class LightningFramework(Position, Loaders):
-    """One Trainer. The callback sets `loss`, the loss of the newest batch."""
+    """One Trainer. `loss` is the newest batch's loss, which the callback sets."""
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
@@ -59,7 +59,7 @@ class LightningFramework(Position, Loaders):
 
     @cached_property
     def _loops(self) -> Loops:
-        """Made at first use, because `problems` must check the private names first."""
+        """Lightning's loops. Made at first use, because `problems` must first check the private names in them."""
         return Loops(self._trainer)
 
     @property
@@ -89,12 +89,12 @@ class LightningFramework(Position, Loaders):
 
     @property
     def leaves_gradients(self) -> bool:
-        """True in manual optimization, because there the script decides when to step."""
+        """True in manual optimization, where the script decides when to step."""
         return not self.steps_optimizers
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """The averages in attributes of callbacks."""
+        """The averaged models that callbacks have as attributes."""
         return {
             f"callbacks[{number}].{name}": value
             for number, callback in enumerate(self._trainer.callbacks)
@@ -179,7 +179,7 @@ class LightningFramework(Position, Loaders):
         """Resume, in `Callback.setup`."""
         self._rest, self._place = rest, place
         self._sanity_steps = self._trainer.num_sanity_val_steps
-        self._trainer.num_sanity_val_steps = 0  # the first attempt has run them, and no counter includes them
+        self._trainer.num_sanity_val_steps = 0  # the first attempt ran these steps, and no counter includes them
         others_load_it = trainer_state.others_load_it(self._trainer)
         counted = self._loops.counting_the_epoch_as_begun(state, epoch_ended=place.epoch_ended)
         self._state = counted | {OPTIMIZERS: optimizers.take() if others_load_it else []}
@@ -208,7 +208,7 @@ class LightningFramework(Position, Loaders):
             self._trainer.optimizers = list(optimizers)
 
     def load_metrics(self, metrics: State) -> None:
-        """Load in on_fit_start: by then Lightning has restored weights and callbacks, and has reset its metrics."""
+        """Load in on_fit_start: by then Lightning has restored weights and callbacks, and reset its own metrics."""
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)
         if "saving" in self._rest:  # not in a snapshot of an older spotrun
@@ -245,7 +245,7 @@ class LightningFramework(Position, Loaders):
         trainer_state.before_restoring(self._trainer, hooks.built)
 
     def close(self) -> None:
-        """Restore the Trainer's attributes for its next fit(), as a training without a resume would leave them."""
+        """Set the Trainer's attributes for its next fit() as an uninterrupted training would leave them."""
         self._loops.close()
         self._loops.forget_loading()
         self.exchange_loaders_no_more()

@@ -1,4 +1,4 @@
-"""The callback that forwards Lightning's hooks to a `Fit`, which makes and restores snapshots."""
+"""The callback that forwards Lightning's hooks to a `Fit`. The `Fit` makes and restores snapshots."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class SpotrunCallback:
     """
     Adds snapshots, exact resume and exact data position to each fit() under a spotrun agent. Does nothing without one.
 
-    factory.py mixes it with the Callback of the Lightning package in use. If a Trainer has several, only the first
-    acts.
+    factory.py derives the public class from this one and the Callback of the Lightning package in use. If a Trainer has
+    several of these callbacks, only the first acts.
     """
 
     _fit: Fit | None = None

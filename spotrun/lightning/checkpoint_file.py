@@ -1,10 +1,10 @@
 """
-Writes spotrun's checkpoints as files that Lightning and torch can read, and checks Lightning's files before a run
-begins from them.
+Writes spotrun's checkpoints as files that Lightning and torch can read, and checks a Lightning file before a run
+begins from it.
 
-A file holds plain values and tensors only, so that `torch.load(weights_only=True)` can read it. It lacks the entries
-that Lightning never reads (the exact data position, running metrics), so a training that begins from it resumes as
-Lightning does, not exactly.
+A written file holds plain values and tensors only, so that `torch.load(weights_only=True)` can read it. It lacks the
+entries that Lightning never reads (the exact data position, running metrics). A training that begins from the file
+therefore resumes as Lightning resumes, not exactly.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAME_ONE = "name a Lightning checkpoint; `spotrun checkpoints export RUN FILE.c
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that a checkpoint file records about itself. `epoch` counts from 0. `lightning` is the version, or ""."""
+    """Facts recorded in a checkpoint file. `epoch` counts from 0. `lightning` is Lightning's version, or ""."""
 
     step: int
     epoch: int
@@ -47,8 +47,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     """
-    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. For a training without Lightning, write
-    a torch file with the same entries.
+    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. If the training did not use Lightning,
+    write a torch file with the same entries.
 
     Raises:
         CheckpointDamaged: `image` is not an image.
@@ -100,8 +100,8 @@ def _load(path: Path) -> Any:
     try:
         if path.exists() and not zipfile.is_zipfile(path):
             raise SpecInvalid(
-                f"{path} is no file of torch.save, or one from before torch 1.6",
-                hint=f"{_NAME_ONE}; load one that old with torch, and save it again",
+                f"{path} is no file of torch.save, or was saved by a torch older than 1.6",
+                hint=f"{_NAME_ONE}; if this one is that old, load it with torch and save it again",
             )
         return torch.load(path, map_location="meta", weights_only=True, mmap=True)
     except OSError as error:
@@ -110,7 +110,7 @@ def _load(path: Path) -> Any:
         reason = str(error).split("\n", 1)[0][:300]
         raise SpecInvalid(
             f"{path} holds more than tensors and plain values: {reason}",
-            hint="save it again without these objects: a checkpoint that runs code is not accepted",
+            hint="save the file again without these objects: loading them would run code from the file",
         ) from error
     except (RuntimeError, ValueError, EOFError) as error:
         raise SpecInvalid(f"{path} is no file of torch.save: {error}", hint=_NAME_ONE) from error
@@ -120,8 +120,8 @@ def _plain(value: Any) -> Any:
     """
     Copy `value`, with its tensors, into types that `weights_only` accepts.
 
-    Paths become texts, arrays become tensors, frozen sets become sets, enum members become their names, and other
-    objects become their attributes.
+    Paths become strings, arrays become tensors, frozen sets become sets, enum members become their names, and any other
+    object becomes a mapping of its attributes.
     """
     if isinstance(value, Tensor):
         return value.clone()

@@ -1,7 +1,7 @@
 """
 The `callbacks_factory` entry points of pyproject.toml, which Lightning calls for every new Trainer.
 
-Without an agent, a call only reads the environment once.
+Without an agent, a call only reads one environment variable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spotrun.lightning.callback import SpotrunCallback
 
 AGENT, TRACE = "SPOTRUN_AGENT", "SPOTRUN_TRACE"
-"""Also defined in trainer_link.py and exactness/trace_file.py, which would take a while to import."""
+"""Also defined in trainer_link.py and exactness/trace_file.py; importing those would be slow."""
 PACKAGES = ("pytorch_lightning", "lightning.pytorch")
 
 
@@ -41,8 +41,8 @@ def _callbacks(package: str) -> list[Any]:
 
 def callback_class() -> type[SpotrunCallback]:
     """
-    Return the public class: a Callback of each Lightning package that the script has imported, or of one that is
-    installed if the script has imported none.
+    Return the public class. It derives from the Callback of each Lightning package that the script has imported, or, if
+    the script has imported none, of an installed one.
     """
     imported = tuple(package for package in PACKAGES if package in sys.modules)
     return _class_for(imported or (_installed(),))

@@ -1,10 +1,10 @@
 """
 Rejects a fit() that trains in other processes: ddp_spawn, and the strategies for notebooks and clusters.
 
-The process that calls fit() has the agent's socket but takes no steps; the processes that train have no socket. No
-callback runs before they start, so the check is in fit() itself. If this process trains too, its ranks compare their
-secret as soon as the process group exists, because the first messages that Lightning exchanges, before any callback,
-are pickled objects.
+In these strategies, the process that calls fit() has the agent's socket but takes no steps, and the processes that
+train have no socket. No callback runs before those processes start, so the check is in fit() itself. If the process
+that calls fit() trains too, the ranks compare their secret as soon as the process group exists: Lightning's first
+messages between ranks, before any callback, are pickled objects.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.session import Follower
 
 TRAINS_HERE_TOO = "_SubprocessScriptLauncher"
-"""Launcher that starts the other ranks as separate programs, while this process trains as rank 0."""
+"""The launcher that starts ranks 1 and up as separate programs, while the process that calls fit() trains as rank 0."""
 
 
 def watch(package: str) -> None:
-    """Check, in fit() of every Trainer of `package`, which process will train. Idempotent."""
+    """Make fit() of every Trainer of `package` check which process will train. Idempotent."""
     trainer_class = importlib.import_module(package).Trainer
     original = trainer_class.fit
     if hasattr(original, "asks_who_trains"):
@@ -45,7 +45,7 @@ def watch(package: str) -> None:
 
 @contextlib.contextmanager
 def comparing_first(trainer: Any) -> Iterator[None]:
-    """Compare the ranks as soon as the Trainer's strategy has made the process group."""
+    """Make the ranks compare their secret as soon as the Trainer's strategy has made the process group."""
     strategy = trainer.strategy
     original = strategy.setup_environment
 
@@ -75,13 +75,14 @@ def refuse_others(trainer: Any) -> None:
         unsupported.reject(
             claim() or Follower(),
             f"the Trainer's num_nodes is {trainer.num_nodes}, and the job's is {nodes_of_job()}",
-            'leave it out, or write num_nodes=int(os.environ["SPOTRUN_NUM_NODES"]), and num_nodes into the job',
+            'leave num_nodes out, or give Trainer num_nodes=int(os.environ["SPOTRUN_NUM_NODES"]) and set num_nodes in'
+            " the job",
         )
     launcher = trainer.strategy.launcher
     if launcher is None or is_a(launcher, TRAINS_HERE_TOO):
         return
     unsupported.reject(
         claim() or Follower(),
-        "the Trainer's strategy hands the training to processes that it starts, which no agent reaches",
+        "the Trainer's strategy hands the training to processes that it starts, and no agent can reach these processes",
         'use Trainer(strategy="ddp") if devices is more than 1, else Trainer(devices=1) without a strategy',
     )

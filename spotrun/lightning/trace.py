@@ -1,9 +1,9 @@
 """
 Traces a training batch by batch, for `spotrun verify-resume` (see spotrun/exactness/trace.py).
 
-The callback is added next to SpotrunCallback if the environment names a trace file (trace_file.py). The environment may
-also list steps at which the trainer stops, once each, until it is killed. So a kill hits the intended step on fast and
-slow machines alike.
+factory.py adds this callback next to SpotrunCallback if the environment names a trace file (trace_file.py). The
+environment may also list steps. At each of them the trainer waits, once, until it is killed. So a kill hits the
+intended step on fast and slow machines alike.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from spotrun.training.trace.of_framework import FrameworkTrace, of_this_process
 from spotrun.training.trace.places import Places
 
 SCORES = ("best_model_score", "best_score")
-"""Attributes of Lightning's callbacks with the best value of their metric."""
+"""Attributes in which Lightning's callbacks keep the best value of their metric."""
 
 
 class TraceCallback:
-    """Forwards Lightning's hooks to a trace. factory.py mixes it with the Callback of the Lightning package in use."""
+    """Forwards Lightning's hooks to a trace. factory.py derives a class from this one and Lightning's Callback."""
 
     _framework: LightningFramework
     _trace: LightningTrace
@@ -37,7 +37,7 @@ class TraceCallback:
         self._process = of_this_process()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Start the trace before anything is restored, so that its counters hold the start of this fit()."""
+        """Start the trace before anything is restored, so that its counters begin as this fit() began."""
         self._process.open(trainer.global_rank)
         if stage == "fit":
             self._framework = LightningFramework(trainer)
@@ -70,7 +70,7 @@ class TraceCallback:
         self._trace.epoch_ends()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Record the end after SpotrunCallback has ended, which leaves the generators as later code will find them."""
+        """Record the end after SpotrunCallback's teardown: the random generators are then as later code finds them."""
         if stage == "fit":
             self._look_for_improvement(trainer)
             self._trace.ended()
@@ -104,7 +104,7 @@ class LightningTrace(FrameworkTrace):
 
     @property
     def _epoch(self) -> int:
-        """The current epoch, even in its last hooks, in which the framework already counts the next epoch."""
+        """The current epoch, also in its last hooks, where the framework already counts the next epoch."""
         return int(self._trainer.current_epoch) + self._ahead[0]
 
     def _order(self) -> ExactOrder | None:

@@ -12,7 +12,10 @@ from spotrun.training.framework import Problem
 
 
 def _has_callback(*names: str) -> Callable[[Any], object]:
-    """Return a test for a callback whose class, or a base of it, has one of `names`, in either Lightning package."""
+    """
+    Return a test of whether a Trainer has a callback with one of `names` as its class or base class, from either
+    Lightning package.
+    """
     return lambda trainer: any(is_a(callback, *names) for callback in trainer.callbacks)
 
 
@@ -33,7 +36,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     (
         position.validates_by_the_clock,
         Problem(
-            "validation is due by the clock, which no other run repeats",
+            "validation is due by the clock, so no other run validates after the same steps",
             "give val_check_interval in batches or as a share of the epoch",
         ),
     ),

@@ -1,1 +1,1 @@
-"""Exact resume for trainings whose script owns the loop, with Fabric and accelerate too: `from spotrun import Loop`."""
+"""Exact resume for scripts that own their training loop, also with Fabric or accelerate: `from spotrun import Loop`."""

@@ -28,9 +28,9 @@ from spotrun.version import __version__
 class LoopFramework:
     """
     One fit, advanced by passes.py. `epoch`, `batch` and `step` count what was trained; `batch` counts within the
-    current or last pass over data. `passes_before` counts the earlier passes of the epoch.
+    current pass over data or, between passes, the last. `passes_before` counts the epoch's earlier passes.
 
-    A step is a batch in which any optimizer has stepped, however often.
+    A batch counts as one step if any optimizer has stepped in it, however often.
     """
 
     name, version = "loop", __version__
@@ -69,8 +69,8 @@ class LoopFramework:
 
     def _variables(self) -> dict[str, Any]:
         """
-        Return the local variables of the function with the loop, and the datasets of the loaders among them, because a
-        dataset may be in no variable.
+        Return the local variables of the function that runs the loop. For a loader among them, also return its dataset,
+        which may be in no variable.
         """
         found = dict(self.frames.variables())
         loaders = {name: prepared.loader_in(value) for name, value in found.items()}
@@ -106,7 +106,7 @@ class LoopFramework:
         return self.epoch, self.batch
 
     def restart_pass(self) -> None:
-        """Do nothing: a pass begins with its first batch."""
+        """Do nothing: a pass begins when its first batch is read."""
 
     # --- its state
 
@@ -149,7 +149,7 @@ class LoopFramework:
         """Do nothing: the script has no epoch hooks."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Record a misfit if `optimizers` are not the script's, because the script's cannot be exchanged."""
+        """Record a misfit if `optimizers` are not the script's own, because those cannot be exchanged."""
         kinds = [type(one).__name__ for one in optimizers]
         if list(map(id, optimizers)) != list(map(id, self.optimizers)):
             self._misfit = self._misfit or f"the checkpoint's optimizers are {', '.join(kinds)}"
@@ -177,7 +177,7 @@ class LoopFramework:
         prepared.load_counters(self.given.launcher, loaded["counters"])
 
     def load_file(self, path: str) -> None:
-        """Do nothing: the script itself reads the file that it begins with."""
+        """Do nothing: the script itself reads the file from which training begins."""
 
     # --- its loop
 
@@ -202,7 +202,7 @@ def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any], what: s
     """Return the first difference in words; "" if there is none."""
     for name in {**before, **now}:
         if name not in now:
-            return f"the checkpoint has {name}, which Loop was not given now"
+            return f"the checkpoint has {name}, which was not given to Loop in this process"
         if name not in before:
             return f"Loop was given {name}, which the checkpoint lacks"
         if (then := before[name]) != (here := now[name]):

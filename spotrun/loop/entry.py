@@ -1,8 +1,8 @@
 """
-Warns a script that trains with Fabric or accelerate but without a `Loop`: at the first step, of the state that an
-interruption loses.
+Warns at the first step if a script trains with Fabric or accelerate but without a `Loop`. The warning names the state
+that an interruption loses.
 
-Autoload calls these functions when a program under an agent imports the module.
+When a program under an agent imports Fabric or accelerate, autoload calls the `watch_` function for that library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def watch_accelerate(module: ModuleType) -> None:
 
 
 def _watch(cls: Any, method: str, name: str) -> None:
-    """Watch the method that prepares a training. Idempotent."""
+    """Wrap the method that prepares a training, so that the first step warns. Idempotent."""
     original = getattr(cls, method)
     if hasattr(original, WATCHED):
         return
@@ -53,7 +53,7 @@ def _waits() -> list[Any]:
 
 
 def _at_first_step(act: Callable[[], None]) -> None:
-    """Call `act` once, at the first step of any optimizer: by then a script with a Loop has begun it."""
+    """Call `act` once, at the first step of any optimizer. By then a script that has a Loop has begun its loop."""
     if _waits():
         return
 
@@ -72,12 +72,12 @@ def say(name: str) -> None:
     try:
         agent = session.claim()
     except LinkLost:
-        return  # the agent reports that its trainer has disconnected
+        return  # the agent itself reports that this trainer has disconnected
     if agent is None or agent.has_begun:
         return
     print(
         f"spotrun: this script trains by {name} and has no Loop: an interruption loses {ALL}; "
-        "from spotrun import Loop (docs/loops.md), or save into $SPOTRUN_STATE_DIR",
+        "use spotrun's Loop (docs/loops.md), or save into $SPOTRUN_STATE_DIR",
         file=sys.stderr,
         flush=True,
     )

@@ -1,8 +1,8 @@
 """
 Inspects the script's functions that run a loop: their local variables, and how the loop was left.
 
-Local variables are never written. A variable is reported if the script reads it later and a resumed process would have
-another value in it.
+spotrun never writes local variables. It reports a variable that the script reads later and that would have a different
+value in a resumed process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import is_scalar
 
 POPS = ("POP_TOP", "POP_ITER")
-"""Instructions with which `break` and `return` drop the iterator of the loop they leave. An exception uses others."""
+"""Instructions with which `break` and `return` drop a loop's iterator. At an exception, a different one drops it."""
 YIELDS = ("YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT")
 ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
 """Instructions after which the next instruction does not run."""
@@ -38,8 +38,8 @@ def left_well(frame: FrameType | None) -> bool:
     """
     Return whether the loop was left with `break` or `return`, and not by an exception.
 
-    For use in a generator that is being closed; `frame` is the frame that left the loop. Generators of libraries around
-    it, such as a progress bar's, are closed first.
+    For use in a generator that is being closed; `frame` is the frame that left the loop. If a library wraps this
+    generator (a progress bar does), `frame` may be the wrapping generator, which is closed first.
     """
     while frame is not None:
         name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -52,7 +52,7 @@ def left_well(frame: FrameType | None) -> bool:
 
 
 class Frames:
-    """The script's functions around a fit's loop, from the loop's begin on. The outermost function runs the loop."""
+    """The script's functions that are running while a fit's loop runs. The outermost of them contains the loop."""
 
     def __init__(self) -> None:
         self._script = Script.of_this_process()
@@ -67,7 +67,7 @@ class Frames:
         return f"{self._outer.f_code.co_name}()"
 
     def variables(self) -> Values:
-        """Return the variables as they were when the fit began. Values that are filled in place are carried."""
+        """Return the variables as they were when the fit began: a resume can fill their values in place."""
         return self._at_begin
 
     def epoch_begins(self) -> None:
@@ -81,7 +81,10 @@ class Frames:
         }
 
     def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
-        """Yield all variables that would differ in a process that resumes here. `ended`: the loop gets no next item."""
+        """
+        Yield all variables that would differ in a process that resumed at this point. `ended`: the loop's iterator has
+        no next item.
+        """
         for frame in self._running():
             at_begin = self._known(frame)
             for name in sorted(live_at(frame.f_code, frame.f_lasti, ended)):
@@ -90,7 +93,7 @@ class Frames:
                     yield UntrackedChange(f"{frame.f_code.co_name}().{name}", WHAT)
 
     def _known(self, frame: FrameType) -> Values:
-        """Return the variables that `frame` has in a resumed process, which has run all code before the pass."""
+        """Return the variables that `frame` would have in a resumed process after all code before the pass has run."""
         _, at_pass = self._at_pass.get(id(frame), (frame, {}))
         if frame is not self._outer:
             return at_pass
@@ -98,7 +101,7 @@ class Frames:
         return self._seen | {name: value for name, value in at_pass.items() if name in again}
 
     def _is_carried(self, value: object) -> bool:
-        """Return whether `value` existed when the fit began, so that a resume fills it in place."""
+        """Return whether `value` is an object that existed when the fit began: a resume fills such objects in place."""
         return not is_scalar(value) and any(value is one for one in self._at_begin.values())
 
     def _first(self) -> FrameType:
@@ -127,12 +130,12 @@ class Frames:
 
 
 def _is_function(frame: FrameType) -> bool:
-    """Return whether `frame` belongs to a function. A module's own variables are globals, which are carried."""
+    """Return whether `frame` belongs to a function. A module's variables are globals, which a resume restores."""
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def _seen(value: Any) -> Any:
-    """Return what reveals a change of a variable: plain values, the object's identity, and its length."""
+    """Return a value that differs once a variable has changed: its plain value, or its object's identity and length."""
     if is_scalar(value):
         return type(value), repr(value)
     if isinstance(value, Tensor):
@@ -151,8 +154,8 @@ def _seen(value: Any) -> Any:
 @cache
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
-    Return the local variables that the code may read, from the instruction at `offset` on, before it writes to them. If
-    the instruction is a loop that waits for its next item, `ended` is true if there is none.
+    Return the local variables that the code may read before it writes to them, from the instruction at `offset` on. If
+    that instruction gets a loop's next item, `ended` says that there is no next item.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}
@@ -167,7 +170,7 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
             before = read | (after - written)
             changed = changed or before != live[number]
             live[number] = before
-    # `offset` may be in the inline cache after the instruction.
+    # `offset` may be within the inline cache that follows the instruction.
     number = max(number for number, one in enumerate(instructions) if one.offset <= offset)
     if instructions[number].opname == "FOR_ITER":
         return live[numbers[instructions[number].argval]] if ended else live[number + 1]

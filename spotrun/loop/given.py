@@ -1,4 +1,4 @@
-"""Sorts the objects that a script gives to its Loop by kind, each under its name."""
+"""Sorts the named objects that a script gives to its Loop by their kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Models(nn.Module):
-    """All models of a script as one module, each under the name that the script gave it."""
+    """All models of a script in one module, each under the name that the script gave to Loop."""
 
     def __init__(self, models: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -28,8 +28,8 @@ class Models(nn.Module):
 
 class Given:
     """
-    Everything that a Loop was given: `models`; `optimizers`; `asked`, which are schedulers, scalers and other library
-    objects with their own `state_dict`; and `roots`, all other objects, whose attributes are part of the state.
+    Everything that a Loop was given: `models`; `optimizers`; `asked`, the schedulers, scalers and other library objects
+    that have a `state_dict`; and `roots`, all other objects. A root's attributes are part of the state.
     """
 
     def __init__(self, launcher: Any, things: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ class Given:
             trained: list[Tensor] = [one for group in optimizer.param_groups for one in group["params"]]
             if missing := [tuple(one.shape) for one in trained if id(one) not in there]:
                 yield Problem(
-                    f"{name} trains weights that are in no model which Loop was given, one of shape {missing[0]}",
+                    f"{name} trains weights of no model that Loop was given, such as a weight of shape {missing[0]}",
                     "name that model too: Loop(model=model, other=other, …)",
                 )
 
@@ -81,7 +81,7 @@ def _is_of_library(script: Script, one: object) -> bool:
 
 
 def _flat(things: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each object. Of a list or mapping of models, optimizers or objects with state, yield the items instead."""
+    """Yield each object. For a list or mapping of models, optimizers or objects with state, yield its items instead."""
     for name, one in things.items():
         items = _items(one)
         if items and all(isinstance(part, nn.Module | Optimizer) or has_state(part) for _, part in items):

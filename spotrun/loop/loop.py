@@ -7,8 +7,8 @@
         for batch in loop.batches(train):
             …
 
-Without an agent it trains with the same data order and the same random numbers. It then writes nothing unless
-`Loop(local="folder/")` names a folder.
+Without an agent, the script trains with the same data order and the same random numbers, and `Loop` writes nothing
+unless `Loop(local="folder/")` names a folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spotrun.training.fit import claim
 from spotrun.training.session import alone
 
 _running: list[Passes] = []
-"""The passes of the loop that trains in this process; empty if none does."""
+"""The `Passes` of the loop that is running in this process; empty if none is."""
 
 
 class Loop:
@@ -34,8 +34,8 @@ class Loop:
     All objects that a training needs to continue, by name: models, optimizers, schedulers, scalers, averages, and any
     object of the script whose attributes are part of the state. `prepared` is a Fabric or an Accelerator.
 
-    Code before the loop runs in every process; code inside the loop runs once. Within an epoch the script resumes at
-    its batches: the epoch's code before them runs again, and its effect is undone.
+    Code before the loop runs in every process; code inside the loop runs once. If a script resumes within an epoch, the
+    epoch's code before its batches runs again, and then spotrun undoes the effect of that code.
 
     Without an agent, a training is saved in the folder `local`, if given, and resumed from there.
 
@@ -52,13 +52,13 @@ class Loop:
         self._figures: dict[str, Any] = {}
 
     def state(self, **values: Any) -> Any:
-        """Return a namespace for the script's own counts, which is saved. `values` are the initial values."""
+        """Return a namespace for the script's own counts. Checkpoints include it. `values` are the initial values."""
         for name, value in values.items():
             setattr(self._state, name, value)
         return self._state
 
     def epochs(self, count: int) -> Numbers:
-        """Return the remaining epochs of `count`, numbered from 0. A second call starts another training."""
+        """Return those of `count` epochs that remain, numbered from 0. A second call starts another training."""
         return Numbers(self, count, count, Passes.epochs)
 
     def batches(self, loader: Any) -> Pass:
@@ -70,14 +70,17 @@ class Loop:
         return Pass(self._open("enumerate"), loader, lambda number, batch: (start + number, batch), counts=True)
 
     def steps(self, count: int) -> Any:
-        """Return step numbers for a script that draws its batches itself, within an epoch or as one long epoch."""
+        """
+        Return step numbers, for a script that draws its batches itself. The script calls this within an epoch, or
+        without epochs, as one long epoch.
+        """
         if self._passes is not None:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)
         return Numbers(self, count, 1, lambda passes: _steps(passes, count))
 
     def validation(self, loader: Any) -> Iterator[Any]:
         """
-        Yield the batches of `loader`, in the same order despite interruptions. Snapshots may fall between batches.
+        Yield the batches of `loader`, in the same order despite interruptions. Snapshots may be made between batches.
         """
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 
@@ -98,7 +101,7 @@ class Loop:
         if _running:
             _running[0].refuse(
                 "a loop begins while another one runs",
-                "train one after the other, or give one Loop all models and optimizers",
+                "train one after the other, or give all models and optimizers to one Loop",
             )
         framework = LoopFramework(self._given, self._state, frames, seed=self._seed, epochs=epochs)
         framework.figures = self._figures = {}
@@ -113,7 +116,7 @@ class Loop:
 
 
 class Numbers:
-    """The numbers of a training's epochs or steps. The training runs during the iteration, which works only once."""
+    """The numbers of a training's epochs or steps. Training runs while these are iterated, which works only once."""
 
     def __init__(self, loop: Loop, count: int, epochs: int, numbers: Callable[[Passes], Iterator[int]]) -> None:
         self._loop = loop
@@ -133,7 +136,7 @@ class Numbers:
 
 
 def _steps(passes: Passes, count: int) -> Iterator[int]:
-    """Yield the steps of the only epoch."""
+    """Yield the steps of a training that is one epoch."""
     for _ in passes.epochs():
         for number, _ in passes.numbered(range(count)):
             yield number

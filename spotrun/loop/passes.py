@@ -1,8 +1,8 @@
 """
 Two iterators that track the position of a fit: one over its epochs, one over the batches of a pass within an epoch.
 
-A batch or an epoch ends when the script requests the next one. Both iterators are generators, which Python closes as
-soon as the script leaves a loop.
+A batch or an epoch ends when the script requests the next one. Both iterators are generators: Python closes a generator
+as soon as the script leaves the loop over it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spotrun.training.session import alone
 from spotrun.training.trace import of_framework
 
 AROUND = 4
-"""Maximum number of objects, such as a progress bar and its generator, between `enumerate` and its pass."""
+"""Maximum number of objects, such as a progress bar and its generator, between an `enumerate` and the pass in it."""
 
 
 class Passes:
@@ -88,7 +88,7 @@ class Passes:
         here = self._here
         if here.entering is not None:
             self.refuse(
-                f"the checkpoint lies within epoch {here.entering.epoch}, and the script now reads none of its data",
+                f"the checkpoint lies within epoch {here.entering.epoch}, but the script now reads none of its data",
                 "let the code before an epoch's batches do the same each time, and depend only on loop.state",
             )
         self._count_step()
@@ -111,8 +111,8 @@ class Passes:
         here = self._here
         if self._reads:
             self.refuse(
-                "a pass over training data begins within another one",
-                "read both with one loader, or the second with loop.validation",
+                "a pass over training data begins within another pass",
+                "read both with one loader, or read the inner one with loop.validation",
             )
         self._number += 1
         if here.entering is not None and self._number < here.entering_pass:
@@ -150,7 +150,7 @@ class Passes:
         here.frames.pass_begins()
 
     def _enter(self, batch: int) -> None:
-        """Undo what the script's code before the pass has changed in this epoch."""
+        """Undo the changes that the script's code before the pass has made in this epoch."""
         here = self._here
         if here.batches != here.entering_batches:
             self.refuse(
@@ -180,7 +180,7 @@ class Passes:
     # --- loaders
 
     def exchanged(self, loader: Any, stage: Stage) -> Any:
-        """Return the loader to read in place of the script's `loader`; the same each time."""
+        """Return the loader to read in place of the script's `loader`: always the same one for the same `loader`."""
         return prepared.exchange(loader, lambda inside: self._proxy(inside, stage))
 
     def _inside(self, loader: Any, stage: Stage) -> Any:
@@ -191,7 +191,7 @@ class Passes:
         if known is None:
             proxy = self._fit.exact(inside, stage)
             known = self._exact[id(inside)] = (inside, proxy)
-            self._exact[id(proxy)] = (proxy, proxy)  # a wrapper whose loader was exchanged holds the proxy
+            self._exact[id(proxy)] = (proxy, proxy)  # a library's wrapper may hold the proxy as its loader
             if stage == "validate":
                 self._here.validate = [*self._here.validate, proxy]
         return known[1]
@@ -215,8 +215,8 @@ class Passes:
 
     def look_around(self) -> None:
         """
-        Refuse `enumerate`, which counts from 0 in each process. Checks only once per fit, because code that uses it for
-        one pass uses it for all passes.
+        Refuse Python's `enumerate`, which counts from 0 in each process. Check only once per fit, because code that
+        uses `enumerate` for one pass uses it for all passes.
         """
         if self._looked:
             return
@@ -224,8 +224,8 @@ class Passes:
         running = list(self._here.frames.between())
         if any(_reads(one, running) for one in gc.get_objects() if type(one) is enumerate):
             self.refuse(
-                "enumerate() counts the batches from 0, wherever in the epoch a training resumes",
-                "for i, batch in loop.enumerate(loader), which accepts start= too",
+                "enumerate() counts the batches from 0 even if the training resumes within the epoch",
+                "use `for i, batch in loop.enumerate(loader)`; it accepts start= too",
             )
 
     def refuse(self, reason: str, hint: str) -> NoReturn:
@@ -234,7 +234,7 @@ class Passes:
 
 
 class Pass:
-    """A pass over training data, for one iteration. `give` makes an item from a batch's number and the batch."""
+    """A pass over training data, to be iterated once. `give` makes an item from a batch's number and the batch."""
 
     def __init__(self, passes: Passes, source: Any, give: Callable[[int, Any], Any], *, counts: bool) -> None:
         self._passes = passes

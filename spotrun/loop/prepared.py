@@ -11,13 +11,13 @@ from spotrun.training.by_name import is_a
 from spotrun.training.framework import Problem
 
 WRAPPERS = ("_forward_module", "_orig_mod")
-"""Attributes with the inner model: of Fabric's wrapper, and of a compiled module."""
+"""Attributes that hold the inner model: Fabric's wrapper has the first, a compiled module the second."""
 DISTRIBUTED = ("DistributedDataParallel",)
 LOADERS = ("base_dataloader", "_dataloader")
-"""Attributes with the script's loader: of accelerate's loader, and of Fabric's."""
+"""Attributes that hold the script's loader: accelerate's loader has the first, Fabric's the second."""
 
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "XlaFullyShardedDataParallel", "DeepSpeedEngine")
-"""Classes of models whose state is spread over processes."""
+"""Classes of models whose state is split over processes."""
 WHOLE_STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
 """Fabric strategies in which each process has the whole state."""
 BY_DDP = "train with DDP, in which each process has the whole state"
@@ -36,8 +36,8 @@ def model_in(model: nn.Module) -> nn.Module:
 
 def optimizer_in(optimizer: Any) -> Any:
     """
-    Return the script's own optimizer. The wrappers of Fabric and accelerate have the class of the wrapped optimizer, or
-    a base of it, so only their attributes identify them.
+    Return the script's own optimizer. A wrapper of Fabric or accelerate has the wrapped optimizer's class or a base
+    class of it, so only its attributes show that it is a wrapper.
     """
     while _is_theirs(optimizer) and (inside := vars(optimizer).get("_optimizer", vars(optimizer).get("optimizer"))):
         optimizer = inside
@@ -53,7 +53,7 @@ def is_of(thing: object, *packages: str) -> bool:
 
 
 def _own(model: nn.Module, name: str) -> Any:
-    """Return an attribute without calling a wrapper's `__getattr__`, which forwards to the wrapped module."""
+    """Return an attribute of the wrapper itself, without its `__getattr__`, which would ask the wrapped module."""
     return vars(model).get(name, model._modules.get(name))
 
 
@@ -64,7 +64,7 @@ def loader_in(loader: Any) -> Any:
 
 
 def exchange(loader: Any, exact: Callable[[Any], Any]) -> Any:
-    """Return the loader to read in place of `loader`. A library's wrapper stays, with another loader inside."""
+    """Return the loader to read in place of `loader`. In a library's wrapper, only the loader inside is exchanged."""
     name = _name_in(loader)
     if name is None:
         return exact(loader)
@@ -80,7 +80,7 @@ def _name_in(loader: Any) -> str | None:
 
 
 def kept_by(launcher: Any) -> dict[str, Any]:
-    """Return the objects with a state that a Fabric or an Accelerator holds and that a training needs again."""
+    """Return the stateful objects that a Fabric or an Accelerator holds and that a resumed training needs."""
     if is_of(launcher, "accelerate"):
         return {} if launcher.scaler is None else {"accelerator.scaler": launcher.scaler}
     return {"fabric.precision": launcher.strategy.precision}
@@ -95,7 +95,7 @@ def loggers_of(launcher: Any) -> Sequence[Any]:
 
 
 def counters(launcher: Any) -> dict[str, int]:
-    """Return accelerate's count of the batches in an accumulation; empty for other launchers."""
+    """Return accelerate's count of the batches whose gradients it is accumulating; empty for other launchers."""
     return {"step": launcher.step} if launcher is not None and is_of(launcher, "accelerate") else {}
 
 
@@ -105,7 +105,7 @@ def load_counters(launcher: Any, saved: dict[str, int]) -> None:
 
 
 def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem]:
-    """Yield a problem for each object whose state is spread over processes, or is on a TPU."""
+    """Yield a problem for each object whose state is split over processes or is on a TPU."""
     if launcher is not None and (name := _spread_by(launcher)):
         yield Problem(f"{name} spreads the state over processes or devices", BY_DDP)
     for name, model in models.items():
@@ -116,7 +116,7 @@ def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem
 
 
 def _spread_by(launcher: Any) -> str:
-    """Return the part of a Fabric or an Accelerator that spreads the state; "" if none does."""
+    """Return the name of the part of a Fabric or an Accelerator that splits the state; "" if none does."""
     if is_of(launcher, "accelerate"):
         kind = str(launcher.distributed_type.name)
         return "" if kind == "NO" or kind.startswith("MULTI_") else f"accelerate's {kind}"

@@ -1,1 +1,1 @@
-"""Exports the cost and the progress of runs to Prometheus, and their times to OpenTelemetry."""
+"""Exports the cost and progress of runs to Prometheus, and the stretches of their time to OpenTelemetry."""

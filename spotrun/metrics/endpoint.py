@@ -1,4 +1,4 @@
-"""Outputs of `spotrun metrics`: standard output, a file, or an address for scrapes."""
+"""The outputs of `spotrun metrics`: standard output, a file, or an address that Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spotrun.metrics.watched_runs import WatchedRuns
 from spotrun.units import count_of, format_duration, shown_lines
 
 FRESH_FOR_S = 15.0
-"""Seconds of system time for which one reading answers all scrapes, so that more scrapes cost no more requests."""
+"""For this many seconds of system time, one reading answers all scrapes. So frequent scrapes cost no more requests."""
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})", re.ASCII)
 
 
@@ -58,7 +58,7 @@ def write(watched: WatchedRuns, within: timedelta, textfile: Path | None) -> Non
     _Log().tell(reading)
     if reading.late:
         runs = count_of(reading.late, "run")
-        _say(f"{runs} could not be read within {format_duration(within)}; give them longer with --within")
+        _say(f"{runs} could not be read within {format_duration(within)}; allow more time with --within")
     if textfile is None:
         print(open_metrics(reading), end="")
     else:
@@ -67,7 +67,7 @@ def write(watched: WatchedRuns, within: timedelta, textfile: Path | None) -> Non
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace the file atomically, because node_exporter, usually another user, reads each *.prom of the folder."""
+    """Replace the file atomically, because node_exporter reads each *.prom in the folder (usually as another user)."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -86,7 +86,7 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
 
     Raises:
         StoreError: the store cannot be read at the start.
-        SpotrunError: cannot listen at the address.
+        SpotrunError: the command cannot listen at the address.
     """
     registry = CollectorRegistry()
     registry.register(ScrapeCollector(watched, within))
@@ -105,7 +105,7 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
 
 
 class ScrapeCollector(Collector):
-    """Reads the store at a scrape. Repeats the last reading while it is fresh, or if the store is unavailable."""
+    """Reads the store when scraped. Returns the last reading if it is still fresh or the store is unavailable."""
 
     def __init__(self, watched: WatchedRuns, within: timedelta) -> None:
         self._watched = watched
@@ -135,7 +135,7 @@ class ScrapeCollector(Collector):
 
 
 class _Log:
-    """Prints why a run cannot be read, once until the reason changes."""
+    """Prints why a run cannot be read: once, and once more whenever the reason changes."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}

@@ -1,9 +1,9 @@
 """
-The cost and the progress of a store's runs, as metrics: https://prometheus.io/docs/specs/om/open_metrics_spec.
+The cost and progress of a store's runs, as metrics: https://prometheus.io/docs/specs/om/open_metrics_spec.
 
-The figures are the same as in `spotrun report --json`. Names and labels do not change, because dashboards use them. A
-counter only grows, so a figure that may be corrected later is a gauge (such as dollars, which are corrected when an
-instance's end becomes known).
+The figures are the same as in `spotrun report --json`. Their names and labels do not change from version to version,
+because dashboards use them. A counter may only grow, so a figure that may be corrected later is a gauge. An example is
+the cost, which is corrected when an instance's end becomes known.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from spotrun.version import __version__
 
 class Figures(NamedTuple):
     """
-    The figures of a run for its metrics: `report` as in `spotrun report --json`, `state` and `step` as in `spotrun
-    status --json`.
+    The figures of a run that its metrics need: `report` as in `spotrun report --json`, and `state` and `step` as in
+    `spotrun status --json`.
     """
 
     run: str
@@ -74,9 +74,9 @@ class Reading(NamedTuple):
     """
     One reading of a store at `at`, which took `took_s` of system time.
 
-    `unreadable` maps the name of a folder to the reason why its run is not among `runs`. `late` is the number of runs
-    that were not read in time: their figures are older, or missing. `left_out` is the number of runs that are too old
-    to be read. `reachable` means that the store has answered.
+    `unreadable` maps a folder's name to the reason why the run in it could not be read. `late` is the number of runs
+    that were not read in time: their figures are from an earlier reading, or missing. `left_out` is the number of runs
+    that were not read because enough newer runs exist. `reachable` means that the store has answered.
     """
 
     runs: Sequence[Figures]
@@ -107,7 +107,7 @@ class _ReadingCollector(Collector):
 
 
 def families(reading: Reading) -> Iterator[Metric]:
-    """Yield each metric with a sample for each run that has this figure."""
+    """Yield each metric, with a sample for each run that has the figure."""
     info = InfoMetricFamily("spotrun_run", "Facts about a run.", labels=OF_RUN)
     states = StateSetMetricFamily("spotrun_run_state", "The current state of a run.", labels=OF_RUN)
     for run in reading.runs:
@@ -123,11 +123,11 @@ def families(reading: Reading) -> Iterator[Metric]:
 
 OF_RUN = ("run", "cloud")
 Values = Iterable[tuple[tuple[str, ...], object]]
-"""Each value with the values of its further labels; None for a value that the run lacks (so far)."""
+"""Each value of a figure, with the values of the figure's own labels; None for a value that the run lacks so far."""
 
 
 class Figure(NamedTuple):
-    """A metric of a run, whose name ends with its unit. `labels` come after the labels that every run has."""
+    """A metric of a run. Its name ends with its unit. `labels` follow the labels that every run's metrics have."""
 
     kind: type[GaugeMetricFamily | CounterMetricFamily]
     name: str
@@ -151,7 +151,7 @@ def _total(key: str) -> Callable[[Figures], Values]:
 
 
 def _parts(**keys: str) -> Callable[[Figures], Values]:
-    """Return a function that returns the parts of a total, each under its label."""
+    """Return a function that returns the figures in `keys` from a run, each under its label."""
     return lambda run: [((label,), run.report["total"][key]) for label, key in keys.items()]
 
 

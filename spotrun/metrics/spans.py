@@ -1,5 +1,5 @@
 """
-Divides a run's time into nested stretches, with the times of its ledger, for tools that draw traces.
+Divides a run's time into nested stretches, by the times in the run's ledger, for tools that draw traces.
 
     run
     ├── launch             from the request for instances to the end of the last instance
@@ -10,8 +10,8 @@ Divides a run's time into nested stretches, with the times of its ledger, for to
     ├── wait, detect, paused
     └── epoch              may need several attempts
 
-Before the end of a run, only launches, attempts and checkpoints that are over are reported, because later entries may
-change the kind of a moment (training, rework).
+Until a run has ended, only its launches, attempts and checkpoints are reported, once they are over. The other stretches
+follow at the end, because later entries may turn training into rework.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class TraceSpan(NamedTuple):
     """
     A stretch of a run's time, in run time.
 
-    `key` identifies it within its run, and never changes; `within` is the key of the stretch that contains it. `told`
-    are its attributes. `failed` is the reason of a failure; "" if there was none.
+    `key` identifies the stretch within its run, and never changes; `within` is the key of the stretch around it. `told`
+    are the span's attributes. `failed` is the reason for a failure; "" if there was none.
     """
 
     key: str
@@ -51,7 +51,7 @@ class TraceSpan(NamedTuple):
 
 
 def stretches(state: RunState) -> Iterator[TraceSpan]:
-    """Yield all stretches that are over, each after the stretch that contains it."""
+    """Yield the stretches that can be reported: the run, its launches, its attempts, and what they contain."""
     if state.terminal is not None:
         yield _run(state)
     for launch in state.launches.values():
@@ -154,5 +154,5 @@ def _key_of(launch: Launch) -> str:
 
 
 def in_order(stretch: TraceSpan) -> tuple[datetime, datetime]:
-    """Return the stretch's start and end, corrected if differing clocks put the end before the start."""
+    """Return the stretch's start and end. Correct an end that lies before the start because two clocks differed."""
     return stretch.start, max(stretch.start, stretch.end)

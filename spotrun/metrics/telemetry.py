@@ -25,8 +25,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def send(uid: str, stretches: Iterable[TraceSpan], exporter: SpanExporter) -> int:
     """
-    Send the stretches, and return their number. A stretch that is sent twice is one span, because ids follow from the
-    run.
+    Send the stretches, and return their number. A stretch that is sent twice is still one span, because a span's id is
+    computed from the run and the stretch's key.
 
     Raises:
         SpotrunError: the collector did not accept the spans.
@@ -36,7 +36,7 @@ def send(uid: str, stretches: Iterable[TraceSpan], exporter: SpanExporter) -> in
         if exporter.export(spans[begin : begin + TOGETHER]) is not SpanExportResult.SUCCESS:
             raise SpotrunError(
                 "the OpenTelemetry collector did not accept the spans",
-                hint="check --endpoint, and that it accepts HTTP",
+                hint="check --endpoint, and that the collector accepts HTTP",
             )
     return len(spans)
 
@@ -64,7 +64,7 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 class _Ids(IdGenerator):
-    """Generates ids from the uid of a run and from `key`, the key of the next stretch."""
+    """Generates ids from a run's uid and from `key`, the key of the next stretch."""
 
     def __init__(self, uid: str) -> None:
         self._uid = uid

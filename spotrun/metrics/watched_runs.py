@@ -1,8 +1,8 @@
 """
-Reads the runs of a store repeatedly, each time only the new entries. Writes nothing.
+Reads the runs of a store repeatedly, and each time only their new entries. Writes nothing.
 
-Threads read, and a reading takes no longer than its limit: the result of a thread that is late counts in the next
-reading.
+Threads do the reading, so a reading takes no longer than its limit: what a thread reads after the limit counts in the
+next reading.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class WatchedRun:
-    """A folder of a store, and the last reading of its run: the figures, or the error."""
+    """A folder in a store, and what the last reading of its run gave: the figures, or the error."""
 
     def __init__(self, name: str, uri: str, run: OpenRun | None = None) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class WatchedRun:
         self.figures: Figures | None = None
         self.error: SpotrunError | None = None
         self.settled_s = float("-inf")
-        """The system time at which the figures or the error were last read."""
+        """The system time at which the figures or the error were last set."""
         self._entries_final = 0
 
     def open(self) -> None:
@@ -48,7 +48,7 @@ class WatchedRun:
             self._settle(self._open)
 
     def read(self) -> None:
-        """Read new entries, and compute the figures again if they may have changed."""
+        """Read new entries, and recompute the figures if they may have changed."""
         self._settle(self._read)
 
     def _open(self) -> None:
@@ -63,7 +63,7 @@ class WatchedRun:
         self.error, self.settled_s = None, time.monotonic()
 
     def _settle(self, act: Callable[[], None]) -> None:
-        """Run `act` and keep its error. If the store is unavailable, keep the figures."""
+        """Run `act` and record its error, if any. If the store is unavailable, leave the last figures as they are."""
         try:
             act()
             return
@@ -79,7 +79,7 @@ class WatchedRun:
 
 
 class WatchedRuns:
-    """The `newest` newest runs of a store, or exactly these `runs`. Only one thread may read at a time."""
+    """The `newest` newest runs of a store or, if given, exactly `runs`. Only one thread may call `read` at a time."""
 
     def __init__(self, store: str, newest: int, runs: Sequence[OpenRun] = ()) -> None:
         self._runs_store = None if runs else open_store(store)
@@ -121,13 +121,16 @@ class WatchedRuns:
         self._names = self._names or self._crew.begin(lambda: persist(store.folders))
         wait([self._names], max(0.0, until_s - time.monotonic()))
         if not self._names.done():
-            raise StoreUnavailable(f"{store.uri} has not answered in time", hint="give it longer with --within")
+            raise StoreUnavailable(f"{store.uri} has not answered in time", hint="allow more time with --within")
         listed, self._names = self._names, None
         uris = {f"{store.uri}/{name}": name for name in listed.result() if name not in (MARKET, KEYS)}
         self._watched = {uri: self._watched.get(uri) or WatchedRun(name, uri) for uri, name in uris.items()}
 
     def _all(self, act: Callable[[WatchedRun], None], watched: Sequence[WatchedRun], until_s: float) -> None:
-        """Call `act` on each run until `until_s`, in system time, except on runs with an unfinished earlier call."""
+        """
+        Begin `act` on each run, except on a run whose earlier call has not finished. Wait for the calls, until
+        `until_s` in system time.
+        """
         for each in watched:
             before = self._under_way.get(each.uri)
             if before is None or before.done():
@@ -138,7 +141,7 @@ class WatchedRuns:
 
 
 class _Crew:
-    """Threads that end with the process, even while they wait for a store. An executor's threads would delay that."""
+    """Threads that end with the process even if they wait for a store. An executor's threads would delay its end."""
 
     def __init__(self, size: int) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -151,7 +154,7 @@ class _Crew:
         def work() -> None:
             try:
                 future.set_result(act())
-            except Exception as error:  # noqa: BLE001  it is raised where the result is read
+            except Exception as error:  # noqa: BLE001  the future raises it where its result is read
                 future.set_exception(error)
 
         self._work.put(work)

@@ -1,1 +1,1 @@
-"""References to secrets, reading of their values, and redaction of secrets in text."""
+"""Refers to secrets, reads their values, and hides secrets in text."""

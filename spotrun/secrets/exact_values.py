@@ -1,5 +1,5 @@
 """
-Finds known values in each reading of a text (see `readings`), even if other characters separate their letters, or a
+Finds known values in each reading of a text (see `readings`), even if other characters separate a value's letters, or a
 program has written the letters as character codes.
 """
 
@@ -12,7 +12,7 @@ from spotrun.secrets.readings import SHORT, WAYS_OF_TEXT, WRITTEN_MAX, Redaction
 from spotrun.secrets.spelled_values import SpelledValues, spelled
 
 BREAKS_MAX = 4096
-"""Maximum characters between the letters of one value, for a text that arrives in parts."""
+"""Maximum characters between two letters of one value, for a text that arrives in parts."""
 
 
 def letters_of(value: str) -> int:
@@ -21,13 +21,13 @@ def letters_of(value: str) -> int:
 
 
 class ExactValues:
-    """Values to look for. `reach` is the maximum number of characters that one value takes in a text."""
+    """Values to look for. `reach` is the maximum number of characters that one value can take up in a text."""
 
     def __init__(self, values: Iterable[str], ways: Ways = WAYS_OF_TEXT) -> None:
         known = {each for each in values if each}
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
-        """Readings of values that contain characters which are breaks in other values. These are hidden too."""
+        """Readings of values that themselves contain break characters. In such a value, these are hidden too."""
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
         short = {each for each in known if len(each) < SHORT}
@@ -37,7 +37,7 @@ class ExactValues:
         ]
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """Yield the positions of the letters of each value in the text. The values are unordered, and may overlap."""
+        """Yield, for each value found in the text, its letters' positions. The values are unordered and may overlap."""
         for way, values in self._ways:
             reading = way.read(text)
             if reading is not None:
@@ -48,17 +48,17 @@ class ExactValues:
             yield from each.found(text)
 
     def begun(self, text: str, least: int = 1) -> int:
-        """Return the length of the longest end of the text that begins a value with at least `least` of its letters."""
+        """Return the length of the text's longest end that may begin a value, with at least `least` of its letters."""
         spelled = (each.begun(text, least) for each in self._spelled)
         return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
-        """Yield, for each reading, the start of the longest value that the text's end cuts off, if there is one."""
+        """Yield, for each reading, the start of the longest value that the text's end cuts off, if it cuts one off."""
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):
                 if reading is None:
                     continue
-                enough = max(1, max(least, way.part) - (reading.cuts > 0))  # the cut-off part begins a letter too
+                enough = max(1, max(least, way.part) - (reading.cuts > 0))  # what was cut off begins one more letter
                 size = max((_begun(reading.left, value, enough) for value in values), default=0)
                 if size:
                     yield reading.start(len(reading.left) - size)
@@ -74,7 +74,7 @@ class ValueFragments:
         self._spelled = SpelledValues(_pieces(spelled(known, WAYS_OF_TEXT.spelled), size), WAYS_OF_TEXT.spelled)
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """Yield the positions of the letters of each piece in the text, in their order in each reading."""
+        """Yield, for each part found in the text, the positions of its letters, in the order of the reading."""
         for way, pieces in self._ways:
             reading = way.read(text)
             if reading is None:
@@ -86,7 +86,7 @@ class ValueFragments:
 
 
 def _written(way: RedactionForm, values: Iterable[str]) -> list[str]:
-    """Return the readings of the values in `way`, sorted, without empty ones."""
+    """Return the non-empty readings of the values in `way`, sorted."""
     return sorted({way.without(each) for each in values} - {""})
 
 
@@ -95,7 +95,7 @@ def _pieces(values: Iterable[str], size: int) -> frozenset[str]:
 
 
 def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each occurrence of a value. If two overlap, the later starts at the earlier's end."""
+    """Yield each occurrence's start and end. If two overlap, the later is given as starting at the earlier's end."""
     start, done = text.find(value), 0
     while start >= 0:
         yield max(start, done), start + len(value)
@@ -108,7 +108,7 @@ def _all_between(places: Sequence[int]) -> Sequence[int]:
 
 
 def _begun(text: str, value: str, least: int) -> int:
-    """Return the length of the longest proper prefix of `value` that ends `text`; 0 if it is shorter than `least`."""
+    """Return the length of the longest proper prefix of `value` with which `text` ends; 0 if shorter than `least`."""
     if not text:
         return 0
     size = value.rfind(text[-1], 0, len(value) - 1) + 1

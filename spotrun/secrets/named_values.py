@@ -1,12 +1,12 @@
 """
-Finds values that follow a name which marks them as secret.
+Finds secret values by the name before them.
 
     --password X    HF_TOKEN=X    "api_key": "X"    X-Api-Key: X    Authorization: Bearer X    https://me:X@host/?sig=X
 
-The end of a name decides whether its value is a secret: `hub_token` marks a secret; `max_tokens`, `token-count` and
-`pad_token` do not. Some values are never secrets, under any name: a variable (`$HF_TOKEN`), a placeholder (`<token>`),
-a word like `None`, a path, a number after `token`, an expression (`token=self.token`), and a value of fewer than four
-characters.
+How a name ends decides whether its value is a secret: `hub_token` marks a secret; `max_tokens`, `token-count` and
+`pad_token` do not. Some values are never secrets, whatever the name: a variable (`$HF_TOKEN`), a placeholder
+(`<token>`), a word like `None`, a path, a number after `token`, an expression (`token=self.token`), and a value of
+fewer than four characters.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 NAME_MAX, VALUE_MAX = 64, 4096
-"""Maximum characters of a name and of a value. No password or token is longer."""
+"""Maximum characters of a name, and of a value: no password or token is longer."""
 REACH = NAME_MAX + VALUE_MAX + 64
-"""Maximum characters before a character that decide whether it belongs to a secret: name, signs and value."""
+"""Whether a character belongs to a secret depends on at most this many characters before it: name, signs and value."""
 UNDECIDED_MAX = 64
-"""Minimum characters of an unfinished value that counts as a secret, whatever follows."""
+"""An unfinished value of at least this many characters counts as a secret, whatever follows."""
 SECRET_MIN, BEARER_MIN = 4, 16
 NUMBER_MAX = 11
-"""Maximum characters of a number of tokens, or of a figure per token."""
+"""Maximum characters of a number after `token` that is not a secret, such as a token count or a price per token."""
 
 _KEY = r"(?:api|access|secret|private|auth|account|signing|encryption)[_-]?keys?"
 _CORE = rf"(?P<core>secrets?|passw(?:or)?ds?|passphrase|token|credentials?|{_KEY})(?:[_-]?\d{{1,3}})?"
@@ -50,13 +50,13 @@ _BY_PLACE = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 _HINTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "sig", "code=", "://")
-"""Words, one of which occurs in every text with a named value."""
+"""Every text with a named value contains one of these words."""
 _OF_TEXT = re.compile(
     r"pad|eos|bos|unk|sep|cls|mask|special|start|end|stop|begin|image|img|video|audio|vision|class|prompt|per|each|next|new"
     r"|prev|previous|current|first|last|generated|sampled|predicted|input|output|word|dummy|empty|extra",
     re.IGNORECASE,
 )
-"""Words before `token` that make it a token of text, and not a secret."""
+"""Words that, before `token`, make it a token of text rather than a secret."""
 _WORD = re.compile(
     r"none|null|true|false|undefined|unset|missing|required|optional|redacted|hidden|text|string|bytes|bool|value",
     re.IGNORECASE,
@@ -72,7 +72,7 @@ _LAST_WORD = re.compile(r"(?:[a-z]+|[A-Z][a-z]+|[A-Z]+)$")
 
 
 class NamedValue(NamedTuple):
-    """The position of a value after a name. `secret`: the value so far is a secret. `ends`: the text ends with it."""
+    """The position of a value after a name. `secret`: the value so far is a secret. `ends`: the value ends the text."""
 
     start: int
     end: int
@@ -87,13 +87,13 @@ def names_secret(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether `value` is a secret under this name; both are separate words of a command."""
+    """Return whether `value` is a secret under this name. The two are separate words of a command."""
     found = _WHOLE_NAME.search(name)
     return found is not None and names_secret(name) and _is_secret(value, found["core"].casefold())
 
 
 def hide(text: str, hidden: str | None = None) -> str:
-    """Replace each secret value in `text` by `hidden`; by default, each of its characters by a star."""
+    """Replace each secret value in `text` by `hidden`; without `hidden`, replace each of its characters by a star."""
     kept: list[str] = []
     done = 0
     for start, end, secret, _ in sorted(values_in(text)):
@@ -111,7 +111,7 @@ def unfinished(text: str) -> int:
 
 
 def values_in(text: str) -> Iterator[NamedValue]:
-    """Yield the values after names that mark secrets, unordered. Each is on one line, and may contain another."""
+    """Yield, unordered, the values after names that mark secrets. A value is on one line, and may contain others."""
     lowered = text.lower()
     if not any(hint in lowered for hint in _HINTS):
         return
@@ -131,7 +131,7 @@ def _judged(match: re.Match[str], group: str, core: str) -> NamedValue:
 
 
 def _is_of_text(core: str, before: str) -> bool:
-    """Return whether the name means a token of text, as `pad_token` and `eosToken` do."""
+    """Return whether the name denotes a token of text, as `pad_token` and `eosToken` do."""
     word = _LAST_WORD.search(before.rstrip("_.-"))
     return core.casefold() == "token" and word is not None and bool(_OF_TEXT.fullmatch(word[0]))
 

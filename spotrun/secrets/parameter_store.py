@@ -17,14 +17,14 @@ BATCH = 10
 """Maximum parameters in one GetParameters call."""
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 30.0, 2.0
 """
-Maximum seconds of retries after a denial, and seconds between two tries. A run's role is as new as the run, and the
-rights of a new role reach all AWS servers only after a while.
+Maximum seconds of retries after a denial, and seconds between two tries. A run's role is created with the run, and it
+takes a while until all AWS servers know a new role's rights.
 """
 _DENIALS = ("AccessDeniedException", "UnrecognizedClientException")
 _CONFIG = Config(
     connect_timeout=5.0,
     read_timeout=10.0,
-    retries={"mode": "standard", "total_max_attempts": 8},  # a read is safe to repeat; this takes at most a minute
+    retries={"mode": "standard", "total_max_attempts": 8},  # reads are safe to repeat; all tries take at most a minute
     user_agent_extra="spotrun",
 )
 _HASTY = _CONFIG.merge(
@@ -38,8 +38,8 @@ class _Denied(SecretUnreadable):
 
 def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[str, str]:
     """
-    Return the parameters' values, by path. While `rights_are_new`, a denial is retried for a while; otherwise it is
-    final.
+    Return the parameters' values, keyed by path. If `rights_are_new`, retry for a while after a denial; otherwise a
+    denial is final.
 
     Raises:
         SecretUnreadable: a parameter is missing, is not encrypted, or may not be read.
@@ -56,11 +56,11 @@ def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[s
 
 def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, str]:
     """
-    Read parameters within seconds, for a reader that is not an instance and whose rights are not new.
+    Read parameters within seconds, for a caller that is not on an instance and whose rights are not new.
 
     Raises:
         SecretUnreadable: a parameter is missing, or is not encrypted.
-        ClientError, BotoCoreError: other failures, untranslated, because the caller gives other advice.
+        ClientError, BotoCoreError: another failure. It is not translated, because the caller gives its own advice.
     """
     return _asked(paths, region, _HASTY)
 
@@ -73,8 +73,8 @@ def _read(paths: Sequence[str], region: str | None, config: Config) -> dict[str,
         if _passes(error):
             raise StoreUnavailable(what) from error
         hint = (
-            f"the role of a run (infra/aws) may read the parameters below {PARAMETERS} that its job names; "
-            "your own key has to allow kms:Decrypt"
+            f"a run's role (infra/aws) may read those parameters below {PARAMETERS} that its job names; "
+            "your own key must allow kms:Decrypt"
         )
         raise (_Denied if _code(error) in _DENIALS else SecretUnreadable)(what, hint=hint) from error
 

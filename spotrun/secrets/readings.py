@@ -1,10 +1,10 @@
 """
-Ways to read a text: unchanged; without *breaks*, the characters between letters (terminal colours, line ends, blanks);
-and with *written letters* decoded, letters that a program has written as a character code or after a backslash.
+Ways to read a text: unchanged; without *breaks* (terminal colours, line ends and blanks between letters); and with
+*written letters* decoded (letters that a program has written as a character code or after a backslash).
 
-Programs colour their output, wrap it at the width of a window, and write base64 in lines of 76 letters. A logger may
-write all that as JSON, and a server may write the JSON as HTML or in a URL. So letters are decoded repeatedly, in any
-order. A secret value is read in the same way, so a value that contains a backslash or a `%` still matches.
+Programs colour their output, wrap it at a window's width, and write base64 in lines of 76 letters. A logger may then
+encode that output as JSON, and a server may encode the JSON as HTML or in a URL. So letters are decoded repeatedly, in
+any order. A secret value is read in the same ways as the text, so a value with a backslash or a `%` still matches.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from spotrun.secrets.written_letters import (
 )
 
 SHORT = 8
-"""Minimum characters of a value that is sought across line ends. Two lines may contain a shorter value by chance."""
+"""Minimum characters of a value that is sought across line ends: by chance, two lines may contain a shorter one."""
 PART = 4
-"""Minimum letters before a break that count as the beginning of a value. Fewer may end any line by chance."""
+"""Minimum letters before a break that count as the beginning of a value: by chance, a line may end with fewer."""
 DECODED_MIN = 4
-"""Minimum letters of a decoded value. A shorter value is sought only undecoded."""
+"""Minimum letters of a value after decoding. A value that decodes to fewer is sought only undecoded."""
 LEVELS = 5
-"""Maximum number of times that a letter is decoded. A row of backslashes counts once."""
+"""Maximum number of times that one letter is decoded. Removing a row of backslashes counts as once."""
 WRITTEN_MAX = 16
-"""Maximum characters that stand for one byte: `&amp;#xe9;`, and `\\\\u0041` within JSON within JSON."""
+"""Maximum characters that stand for one byte, as in `&amp;#xe9;`, or `\\\\u0041` in JSON within JSON."""
 
 Letters = Callable[[re.Match[str]], str]
 
@@ -60,15 +60,15 @@ def _breaks(*patterns: str) -> Step:
 _AS_BYTES = Step(re.compile(r"[^\x00-\x7f]"), lambda found: utf8(found[0]))
 _LETTERS = Step(LETTER, letter_of)
 _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encode("latin-1").decode())
-"""`\\xe9` may be a byte or a letter; so each letter up to \\xff is read as its single byte in Latin-1."""
+"""`\\xe9` may mean a byte or a letter; so each letter up to \\xff is read as one byte, its Latin-1 code."""
 
 
 class RedactionForm(NamedTuple):
     """
-    A way to read a text. It applies the steps of `once`, and then the steps of `turn` repeatedly, at most `levels`
-    times. A text without any of the `signs` has no reading of this kind. Only values of at least `least` letters are
-    sought; at the end of a text, at least `part` letters count as the beginning of a value. `decodes`: a value that is
-    too short after decoding is not sought. `silent`: characters that `SpelledValues` ignores.
+    A way to read a text: apply the steps in `once`, and then the steps in `turn` up to `levels` times. A text that
+    contains none of the `signs` has no reading of this kind. Only values of at least `least` letters are sought; at a
+    text's end, `part` or more letters count as the beginning of a value. `decodes`: a value that is too short after
+    decoding is not sought. `silent`: characters that `SpelledValues` ignores.
     """
 
     turn: tuple[Step, ...] = ()
@@ -89,8 +89,8 @@ class RedactionForm(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Yield readings that end where an incomplete letter or break may begin: cut once, twice, and so on, because a
-        value may contain characters that look like such a beginning.
+        Yield readings whose end was cut off where an incomplete letter or break may begin. The readings are cut once,
+        twice, and so on: what looks like such a beginning may also be characters of a value.
         """
         for cuts in count(1) if self._may_differ(text) else ():
             reading = self._reading(text, cuts)
@@ -107,7 +107,7 @@ class RedactionForm(NamedTuple):
         for _ in range(self.levels):
             before = reading.left
             reading = reading.until_begun(cuts)
-            for step in self.turn:  # a break may stand within a letter that is not complete yet
+            for step in self.turn:  # removing a break from within a letter may leave an incomplete letter at the end
                 reading = reading.after(step).until_begun(cuts)
             if reading.left == before:
                 return
@@ -136,7 +136,7 @@ class RedactionForm(NamedTuple):
 
 class Ways(NamedTuple):
     """
-    The ways to `read` a text as a whole, and for `SpelledValues` to read it letter by letter: `spelled`, or
+    The ways to `read` a whole text, and the ways in which `SpelledValues` reads it letter by letter: `spelled`, or
     `spelled_short` for values shorter than SHORT.
     """
 
@@ -169,11 +169,11 @@ def _ways(*once: Step) -> Ways:
 
 WAYS_OF_TEXT = _ways(_AS_BYTES)
 WAYS_OF_BYTES = _ways()
-"""The ways to read bytes that were decoded to one character each."""
+"""The ways to read a text that was made from bytes, with one character for each byte."""
 
 
 class Reading:
-    """The letters `left` of a text, and the position of each in the text. `cuts`: how often the end was cut off."""
+    """The letters that are `left` of a text, and their positions in it. `cuts`: how often the end was cut off."""
 
     def __init__(self, left: str, before: Reading | None = None, step: Step | None = None) -> None:
         self.left = left
@@ -185,7 +185,10 @@ class Reading:
         return Reading(left, self, step) if left != self.left else self
 
     def until_begun(self, cuts: int) -> Reading:
-        """Return the reading without a possible beginning of a letter at its end; itself after `cuts` such cuts."""
+        """
+        Return the reading without an end that may be the beginning of a letter. If the reading was already cut `cuts`
+        times, return it unchanged.
+        """
         begun = BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)
 
@@ -219,7 +222,7 @@ class Reading:
 
 
 def _pieces(step: Step, text: str) -> Iterator[tuple[int, int, int | None]]:
-    """Yield the start and end of each stretch of a text, and the number of letters that replace it (None: it stays)."""
+    """Yield the start and end of each stretch of a text, and the length of its replacement (None: it stays)."""
     done = 0
     for found in step.pattern.finditer(text):
         yield done, found.start(), None

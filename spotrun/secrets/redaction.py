@@ -1,10 +1,10 @@
 """
-Removes secrets from texts before they leave in a notification.
+Removes secrets from texts before a notification sends them.
 
-A secret is recognised by its value or by its shape. Known values are the values of the run's own variables, of
-variables in the runner's environment whose names sound secret, and of webhook addresses. Twelve characters of a value
-are enough, because a line of a log may begin or end within a secret. The known shapes are keys and tokens of well-known
-services, and values after a name that marks them (`--password X`, `api_key: X`).
+A secret is recognised by its value or by its shape. The known values are the run's own variables, those variables of
+the runner's environment whose names sound secret, and webhook addresses. Twelve characters of a value suffice, because
+a log line may begin or end within a secret. The known shapes are keys and tokens of well-known services, and values
+after a name that marks a secret (`--password X`, `api_key: X`).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from spotrun.secrets.named_values import hide
 
 HIDDEN = "***"
 PIECE = 12
-"""Characters of a secret that identify it. A shorter secret is sought as a whole."""
+"""Any part of a secret of this many characters identifies the secret. For a shorter secret, all of it is sought."""
 TEXT_MAX = 4096
-"""Maximum characters of a text that is sent. A longer text is cut before secrets are sought in it."""
+"""Maximum characters of a text that is sent. A longer text is cut before secrets are sought."""
 AT_THE_CUT = 256
-"""Characters dropped before the cut of a long text. The cut may leave a secret's beginning too short to recognise."""
+"""Characters dropped before the cut of a long text: a secret that the cut leaves incomplete may not be recognised."""
 VALUE_MIN, SECRET_MIN = 8, 4
 """
-Minimum characters of a secret value; the second is for a value whose name sounds secret. Shorter values are words like
-`true` and `0.1`.
+Minimum characters of a secret value, and of one whose name sounds secret. A shorter value is no secret, but a word like
+`true` or `0.1`.
 """
 _OF_TEXT = re.compile(
     r"TOKENI[SZ][A-Z]*|(?:MAX|MIN|NUM|PAD|EOS|BOS|UNK)_(?:NEW_)?TOKENS?"
     r"|TOKENS?_(?:COUNT|IDS?|LEN|LENGTH|LIMIT|SIZE)(?![A-Z])",
     re.IGNORECASE,
 )
-"""Names of variables about text tokens, which are not secrets."""
+"""Names of variables that concern tokens of text and so are not secret."""
 SOUNDS_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|WEBHOOK|DSN|COOKIE|PRIVATE", re.IGNORECASE)
 WELL_KNOWN = r"""
       \b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|pk_live_|sk_live_|rk_live_|npm_|pypi-|dop_v1_)[\w-]{8,}
@@ -64,7 +64,7 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {form for secret in secrets for form in forms_of(secret)}
-        paths = {each for each in known if each.startswith("/")}  # they share long pieces with harmless paths
+        paths = {each for each in known if each.startswith("/")}  # parts of these occur in harmless paths too
         whole = {each for each in known if letters_of(each) < PIECE}
         self._whole, self._pieces = ExactValues(paths | whole), ValueFragments(known - paths, PIECE)
 
@@ -72,13 +72,13 @@ class Redactor:
         return hide(_WELL_KNOWN.sub(HIDDEN, self._without_exact(text)), HIDDEN)
 
     def clean_short(self, text: str) -> str:
-        """Clean a text and limit it to TEXT_MAX characters, without a part of a secret at the cut."""
+        """Clean a text and cut it to TEXT_MAX characters, so that no part of a secret remains at the cut."""
         if len(text) <= TEXT_MAX:
             return self.clean(text)
         return self.clean(text[:TEXT_MAX])[:-AT_THE_CUT] + " …"
 
     def clean_all(self, value: Any) -> Any:
-        """Return plain data in which all texts, keys included, are cleaned and shortened."""
+        """Return plain data, with all texts in it (keys included) cleaned and shortened."""
         if isinstance(value, str):
             return self.clean_short(value)
         if isinstance(value, dict):
@@ -86,7 +86,7 @@ class Redactor:
         return [self.clean_all(item) for item in value] if isinstance(value, list | tuple) else value
 
     def _without_exact(self, text: str) -> str:
-        """Replace each stretch of text that known values cover, including breaks within them, with one HIDDEN."""
+        """Replace each stretch of text that known values cover, and the breaks within these values, by one HIDDEN."""
         stretches = sorted((each[0], each[-1] + 1) for each in [*self._whole.found(text), *self._pieces.found(text)])
         kept: list[str] = []
         done = 0
@@ -117,13 +117,13 @@ def forms_of(secret: str) -> Iterator[str]:
 
 def _within(data: bytes, written: Callable[[bytes], bytes]) -> Iterator[str]:
     """Yield the parts of a secret's base64 that do not depend on the text before and after it."""
-    for before in range(3):  # bytes before the secret, beyond whole groups of three
+    for before in range(3):  # number of bytes before the secret, modulo three: base64 encodes groups of three
         whole = len(data) + before
         yield written(bytes(before) + data).decode()[-(-before * 8 // 6) : whole * 8 // 6]
 
 
 def secrets_in(own: Mapping[str, str], environment: Mapping[str, str], addresses: Iterable[str]) -> set[str]:
-    """Return the secrets in the run's own variables, in the environment, and in the addresses of webhooks."""
+    """Return the secrets in the run's own variables, in the environment, and in webhook addresses."""
     values = {value for name, value in own.items() if len(value) >= _least(name)}
     values |= {value for name, value in environment.items() if sounds_secret(name) and len(value) >= SECRET_MIN}
     return values | {part for address in addresses for part in _secret_parts(address)}
@@ -134,12 +134,12 @@ def _least(name: str) -> int:
 
 
 def sounds_secret(name: str) -> bool:
-    """Return whether a variable of this name probably holds a secret."""
+    """Return whether a variable with this name probably holds a secret."""
     return SOUNDS_SECRET.search(_OF_TEXT.sub("", name)) is not None
 
 
 def _secret_parts(address: str) -> Iterable[str]:
-    """Yield all parts of an address except the scheme and the host, which are not secret."""
+    """Yield all parts of an address except its scheme and host: these two are not secret."""
     parts = urlsplit(address)
     userinfo, at, _ = parts.netloc.rpartition("@")
     yield from (part for part in (userinfo if at else "", parts.query, parts.fragment) if len(part) >= SECRET_MIN)

@@ -15,21 +15,21 @@ WORDS = {
     PARAMETER: "a parameter of AWS",
     SECRET: "a secret of Google Cloud",
 }
-"""The place that each kind of reference names, in words for messages."""
+"""For each kind of reference, the kind of place that it names, in words for messages."""
 REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+|gsm:[A-Za-z0-9_-]{1,255})$"
 SECURE = "SecureString"
 """The type of a parameter that is encrypted."""
 PARAMETERS = "/spotrun/"
-"""The path below which the role of a run may read the parameters that its job names (infra/aws/account.yaml)."""
+"""Below this path, a run's role may read the parameters that the run's job names (infra/aws/account.yaml)."""
 SECRETS = "spotrun-"
-"""The prefix of secrets that the service account of a run may read (infra/gcp/conditions/spotrunSecret.yaml)."""
+"""A run's service account may read secrets with this prefix (infra/gcp/conditions/spotrunSecret.yaml)."""
 
 
 class Reference(NamedTuple):
     """
-    The place of a secret's value. `env`: a variable in the environment of the launching command. `ssm`: a SecureString
-    at that path in AWS Parameter Store, in the instance's region. `gsm`: the latest version of a secret in Google
-    Secret Manager, in the instance's project.
+    The place of a secret's value. `env`: an environment variable of the launching command. `ssm`: the SecureString at a
+    path in AWS Parameter Store, in the instance's region. `gsm`: the latest version of a secret in Google Secret
+    Manager, in the instance's project.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Reference(NamedTuple):
 
 
 class SecretUnreadable(SpotrunError):
-    """A secret that a run names does not exist, or cannot be read on this machine."""
+    """A secret that a job names does not exist, or cannot be read on this machine."""
 
     exit_code = SpecInvalid.exit_code
 
@@ -54,19 +54,19 @@ def parse(text: object) -> Reference:
     Parse a reference.
 
     Raises:
-        Unreadable: the text is not a reference. The message does not quote the text, which may be the secret.
+        Unreadable: the text is not a reference. The message does not quote the text, because it may be a secret.
     """
     if not isinstance(text, str) or not re.fullmatch(REFERENCE_PATTERN, text, re.ASCII) or holds_credential(text):
         if isinstance(text, str) and text.strip().lower().startswith(f"{SECRET}:"):
             raise Unreadable(
-                "is not the name of a secret of Secret Manager",
-                "write gsm:spotrun-NAME, with letters, digits, - and _ alone: neither a project nor a version can be "
-                "named, and the latest version in the project of the run is read",
+                "is not the name of a secret in Secret Manager",
+                "write gsm:spotrun-NAME, where NAME has only letters, digits, - and _; neither a project nor a version "
+                "can be named, because the run reads the latest version in its project",
             )
         raise Unreadable(
             "is not a reference, and a value does not belong in a file",
-            "write ssm:/spotrun/NAME on aws, gsm:spotrun-NAME on gcp, or env:NAME on the local cloud, or nothing if "
-            "the secret has the name of its variable",
+            "write ssm:/spotrun/NAME on aws, gsm:spotrun-NAME on gcp, or env:NAME on the local cloud; write nothing if "
+            "the secret and its variable have the same name",
         )
     kind, _, name = text.partition(":")
     return Reference(kind, name)
@@ -77,13 +77,13 @@ def resolved(text: str, default: Reference) -> Reference:
 
 
 def put_command(path: str, region: str, value: str = "…") -> str:
-    """Return the command that stores a parameter. It names the region, because the user's default may differ."""
+    """Return the command that stores a parameter. It names the region, because the user's default region may differ."""
     return f"aws ssm put-parameter --type {SECURE} --name {path} --value {value} --region {region}"
 
 
 def encrypt_command(path: str, region: str) -> str:
     """
-    Return the command that replaces an unencrypted parameter with an encrypted one, because its type cannot be changed:
+    Return the command that replaces an unencrypted parameter by an encrypted one. A parameter's type cannot be changed:
     https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
     """
     return f"aws ssm delete-parameter --name {path} --region {region} && {put_command(path, region)}"
@@ -91,22 +91,22 @@ def encrypt_command(path: str, region: str) -> str:
 
 def create_command(name: str, project: str) -> str:
     """
-    Return the command that creates a Secret Manager secret and adds its value. If the secret exists, `create` fails,
-    and the second part still adds the value.
+    Return the command that creates a secret in Secret Manager and adds its value. If the secret already exists,
+    `create` fails, and the rest of the command still adds the value.
     """
     return f"gcloud secrets create {name} --project={project}; {add_command(name, project)}"
 
 
 def add_command(name: str, project: str) -> str:
     """
-    Return the command that adds a first or new value to an existing secret. It reads one line from its input, so the
-    shell's history does not keep the value; with `echo`, the value would end in a line break.
+    Return the command that adds a value to an existing secret. The command reads the value as one line of its input, so
+    that the shell's history does not keep the value. The command uses `printf`, because `echo` would add a line break.
     """
     return f'IFS= read -rs VALUE; printf %s "$VALUE" | {_gcloud_add(name, project)}'
 
 
 def add_encoded_command(name: str, project: str) -> str:
-    """Return the command that adds a value that is not text, from a file."""
+    """Return the command that adds the content of a file that is not text, in base64."""
     return f"base64 -w0 FILE | {_gcloud_add(name, project)}"
 
 

@@ -26,22 +26,22 @@ from spotrun.secrets.reference import SECRETS, SecretUnreadable, add_command, ad
 NAME = "secretmanager"
 ROOT = f"https://{NAME}.googleapis.com/"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
-"""The environment variable that names another server, for gcloud too."""
+"""The environment variable that names another server. gcloud reads it too."""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 60.0, 2.0
 """
-Maximum seconds of retries, and seconds between two tries. A run's account is as new as the run, and the rights of a new
-account reach all Google servers only after a while.
+Maximum seconds of retries, and seconds between two tries. A run's service account is created with the run, and it takes
+a while until all Google servers know a new account's rights.
 """
 _PATIENT, _HASTY = (5.0, 10.0), (2.0, 2.0)
-"""Maximum seconds to connect, and to wait for an answer."""
+"""Maximum seconds to connect, and maximum seconds to wait for an answer."""
 _OK, _SERVER = 200, 500
 _PASSING = (408, 429)
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _ENABLE = f"turn it on: gcloud services enable {NAME}.googleapis.com"
 _RIGHT = (
-    f"ask for {NAME}.versions.access (roles/{NAME}.secretAccessor); the service accounts of a project with infra/gcp "
-    f"may read the secrets whose names begin with {SECRETS}"
+    f"ask for {NAME}.versions.access (roles/{NAME}.secretAccessor); in a project with infra/gcp, the service account "
+    f"of a run may read the secrets whose names begin with {SECRETS}"
 )
 
 Answer = Mapping[str, Any]
@@ -53,10 +53,11 @@ class _Denied(SecretUnreadable):
 
 def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str, str]:
     """
-    Return the secrets' values, by name. While `rights_are_new`, a denial is retried for a while; otherwise it is final.
+    Return the secrets' values, keyed by name. If `rights_are_new`, retry for a while after a denial; otherwise a denial
+    is final.
 
     Raises:
-        SecretUnreadable: a secret is missing, has no value any more, is not text, or may not be read.
+        SecretUnreadable: a secret is missing, has lost its value, is not text, or may not be read.
         StoreUnavailable: Google cannot answer now; a later call may succeed.
     """
     again = Retrying(
@@ -69,7 +70,7 @@ def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str,
 
 
 def read_at_once(names: Sequence[str], project: str) -> dict[str, str]:
-    """Read secrets within seconds, for a reader that is not an instance and whose rights are not new."""
+    """Read secrets within seconds, for a caller that is not on an instance and whose rights are not new."""
     return _read(names, project, _HASTY)
 
 
@@ -97,7 +98,7 @@ def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
 
 def _logged_in(named: str | None) -> tuple[requests.Session, str]:
     """
-    Return a session with the default credentials, and the project: `named`, or the project of the credentials.
+    Return a session with the default credentials, and the project: `named` or, without it, the credentials' project.
 
     Raises:
         SecretUnreadable: the project of the secrets is unknown.
@@ -105,7 +106,7 @@ def _logged_in(named: str | None) -> tuple[requests.Session, str]:
     credentials, of_login = google.auth.default(scopes=[SCOPE])
     project = named or of_login
     if not project:
-        raise SecretUnreadable("no project of Google Cloud is named", hint="set GOOGLE_CLOUD_PROJECT")
+        raise SecretUnreadable("no Google Cloud project is named", hint="set GOOGLE_CLOUD_PROJECT")
     return AuthorizedSession(credentials), project  # type: ignore[no-untyped-call]
 
 
@@ -135,14 +136,14 @@ def _translated(what: str) -> Iterator[None]:
 def _refused(project: str, name: str, status: int, told: Answer) -> SecretUnreadable | StoreUnavailable:
     fault = told.get("error")
     fault = fault if isinstance(fault, dict) else {}
-    what = f"Secret Manager did not give {name} of {project}: {fault.get('message') or f'HTTP {status}'}"
+    what = f"Secret Manager did not give {name} in {project}: {fault.get('message') or f'HTTP {status}'}"
     if status >= _SERVER or status in _PASSING or not fault:
-        return StoreUnavailable(what)  # an answer without a Google error comes from something between here and Google
+        return StoreUnavailable(what)  # an answer without a Google error comes from a proxy, not from Google
     match status:
         case 404:
             what = f"there is no secret {name} in {project}, or it has no version"
             return SecretUnreadable(what, hint=create_command(name, project))
-        case 400 if fault.get("status") == "FAILED_PRECONDITION":  # the message says: disabled or destroyed
+        case 400 if fault.get("status") == "FAILED_PRECONDITION":  # Google's message says: disabled or destroyed
             return SecretUnreadable(what, hint=f"give it a new version: {add_command(name, project)}")
         case 403 if "SERVICE_DISABLED" in str(fault.get("details")):
             return SecretUnreadable(what, hint=_ENABLE)
@@ -155,11 +156,11 @@ def _refused(project: str, name: str, status: int, told: Answer) -> SecretUnread
 
 def _text(project: str, name: str, told: Answer) -> str:
     """
-    Decode the value in an answer to text.
+    Return the value in an answer, decoded to text.
 
     Raises:
         StoreUnavailable: the answer was damaged on the way.
-        SecretUnreadable: the value cannot be a variable of a process.
+        SecretUnreadable: the value cannot be an environment variable.
     """
     payload = told.get("payload")
     payload = payload if isinstance(payload, dict) else {}
@@ -169,7 +170,7 @@ def _text(project: str, name: str, told: Answer) -> str:
     except (KeyError, ValueError, binascii.Error):
         raise StoreUnavailable(f"Secret Manager's answer for {name} is damaged") from None  # the cause may quote it
     if sent != _crc32c(data):
-        raise StoreUnavailable(f"{name} arrived with a different checksum from the one that Secret Manager sent")
+        raise StoreUnavailable(f"the value of {name} was damaged on the way: it does not match its checksum")
     if b"\0" in data:
         raise _no_text(project, name)
     try:

@@ -1,13 +1,13 @@
 r"""
 Finds values that contain a `\`, a `%` or a `&`, letter by letter.
 
-In a text, `\t` may be a tab, or a backslash of the value and its next letter; `%41` may be an `A`, or three letters of
-the value. So both are tried, and the rest of the text decides. Backslashes are ignored, both in values and in the text:
-they stand for themselves, or belong to the letter that follows. If a written letter may begin at a backslash, the
-letter that it stands for is tried too.
+In a text, `\t` may mean a tab, or a value's backslash and `t`; `%41` may mean an `A`, or three characters of a value.
+So both meanings are tried, and the rest of the text decides. Backslashes are ignored in values and in the text, because
+a backslash in the text may stand for itself or belong to the letter after it. Where a written letter may begin at a
+backslash, the letter that it stands for is tried too.
 
 A text is read once from its beginning to its end. At each character the reader keeps all prefixes of values that may
-end at this character, so it never keeps more prefixes than the values have.
+end there. So it never keeps more prefixes than the values have.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from spotrun.secrets.readings import DECODED_MIN, LEVELS, Reading, RedactionForm
 from spotrun.secrets.written_letters import BEGUN, LETTER, SIGNS, WRITTEN_BLANK, WRITTEN_COLOUR, letter_of, utf8
 
 AHEAD = 48
-"""Maximum characters that write one letter, or begin a colour."""
+"""Maximum characters that one written letter, or the beginning of a colour, takes up."""
 _COLOUR = re.compile(WRITTEN_COLOUR)
 _WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[dD][c-fC-F]))"))
-"""Removes characters that may split a written letter, such as a backslash before a line end, but not the line end."""
+"""Removes characters that may split a written letter, such as a backslash at the end of a line. Line ends stay."""
 
 
 def spelled(values: Iterable[str], way: RedactionForm) -> list[str]:
     """
-    Return the values that contain SIGNS, without ignored characters. A value whose decoded form is also a known value
-    without signs is left out, because the decoded form can be read in only one way.
+    Return the values that contain SIGNS, without their ignored characters. Leave out a value whose decoded form is also
+    a known value and has no signs: such a form can be read in only one way.
     """
     known = [*values]
     sure = {_decoded(each, way) for each in known if not _has_signs(each)}
@@ -50,7 +50,7 @@ def _spelled(value: str, way: RedactionForm) -> str:
 
 
 class ValuePrefix:
-    """A prefix of values, `size` letters long. `whole`: the prefix is a value."""
+    """A prefix of one or more values, `size` letters long. `whole`: the prefix is itself a value."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
@@ -85,7 +85,7 @@ class SpelledValues:
         self._begins = re.compile(f"[{re.escape(''.join([*self._none.followed_by, *SIGNS]))}]")
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """Yield the positions of each value's characters in the text, in order, without the breaks between them."""
+        """Yield, for each value found in the text, the positions of its characters in order, without breaks."""
         if self._may_be_in(text):
             for reading in self._way.turns(text):
                 for beginning, start, end in self._read(reading.left):
@@ -94,8 +94,8 @@ class SpelledValues:
 
     def begun(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield the start of each value that the end of the text cuts off after at least `least` letters, of which the
-        last may be incomplete.
+        Yield the start of each value that the text's end cuts off after at least `least` letters. The last of these
+        letters may be incomplete.
         """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):
@@ -115,8 +115,8 @@ class SpelledValues:
 
     def _read(self, text: str) -> Iterator[tuple[ValuePrefix, int, int]]:
         """
-        Yield each prefix of a value that the text contains, with its start and end. If one prefix can end at the same
-        character from two starts, the earlier start counts.
+        Yield each prefix of a value that the text contains, with its start and end. If a prefix that ends at one
+        character may have several starts, yield only the earliest.
         """
         read: dict[int, dict[ValuePrefix, int]] = {}
         at = self._next(text, 0)
@@ -128,7 +128,7 @@ class SpelledValues:
             at = at + 1 if read else self._next(text, at + 1)
 
     def _next(self, text: str, at: int) -> int:
-        """Return the first position from `at` on where a value may begin, or else the text's length."""
+        """Return the first position from `at` on where a value may begin; the text's length if there is none."""
         found = self._begins.search(text, at)
         return len(text) if found is None else found.start()
 
@@ -145,8 +145,8 @@ class SpelledValues:
 
 def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
     """
-    Yield the end of each letter that the text may have at `at`, and the letter. There are several if a sign may stand
-    for itself or belong to a written letter, which may be a sign again.
+    Yield each letter that the text at `at` may mean, after the position of its end. There are several if a sign may
+    stand for itself or begin a written letter; the letter so written may itself be a sign.
     """
     end, letters = at + 1, text[at]
     yield end, letters
@@ -159,11 +159,11 @@ def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
         end, letters = end + size - len(letters), following
         yield end, letters
     if len(letters) == 1 and not letters.isascii():
-        yield end, utf8(letters)  # a byte, or a letter of Latin-1
+        yield end, utf8(letters)  # a character above 127 may mean a byte, or a Latin-1 letter
 
 
 def _letter_first(text: str) -> tuple[int, str]:
-    """Return the length in characters of the written letter that begins a text, and the letter; (0, "") if none."""
+    """Return the length in characters of the written letter that begins `text`, and the letter; else (0, "")."""
     if found := _letter(text):
         return found.end(), letter_of(found)
     broken = text.find("\\", 1)
@@ -180,7 +180,7 @@ def _letter(text: str) -> re.Match[str] | None:
 
 
 def _is_begun(text: str, at: int) -> bool:
-    """Return whether the rest of the text may be the beginning of a letter or of a break."""
+    """Return whether the text from `at` on may be an incomplete letter or break."""
     if not 0 < len(text) - at <= AHEAD:
         return False
     ends = (letters + text[end:] for end, letters in _written_at(text, at))
@@ -188,7 +188,7 @@ def _is_begun(text: str, at: int) -> bool:
 
 
 def _with_backslashes(text: str, start: int) -> int:
-    """Return the start of a row of backslashes: JSON within JSON writes several before a letter."""
+    """Return the start of the row of backslashes around `start`: JSON within JSON writes several before a letter."""
     while text[start] == "\\" and text[start - 1 : start] == "\\":
         start -= 1
     return start

@@ -1,4 +1,4 @@
-"""Reads the values of secrets, only where they are used."""
+"""Reads the values of secrets, on the machine that uses them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def read_values(
     references: Mapping[str, Reference], environment: Mapping[str, str], *, rights_are_new: bool = True
 ) -> dict[str, str]:
     """
-    Return the values of secrets, by the names of their variables. While `rights_are_new`, a denial is retried for a
-    while.
+    Return the values of secrets, keyed by the names of their variables. If `rights_are_new`, retry for a while after a
+    denial.
 
     Raises:
         SecretUnreadable: a value cannot be read. No message contains a value.
@@ -33,7 +33,7 @@ def read_values(
 
 def require_variables(references: Mapping[str, Reference], environment: Mapping[str, str]) -> None:
     """
-    Check, before a run is created, that each variable that holds a secret is set on this machine.
+    Check, before a run is created, that each environment variable that a secret names is set on this machine.
 
     Raises:
         SecretUnreadable: a variable is not set.

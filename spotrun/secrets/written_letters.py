@@ -1,4 +1,4 @@
-"""Patterns for letters that programs write as a character code or after a backslash, and for breaks between them."""
+"""Patterns for letters that programs write as a character code or after a backslash, and for breaks between letters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from html.entities import html5
 
 COLOUR = r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|[ -/]*[0-~]?)"
-"""A terminal colour, maybe cut off: ecma-international.org/publications-and-standards/standards/ecma-48/, 5.4."""
+"""A terminal colour, possibly cut off: ecma-international.org/publications-and-standards/standards/ecma-48/, 5.4."""
 WRITTEN_COLOUR = r"(?<!\\)\\++(?:x1[bB]|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~]?"
 BLANKS = "".join(chr(code) for code in (*range(0x1B), *range(0x1C, 0x21), 0x7F))
 BLANK = rf"[{re.escape(BLANKS)}]+"
@@ -38,7 +38,7 @@ BEGUN = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-"""Matches a possible incomplete letter or break at the end of a text, such as the first byte of a letter."""
+"""Matches, at the end of a text, what may be an incomplete letter or break, such as the first byte of a letter."""
 
 SIGNS = ("\\", "%", "&")
 """The characters that begin a written letter."""
@@ -47,7 +47,7 @@ SIGNS_CUT = tuple(f"\\{each}" for each in "\n\r\t \x1b")
 
 
 def utf8(character: str) -> str:
-    """Return the UTF-8 bytes of a character, with one character for each byte."""
+    """Return a character's UTF-8 bytes as text, one character for each byte."""
     return character.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
@@ -56,7 +56,7 @@ def _numbered(code: int) -> str:
 
 
 def letter_of(found: re.Match[str]) -> str:
-    """Return the bytes of a letter that LETTER has matched, with one character for each byte."""
+    """Return the bytes of a letter that LETTER has matched, as text with one character for each byte."""
     match found.lastgroup:
         case None:
             return ""  # backslashes before a letter that stands for itself

@@ -1,1 +1,1 @@
-"""Trains a job with several parameters under one budget and one deadline."""
+"""Trains a job several times, each time with different parameters, under one budget and one deadline."""

@@ -1,7 +1,7 @@
 """
-Attends to a sweep: one thread of this process for the runner of each run, and a loop that begins and stops the runs.
+Attends to a sweep: this process has one thread for each run's runner, and a loop that begins and stops the runs.
 
-All state of a trial comes from its ledger, so another process can take over the sweep at any time.
+All state of a trial is read from its run's ledger, so another process can take over the sweep at any time.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ from spotrun.sweep.rungs import (
 LOOK_S = 0.5
 """System seconds between two rounds of the loop."""
 RECORD_EVERY_S = 10.0
-"""System seconds between two reads of the sweep's record, to find whether another command has stopped the sweep."""
+"""System seconds between two reads of the sweep's record. The record shows whether another command has stopped it."""
 END_WITHIN_S = 60.0
-"""Maximum system seconds to wait for a runner whose run is over: it sends the last news, and removes the run's role."""
+"""Maximum system seconds to wait for a runner after its run's end: it still sends news and removes the run's role."""
 LEAVE_WITHIN_S = 30.0
 """Maximum system seconds to wait for the runners' last ticks."""
 
@@ -76,7 +76,7 @@ class _Left(Exception):
 
 
 class Attendant:
-    """The runner of a trial's run, in its own thread, and the state of the trial."""
+    """The runner of a trial's run, which has its own thread, and the state of the trial."""
 
     def __init__(self, run: OpenRun, sweep_name: str, number: int, params: Mapping[str, str]) -> None:
         assert run.created.budget_usd is not None, "each trial has one"
@@ -98,14 +98,14 @@ class Attendant:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Attend to the run, unless it is settled."""
+        """Start a thread that attends to the run, unless the trial is settled."""
         if self.seen().settled or self.attends:
             return
         self._thread = threading.Thread(target=self._attend, name=self.run.id, daemon=True)
         self._thread.start()
 
     def carry_on(self) -> None:
-        """Reopen the stopped run."""
+        """Reopen the run, which was stopped."""
         self.join(END_WITHIN_S)
         before = self.run.first_sha256
         self.run = OpenRun(self.run.uri, writer("runner"))
@@ -139,7 +139,10 @@ class Attendant:
             self.failure = error
 
     def seen(self) -> TrialProgress:
-        """Return the trial, from its ledger. If attending failed, the trial has failed and cost its whole budget."""
+        """
+        Return the trial's progress, from its ledger. If this process could not attend to it, report it as failed, at
+        the cost of its whole budget.
+        """
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
         if changed:
@@ -172,12 +175,12 @@ class Attendant:
 
 
 def decided(sweep_name: str, reason: str) -> str:
-    """Return the name under which the sweep stops a run for `reason`."""
+    """Return the name of the requester, as the ledger records it when the sweep stops a run for `reason`."""
     return f"sweep {sweep_name}: {reason}"
 
 
 class SweepJob(NamedTuple):
-    """A sweep as the user requests it: the job without any parameters, the parameters of each trial, and the limits."""
+    """A sweep as the user requests it: the job without parameters, each trial's parameters, and the limits."""
 
     spec: RunSpec
     params: Sequence[Mapping[str, str]]
@@ -188,7 +191,7 @@ class Sweeping:
     """Attends to a sweep in this process."""
 
     def __init__(self, sweep: NamedSweep, wanted: SweepJob, runs: Sequence[OpenRun]) -> None:
-        """`runs` are the runs that have begun, in the order of their trials."""
+        """Take up the `runs` that have already begun, in the order of their trials."""
         seconds = sweep.record.deadline_s
         time_s = None if seconds is None else timedelta(seconds=seconds)
         self._sweep, self._wanted = sweep, wanted._replace(plan=replace(wanted.plan, time=time_s))
@@ -196,7 +199,7 @@ class Sweeping:
         self._attendants = [Attendant(run, name, number, params[number - 1]) for number, run in enumerate(runs, 1)]
         self._told = {each.number: each.seen() for each in self._attendants}
         self._new: NewRun | None = None
-        """The run of the next trial, once an attempt to create it was made."""
+        """The next trial's run, once this process has tried to create it."""
         self._stopping = False
         self._failed: SpecInvalid | None = None
         self._over: Over | None = None
@@ -230,12 +233,12 @@ class Sweeping:
 
     def attend(self, *, background: bool) -> bool:
         """
-        Attend until the sweep is over. Return False if another process is to attend to it from now on.
+        Attend until the sweep is over. Return False if a process in the background has to take over.
 
         Raises:
             SpecInvalid: no trial logs the metric.
             RunEnded: the sweep was stopped, or no trial is complete.
-            LedgerDamaged, SpotrunError: see `_begin`; this process stops attending to the sweep.
+            LedgerDamaged, SpotrunError: a trial could not begin (see `_begin`); this process stops attending.
             KeyboardInterrupt, Signalled: this process stops attending to the sweep.
         """
         stopped_by_signal: Interrupt | None = None
@@ -287,7 +290,7 @@ class Sweeping:
         actions = [] if self._stopping else next_actions(self._wanted.plan, self._trials(), left)
         final = any(isinstance(action, Begin | Over) for action in actions)
         if self._is_stopped_elsewhere(at_once=final):
-            say(f"{self._sweep.record.stopped_by} has asked {self._record_name} to stop")
+            say(f"{self._sweep.record.stopped_by} has requested that {self._record_name} stop")
             self._stopping = True
             return
         for action in actions:
@@ -308,7 +311,7 @@ class Sweeping:
         Begin a trial. Return False if the store or the cloud is unavailable now.
 
         Raises:
-            LedgerDamaged: another process has created a different run in the folder of this run.
+            LedgerDamaged: another process has created a different run in this run's folder.
             SpotrunError: another process has begun this trial.
         """
         params, record = self._wanted.params[begin.number - 1], self._sweep.record
@@ -334,10 +337,11 @@ class Sweeping:
 
     def _record(self, run: OpenRun, number: int) -> None:
         """
-        Record the run of a trial. If another process recorded this trial first, take the run down.
+        Record a trial's run in the sweep. If another process has already recorded a run for this trial, take `run`
+        down.
 
         Raises:
-            SpotrunError: another process was first.
+            SpotrunError: another process has already recorded a run for this trial.
         """
         try:
             self._sweep.begin(run, number)
@@ -348,10 +352,10 @@ class Sweeping:
             raise
 
     def _share_setup(self, run: OpenRun) -> None:
-        """Copy the stored set-up of an earlier trial to the run. In a bucket, nothing is downloaded for that."""
+        """Copy an earlier trial's stored set-up to the run. If both are in a bucket, the bucket does the copying."""
         if self._wanted.spec.setup is None:
             return
-        with contextlib.suppress(StoreError):  # without it the instance runs the setup itself
+        with contextlib.suppress(StoreError):  # without the copy, the instance runs the setup itself
             for each in self._attendants:
                 if setup_cache.copy_all(each.run.store, run.store):
                     return
@@ -364,7 +368,7 @@ class Sweeping:
     def _carry_on(self, carry_on: CarryOn) -> None:
         attendant = self._attendants[carry_on.number - 1]
         attendant.carry_on()
-        print(f"{attendant.run.id} is carried on: the rest of the budget pays for it", flush=True)
+        print(f"{attendant.run.id} continues: the rest of the budget pays for it", flush=True)
         attendant.start()
 
     def _refuse(self, unknown: Unknown) -> None:
@@ -372,11 +376,11 @@ class Sweeping:
         said = f"has logged {', '.join(unknown.known)}" if unknown.known else "has logged no metric"
         meant = f"--metric {unknown.meant or (unknown.known or ('NAME',))[0]}"
         what = f"the metric {unknown.metric!r}" if unknown.metric else "a loss"
-        otherwise = "" if unknown.metric else ", or with --reduction-factor 0, which compares none"
+        otherwise = "" if unknown.metric else ", or with --reduction-factor 0, which compares no trials"
         self._failed = SpecInvalid(
             f"no trial has logged {what} by the end of epoch {unknown.epoch}; each {said}",
-            hint=f"the same command with {meant}{otherwise}; if a validation runs only every N epochs, "
-            "--grace-epochs N",
+            hint=f"give the same command with {meant}{otherwise}; if a validation runs only every N epochs, "
+            "with --grace-epochs N",
         )
         self._ask_all_to_stop()
 
@@ -388,10 +392,10 @@ class Sweeping:
                 if each.seen().outcome == "running":
                     request_stop(each.run, self._sweep.with_all)
             self._take_up_the_last()
-        say(f"stopping {self._record_name}: its runs save a last checkpoint each, and leave nothing running")
+        say(f"stopping {self._record_name}: each of its runs saves a last checkpoint, and leaves nothing running")
 
     def _take_up_the_last(self) -> None:
-        """Attend to a run that was created just before a signal came, and stop it."""
+        """If a run was being created when the signal came, attend to it and stop it."""
         new, number = self._new, len(self._attendants) + 1
         if new is None or new.created.name != self._sweep.record.run_name(number):
             return
@@ -406,7 +410,9 @@ class Sweeping:
             request_stop(run, self._sweep.with_all)
 
     def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
-        """Return True if another command has stopped the sweep. `at_once`: read the record now, not at intervals."""
+        """
+        Return True if another command has stopped the sweep. `at_once`: read the record now, even if it was just read.
+        """
         if self._stopping or (not at_once and time.monotonic() - self._looked_s < RECORD_EVERY_S):
             return False
         self._looked_s = time.monotonic()
@@ -437,9 +443,9 @@ class Sweeping:
     def what_is_left(self) -> str:
         going = [each.run.id for each in self._attendants if not each.seen().settled]
         if not going:
-            return f"nothing of {self._record_name} is left running; the same command carries the sweep on"
+            return f"nothing of {self._record_name} is left running; the same command continues the sweep"
         return (
-            f"{', '.join(going)} may go on without this process; the same command carries the sweep on, "
+            f"{', '.join(going)} may go on without this process; the same command continues the sweep, "
             f"`spotrun down {self._sweep.typed}` ends it"
         )
 
@@ -454,7 +460,7 @@ class Sweeping:
             raise self._failed
         name, trials = self._record_name, self._trials()
         if self._stopping:
-            raise RunEnded(f"{name} was stopped", hint="the same command carries it on")
+            raise RunEnded(f"{name} was stopped", hint="the same command continues it")
         if not any(each.outcome == "completed" for each in trials):
             why = next(
                 (shown.why for shown in self.shown().trials if shown.why), self._over.reason if self._over else ""
@@ -465,7 +471,7 @@ class Sweeping:
 
 
 def _answer(caught: Interrupt, background: bool) -> str:
-    """Return the reaction to the signal: `stop`, `detach` or `on`."""
+    """Return the reaction to the signal: `stop`, `detach`, or `on` (go on)."""
     number = caught.signal if isinstance(caught, Signalled) else signal.SIGINT
     if number == signal.SIGHUP:
         return "on" if background else "detach"
@@ -476,5 +482,5 @@ def _answer(caught: Interrupt, background: bool) -> str:
     except Signalled as later:
         return _answer(later, background)
     if answered is None:
-        say(f"\nno answer within {ANSWER_WITHIN_S:.0f} s, so the sweep goes on as before; Ctrl-C asks again")
+        say(f"\nno answer within {ANSWER_WITHIN_S:.0f} s, so the sweep continues as before; Ctrl-C asks again")
     return answered or "on"

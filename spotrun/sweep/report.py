@@ -1,4 +1,4 @@
-"""Reports a sweep: the cost and the result of each trial, and which trials were stopped and why."""
+"""Reports a sweep: each trial's cost and result, which trials were stopped, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spotrun.sweep.rungs import SweepPlan, TrialProgress, best_of, held_usd, met
 
 
 class TrialShown(msgspec.Struct, frozen=True):
-    """A trial with its parameters. `why` is the reason of its end, "" if it is complete or has not ended."""
+    """A trial with its parameters. `why` is the reason for its end; "" if it is complete or has not ended."""
 
     trial: TrialProgress
     run: str
@@ -29,7 +29,7 @@ class TrialShown(msgspec.Struct, frozen=True):
 
 
 class SweepShown(msgspec.Struct, frozen=True):
-    """The current state of a sweep. `ended` is why no more trials begin; None while more trials may begin."""
+    """The current state of a sweep. `ended` is why no more trials will begin; None while more may begin."""
 
     name: str
     plan: SweepPlan
@@ -47,13 +47,13 @@ class SweepShown(msgspec.Struct, frozen=True):
         return sum((each.trial.spent_usd for each in self.trials), Decimal(0))
 
     def value(self, shown: TrialShown) -> float | None:
-        """Return the best value of a trial; None if the trial has not logged any."""
+        """Return a trial's best value of the metric; None if the trial has not logged one."""
         metric = self.metric
         found = None if metric is None else best_of(shown.trial, metric, maximize=self.plan.maximize)
         return None if found is None or metric is None else found.metrics[metric]
 
     def gain_per_usd(self, shown: TrialShown) -> float | None:
-        """Return the difference between a trial's first and best value, per dollar of its cost; None if unknown."""
+        """Return a trial's gain from its first to its best value, per dollar of its cost; None if unknown."""
         value, metric = self.value(shown), self.metric
         first = next((each.metrics[metric] for each in shown.trial.epochs if metric in each.metrics), None)
         if value is None or first is None or not shown.trial.spent_usd:
@@ -62,7 +62,7 @@ class SweepShown(msgspec.Struct, frozen=True):
 
     @property
     def ranked(self) -> list[TrialShown]:
-        """The trials, the best first, those without a value last."""
+        """The trials from the best to the worst. Trials without a value come last."""
         sign = -1 if self.plan.maximize else 1
         worst = float("inf")
         return sorted(self.trials, key=lambda each: worst if (v := self.value(each)) is None else sign * v)
@@ -100,11 +100,11 @@ def notes(sweep: SweepShown) -> list[str]:
     lines = [f"{each.run} {each.state}: {plain(each.why)}" for each in sweep.ranked if each.why]
     simulated = " (simulated)" if sweep.simulated else ""
     held = held_usd([each.trial for each in sweep.trials]) - sweep.spent_usd
-    kept = f", and ${held:.2f} are kept for those that go on" if held > 0 else ""
+    kept = f", and ${held:.2f} are reserved for the trials that still run" if held > 0 else ""
     cost = f"they cost {dollars(sweep.spent_usd)}{simulated} of ${sweep.plan.budget_usd}{kept}"
     lines.append(f"{len(sweep.trials)} of {sweep.plan.trials} trials have begun; {cost}.")
     if sweep.ended:
-        lines.append(f"No other trial begins: {plain(sweep.ended)}.")
+        lines.append(f"No more trials begin: {plain(sweep.ended)}.")
     if (best := sweep.best) is not None:
         named = params_in_words(best.params)
         lines.append(f"Best {plain(sweep.metric or '')}: {_figure(sweep.value(best))}, by {best.run} ({named}).")
@@ -161,7 +161,7 @@ def begun(run: str, params: Mapping[str, str], budget_usd: Decimal) -> str:
 
 
 def progress(run: str, before: TrialProgress | None, now: TrialProgress, metric: str | None) -> Sequence[str]:
-    """Return a line for each epoch that has ended since `before`, and one for the trial's end."""
+    """Return a line for each epoch that has ended since `before`, and one line if the trial has ended."""
     known = before.last_epoch if before is not None else 0
     lines = []
     for each in now.epochs:

@@ -1,21 +1,21 @@
 """
-Decides the next steps of a sweep: which trial begins with which budget, which one stops, and why no more begin.
+Decides the next steps of a sweep: which trials begin and with what budgets, which trials stop, and why no more begin.
 
-    held = what each settled trial has cost + the whole budget of each other trial
+    held = what each settled trial has cost + the whole budget of each unsettled trial
     left = the sweep's budget - held             the maximum budget of the next trial
 
-No run costs more than its budget, so the sweep never costs more than the sweep's budget.
+No run costs more than its budget, so the sweep never costs more than its budget.
 
-Optuna chooses the parameters of the trials, and which trials are the worst so far (`ask`, `report`, `should_prune`).
-Each decision makes a new study from the ledgers of the runs, so there is no other state.
+Optuna chooses the trials' parameters, and which trials are the worst so far (`ask`, `report`, `should_prune`). For each
+decision, spotrun makes a new Optuna study from the runs' ledgers, so no other state is kept.
 
-Once all trials have begun, the rest of the budget may go to trials that were stopped, the most promising first.
+Once all trials have begun, the rest of the budget may go to stopped trials: these continue, the most promising first.
 
-Halving is asynchronous: trials are compared when they have logged the metric after their first `grace_epochs` epochs,
-after `keep_one_in` times as many, and so on. At each comparison, a trial continues if it is in the best share of
-1/`keep_one_in` among the trials that have come as far. No trial waits for another.
+Halving is asynchronous: a trial is compared when it has logged the metric after its first `grace_epochs` epochs, after
+`keep_one_in` times as many, and so on. It continues if it is among the best 1/`keep_one_in` of the trials that have
+also come that far. No trial waits for another.
 
-Moments are wall-clock times, because the clocks of trials may run at different speeds.
+Times are wall-clock times, because the clocks of trials may run at different speeds.
 """
 
 from __future__ import annotations
@@ -42,36 +42,37 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 AMPLE = Decimal(2)
 """
-Budget of a trial, as a multiple of its expected cost on demand. It is more than 1 because a run's budget has to cover
-the reservations of its instances.
+A trial's usual budget, as a multiple of its expected cost on demand. It is more than 1 because a run's budget has to
+cover its instances' reservations.
 """
 GENEROUS = Decimal(4)
 """
-Maximum budget of a trial, as a multiple of its expected cost, if the money is enough for all trials that are to begin.
-A start may be slower than the starts so far.
+A trial's maximum budget, as a multiple of its expected cost, if the money is enough for all trials that have yet to
+begin. The margin is for starts that are slower than those so far.
 """
 LEAST = Decimal("1.3")
 """Minimum budget with which a trial begins, as a multiple of its expected cost."""
 SPARE = 1.3
-"""Minimum time to the deadline, as a multiple of a trial's expected time, at which another trial begins."""
+"""Another trial begins only if at least this multiple of a trial's expected time is left until the deadline."""
 START = timedelta(minutes=5)
-"""Expected time from the request for an instance to its first step, before one was measured."""
+"""Expected time from the request for an instance to its first step, until a trial has measured it."""
 ALONE = timedelta(minutes=30)
 """
-Maximum time for which the first trial runs alone, until its need is known. A job that fails then fails only once, and
-later trials reserve only what they need. If its first epoch takes longer, the others begin without its figures.
+The first trial runs alone until its need is known, but at most for this time. So a job that fails does so only once,
+and later trials reserve only what they need. If the first trial's first epoch takes longer, the other trials begin
+without its figures.
 """
 PILOT_IN = 2
-"""Divisor of the sweep's budget for the first trial: its need is unknown, and its budget cannot grow later."""
+"""The first trial gets the sweep's budget divided by this: its need is unknown, and its budget cannot grow later."""
 MORE = 1.2
 """
-Ratio of a sweep's time and cost to the time and cost of ideal halving: trials begin without waiting for each other,
-and prices and losses differ.
+Ratio of a sweep's time and cost to those of ideal halving. A real sweep needs more, because its trials do not wait for
+each other, and because prices and losses vary.
 """
 FAILED_MAX = 3
-"""Failed trials, with no ended epoch in any trial, after which no more begin: the parameters are not the cause."""
+"""If this many trials fail before any trial has completed an epoch, no more begin: the job itself must be wrong."""
 ALIKE = 0.8
-"""Minimum similarity at which a metric that no trial logs counts as misspelled: val_los for val_loss."""
+"""A metric that no trial logs counts as misspelled if a logged one is at least this similar: val_los for val_loss."""
 CENT = Decimal("0.01")
 _STARTING = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
@@ -80,12 +81,12 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The limits that the user sets, and the facts that are known before any trial.
 
-    `keep_one_in`: 2 stops the worst half; None stops none. Trials are first compared after `grace_epochs` epochs; None
-    means as late as budget and `time` allow. `time` is the time from the sweep's beginning to its deadline. If
-    `resume_stopped`, the rest of the budget goes to trials that were stopped. If `metric` is None, the metric that
-    looks most like a loss is used. `most_usd` is the job's budget for one run, and `least_usd` the minimum with which a
-    run begins. `work` is the training time of a trial, if the job specifies it; `usd_per_hour` is the maximum price of
-    its instances.
+    `keep_one_in`: 2 stops the worse half of the trials; None stops none. Trials are first compared after `grace_epochs`
+    epochs; None means as late as budget and `time` allow. `time` is the time from the sweep's beginning to its
+    deadline. If `resume_stopped`, the rest of the budget goes to stopped trials. If `metric` is None, the metric that
+    looks most like a loss is used. `most_usd` is the job's budget for one run; `least_usd` is the minimum budget with
+    which a run begins. `work` is a trial's training time, if the job states it; `usd_per_hour` is the maximum price of
+    a trial's instances.
     """
 
     trials: int
@@ -116,10 +117,11 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     A trial that has begun; trials are numbered from 1.
 
     `settled`: it has ended, and costs nothing more. `asked_to_stop`: its ledger has a stop request; `judged`: the
-    sweep made the newest such request. `spared`: the trial was carried on after this epoch, and is no longer judged by
-    epochs up to it. `epoch_s` is the training time of an epoch, and `start_s` the time without training in the first
-    epoch, both once an epoch has ended. `usd_per_hour` is the maximum price of its instances, `price_usd_per_hour` the
-    price of its cheapest launch. `age` is run time since its run was created.
+    newest stop request came from the sweep. `spared`: the epoch after which the stopped trial was continued; epochs up
+    to this one no longer count against the trial. `epoch_s` is the training time of an epoch, and `start_s` is the time
+    without training in the first epoch; both are known once an epoch has ended. `usd_per_hour` is the maximum price of
+    the trial's instances, and `price_usd_per_hour` is its cheapest launch's price. `age` is run time since the trial's
+    run was created.
     """
 
     number: int
@@ -149,7 +151,7 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """The expected need of a whole trial: `work` is training time, `time` is from its launch to its end."""
+    """The expected need of a whole trial. `work` is training time; `time` is from the trial's launch to its end."""
 
     work: timedelta
     time: timedelta
@@ -157,7 +159,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Begin this trial, whose run may spend `budget_usd`. `work` is its expected training time; None if unknown."""
+    """Begin this trial. Its run may spend `budget_usd`. `work` is the expected training time; None if unknown."""
 
     number: int
     budget_usd: Decimal
@@ -170,21 +172,21 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class CarryOn(msgspec.Struct, frozen=True):
-    """Carry on this trial, which the sweep has stopped."""
+    """Continue this trial, which the sweep has stopped."""
 
     number: int
 
 
 class Over(msgspec.Struct, frozen=True):
-    """The end of the sweep: no trial runs, and no more begin. `reason` is why; "" if all have begun."""
+    """The end of the sweep: no trial runs, and no more begin. `reason` says why no more begin; "" if all have begun."""
 
     reason: str
 
 
 class Unknown(msgspec.Struct, frozen=True):
     """
-    No trial logs the metric, so trials cannot be judged. `metric` is "" if any metric that looks like a loss is enough.
-    `known` are the logged metrics.
+    No trial logs the metric, so trials cannot be judged. `metric` is the missing metric; "" if any metric that looks
+    like a loss would be enough. `known` are the logged metrics.
     """
 
     metric: str
@@ -204,8 +206,8 @@ Action = Begin | Stop | CarryOn | Over | Unknown
 
 def trials_of(grid: Mapping[str, Sequence[str]], count: int, seed: int) -> list[dict[str, str]]:
     """
-    Return the parameters of `count` different trials, or of all combinations if there are fewer. The same seed gives
-    the same trials in the same order.
+    Return the parameters of `count` different trials; of all combinations in the grid if there are fewer. The same seed
+    gives the same trials in the same order.
     """
     study = optuna.create_study(sampler=optuna.samplers.GridSampler(grid, seed))
     asked = (study.ask() for _ in range(count))
@@ -223,8 +225,8 @@ def trial_of(
     judged: bool = False,
 ) -> TrialProgress:
     """
-    Return a trial, computed from the ledger of its run at run time `now`. `epochs_total` is as the agent reports it;
-    None if unknown. `judged`: see `TrialProgress`.
+    Return a trial's progress, computed from its run's ledger at run time `now`. `epochs_total` is the number that the
+    agent reports; None if unknown. `judged`: see `TrialProgress`.
     """
     created = state.created
 
@@ -264,7 +266,7 @@ def _start_s(epochs: Sequence[Account]) -> float:
 
 
 def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
-    """Return a trial's need: from the most expensive measured trial, else from the job; None while it is unknown."""
+    """Return a trial's need, from the highest figures measured so far, otherwise from the job; None if unknown."""
     measured = [each for each in trials if each.epoch_s is not None and each.epochs_total]
     if measured:
         work_s = max((each.epoch_s or 0) * (each.epochs_total or 0) for each in measured)
@@ -282,9 +284,10 @@ def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
 
 def next_actions(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None = None) -> list[Action]:
     """
-    Return the actions to do now. `trials` have begun; `time_left` is run time until the deadline, None without one.
+    Return the actions to do now. `trials` are those that have begun; `time_left` is run time until the deadline, None
+    without a deadline.
 
-    The deadline ends all trials that run. If the sweep is over, the last action is `Over`.
+    At the deadline, all running trials are stopped. If the sweep is over, the last action is `Over`.
     """
     running = [each for each in trials if each.outcome == "running"]
     if time_left is not None and time_left <= timedelta():
@@ -305,7 +308,7 @@ def _over(plan: SweepPlan, trials: Sequence[TrialProgress], reason: str) -> Over
 
 
 def _begins(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None) -> tuple[list[Begin], str]:
-    """Return the trials that begin now, and the reason why no more begin; "" if there is no such reason."""
+    """Return the trials that begin now, and the reason why no more begin now; "" if nothing prevents it."""
     if (reason := _all_fail(trials)) is not None:
         return [], reason
     need, begun, found = need_of(plan, trials), list(trials), list[Begin]()
@@ -333,7 +336,7 @@ def _left(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Decimal:
 
 
 def held_usd(trials: Iterable[TrialProgress]) -> Decimal:
-    """Return the cost of these trials so far, plus the maximum further cost of the trials that have not ended."""
+    """Return what these trials have cost so far, plus the maximum that those not yet settled may still cost."""
     return sum((each.held_usd for each in trials), ZERO)
 
 
@@ -341,8 +344,9 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     """
     Return the budget of the next trial; None if `left` is too little.
 
-    The next `wanted_by` trials get equal shares, or fewer trials if `left` is too little for all. If the need is known,
-    no trial gets more than `AMPLE` times it, or up to `GENEROUS` times if `left` is enough for all trials `to_begin`.
+    The next `wanted_by` trials get equal shares; if `left` is too little for all of them, fewer trials share it. If the
+    need is known, no trial gets more than `AMPLE` times its need. If `left` is enough for all trials `to_begin`, a
+    trial may get up to `GENEROUS` times its need.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -369,8 +373,8 @@ def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
     """
     Return the metric by which trials are judged.
 
-    If the user names none, it is `val_loss`, or the most similar loss that a trial has logged in its first judged
-    epoch; None while there is no loss.
+    If the user names no metric, it is `val_loss`, or the most similar loss that a trial has logged in its first judged
+    epoch; None until a loss is logged.
     """
     if plan.metric is not None:
         return plan.metric
@@ -381,12 +385,13 @@ def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
 
 def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown | None:
     """
-    Return `Unknown` if trials have come far enough, and none has logged the metric that the user names; else None.
+    Return `Unknown` if trials have come far enough to be judged, but none has logged the metric that the user names;
+    otherwise None.
 
-    Two trials have to come far enough, because the metric of one may have become NaN. One is enough if it logs a metric
-    with a similar name.
+    Two trials have to come far enough, because one trial's metric may have become NaN. One trial suffices if it logs a
+    metric with a similar name.
 
-    If the user names no metric, and trials are to be compared, any loss is enough.
+    If the user names no metric, and trials are to be compared, return `Unknown` if no trial has logged any loss.
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
     if plan.metric is None:
@@ -406,13 +411,13 @@ def _all_over(plan: SweepPlan, trials: Sequence[TrialProgress]) -> bool:
 
 
 def best_of(trial: TrialProgress, metric: str, *, maximize: bool) -> EndedEpoch | None:
-    """Return the epoch with the trial's best value; None if the trial has not logged any."""
+    """Return the epoch with the trial's best value of the metric; None if the trial has not logged the metric."""
     logged = [each for each in trial.epochs if metric in each.metrics]
     return (max if maximize else min)(logged, key=lambda each: each.metrics[metric], default=None)
 
 
 def worst(plan: SweepPlan, trials: Sequence[TrialProgress]) -> list[Stop]:
-    """Return a stop, with its reason, for each trial that is not worth continuing."""
+    """Return a stop, with its reason, for each running trial that is not worth continuing."""
     metric = metric_of(plan, trials)
     if metric is None or plan.keep_one_in is None:
         return []
@@ -428,9 +433,10 @@ def worst(plan: SweepPlan, trials: Sequence[TrialProgress]) -> list[Stop]:
 
 def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
     """
-    Return the number of epochs after which trials are first compared: the later, the less a slow start counts.
+    Return the number of epochs after which trials are first compared. The later that is, the less a slow start counts.
 
-    Unless the user sets it, it is as late as budget and time allow, estimated from the first measured trial.
+    Unless the user sets the number, it is the highest that budget and time allow, estimated from the first measured
+    trial.
     """
     if plan.grace_epochs is not None or plan.keep_one_in is None:
         return plan.grace_epochs or 1
@@ -439,7 +445,7 @@ def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
         return 1
     epochs, epoch_s = measured.epochs_total or 1, measured.epoch_s or 0.0
     prices = [each.price_usd_per_hour for each in trials if each.price_usd_per_hour]
-    usd_per_s = float(min(prices, default=ZERO)) / 3600  # the first trial of a sweep with a deadline begins on demand
+    usd_per_s = float(min(prices, default=ZERO)) / 3600  # not the first trial's: with a deadline, it begins on demand
     found = 1
     for first in range(2, epochs // plan.keep_one_in + 1):
         work_s = plan.trials * measured.start_s + epoch_s * _epochs_trained(
@@ -453,7 +459,7 @@ def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
 
 
 def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> float:
-    """Return the epochs that halving trains in total, if each comparison keeps exactly one in `keep_one_in`."""
+    """Return how many epochs halving trains in total, if each comparison keeps exactly one trial in `keep_one_in`."""
     left, at, total, upto = float(trials), 0, 0.0, first
     while at < epochs:
         total += left * (min(upto, epochs) - at)
@@ -462,7 +468,7 @@ def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> f
 
 
 def _is_done(trial: TrialProgress) -> bool:
-    """Return True if all epochs of the trial have ended: the remaining time costs little, and its weights are final."""
+    """Return True if all epochs of the trial have ended: what remains costs little, and the weights are final."""
     return trial.epochs_total is not None and trial.last_epoch >= trial.epochs_total
 
 
@@ -471,8 +477,8 @@ def _pruned(
     logged: tuple[tuple[int, int, float], ...], keep_one_in: int, grace_epochs: int, maximize: bool
 ) -> dict[int, tuple[int, ...]]:
     """
-    Return the trials that Optuna prunes, and after which epochs, if these values (number, epoch, value) are reported in
-    this order. A trial that is carried on is compared again later.
+    Report these values (trial number, epoch, value) to Optuna in this order. Return the trials that Optuna prunes, each
+    with the epochs after which it is pruned: a trial that was stopped may continue, and is then compared again.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)
     study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)
@@ -487,9 +493,9 @@ def _pruned(
 
 def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None) -> list[CarryOn]:
     """
-    Return the stopped trials that can be carried on within the sweep's budget and deadline, the most promising first.
+    Return the stopped trials that can be continued within the sweep's budget and deadline, the most promising first.
 
-    Trials with the most epochs come first; trials with equally many epochs are ordered by their rank at this epoch.
+    Trials with the most epochs come first; those with equally many epochs are ordered by rank after their last epoch.
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)
     free = plan.max_parallel - sum(not each.settled for each in trials)
@@ -513,8 +519,8 @@ def _waiting(trials: Iterable[TrialProgress]) -> list[TrialProgress]:
 
 def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> bool:
     """
-    Return True if stopping a trial pays although all trials have begun: its money stays unspent, or goes to a more
-    promising trial. Otherwise the sweep would carry the same trial on immediately.
+    Return True if stopping this trial pays even though all trials have begun: its money then stays unspent, or goes to
+    a more promising trial. Return False if the sweep would stop the trial only to continue it immediately.
     """
     metric = metric_of(plan, trials)
     if not plan.resume_stopped or metric is None:
@@ -527,13 +533,13 @@ def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> 
 
 
 def _rest(trial: TrialProgress, need: Need) -> Decimal:
-    """Return the expected cost of the remaining epochs of the trial."""
+    """Return the expected cost of the trial's remaining epochs."""
     total = trial.epochs_total or 0
     return need.usd * Decimal(max(0, total - trial.last_epoch)) / total if total else need.usd
 
 
 def _standing(trial: TrialProgress, trials: Sequence[TrialProgress], metric: str, maximize: bool) -> tuple[int, float]:
-    """Return a sort key for a trial: the lower, the better its rank."""
+    """Return a sort key for a trial: the more promising the trial, the lower the key."""
     sign, epoch = -1 if maximize else 1, trial.last_epoch
     at = [
         each.metrics[metric]
@@ -550,7 +556,7 @@ def _standing(trial: TrialProgress, trials: Sequence[TrialProgress], metric: str
 def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
-    """Return how the trial compares after that epoch with all trials that had ended it by then."""
+    """Return, in words, how the trial compares after `epoch` with all trials that had ended that epoch by then."""
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"
     if own != own:

@@ -1,4 +1,4 @@
-"""Reads a sweep for its report: the user's request from its record, everything else from the ledgers of its runs."""
+"""Reads a sweep for its report: the user's request from the sweep's record, all else from its runs' ledgers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from spotrun.sweep.rungs import SweepPlan, trials_of
 
 def sweep_shown(sweep: NamedSweep) -> SweepShown:
     """
-    Return the current state of the sweep. No process needs to attend to the sweep.
+    Return the current state of the sweep, whether a process attends to the sweep or not.
 
     Raises:
-        SpecInvalid: an older spotrun began the sweep, and did not record its budget.
+        SpecInvalid: an older spotrun began the sweep and did not record the sweep's budget.
         StoreError: the record in the store is not one that a spotrun could have written.
     """
     record = sweep.record
     if record.budget_usd is None:
         raise SpecInvalid(
-            f"an older spotrun began the sweep {record.name}, and kept neither its budget nor its metric",
-            hint="the command that began it shows its report",
+            f"an older spotrun began the sweep {record.name}, and recorded neither its budget nor its metric",
+            hint="the command that began the sweep shows its report",
         )
     params = _params(sweep)
     plan = SweepPlan(
@@ -43,7 +43,7 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
 
 
 def _params(sweep: NamedSweep) -> list[dict[str, str]]:
-    """Return the parameters of each trial, from the flags in the sweep's record."""
+    """Return each trial's parameters, from the flags in the sweep's record."""
     record = sweep.record
     try:
         grid = read_grid(record.wanted["--grid"])
@@ -52,6 +52,6 @@ def _params(sweep: NamedSweep) -> list[dict[str, str]]:
     except (SpecInvalid, KeyError, TypeError, ValueError, AttributeError):
         params = []
     if len(params) < record.trials:
-        hint = "the command that began it shows its report"
+        hint = "the command that began the sweep shows its report"
         raise StoreError(f"{sweep.store.uri}/{key_of(record.name)} does not say which trials there are", hint=hint)
     return params

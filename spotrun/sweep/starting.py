@@ -1,4 +1,4 @@
-"""Checks a sweep before anything is rented, and begins it or carries it on."""
+"""Checks a sweep before anything is rented, and begins or continues it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from spotrun.units import count_of, format_duration, parse_usd
 
 SUFFIX = "-sweep"
 RATES = ("acc", "auc", "f1", "iou", "bleu", "rouge", "precision", "recall", "psnr", "r2")
-"""Parts of metric names that suggest that larger values are better."""
+"""Words in the name of a metric that suggest that larger values are better."""
 NAME_MAX = 57
-"""Maximum length of a sweep's name, in characters: a run's name also contains the trial's number."""
+"""Maximum length of a sweep's name, in characters: the trial's number is added to it to name a run."""
 KEEP_EXACT = 0.01
 BUDGET_EXAMPLE = "--budget 40"
 FORGOTTEN_AFTER = timedelta(minutes=10)
@@ -66,14 +66,14 @@ class SweepFlags(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The report and the error at the end of the command; both None if another process attends to the sweep now."""
+    """The report and the error at the end of the command; both are None if another process now attends to the sweep."""
 
     shown: SweepShown | None
     error: SpotrunError | None
 
 
 class RequestedSweep(NamedTuple):
-    """The sweep that flags and job request. `digest` is the job's digest."""
+    """The sweep that the flags and the job request. `digest` is the job's digest."""
 
     name: str
     wanted: SweepJob
@@ -84,10 +84,10 @@ def attended(
     spec_path: Path, arguments: Sequence[str], wish: SweepFlags, *, yes: bool, detach: bool, background: bool
 ) -> Outcome:
     """
-    Begin or carry on the sweep; then attend to it until it is over, or leave it to another process.
+    Begin or continue the sweep. Then attend to it until it is over, or leave it to another process.
 
     Raises:
-        SpecInvalid: it is not possible as requested; nothing was rented.
+        SpecInvalid: the sweep is not possible as requested; nothing was rented.
     """
     asked = _asked(spec_path, arguments, wish)
     deadline_s = _deadline_s(asked.wanted.spec, wish.deadline)
@@ -124,7 +124,7 @@ def _attended(sweeping: Sweeping, *, background: bool) -> Outcome | None:
 
 def _busy(name: str) -> SpotrunError:
     return SpotrunError(
-        f"another process of this machine attends to the sweep {name}",
+        f"another process on this machine attends to the sweep {name}",
         hint=f"see `spotrun status {name}`; `spotrun stop {name}` stops it",
     )
 
@@ -172,12 +172,12 @@ def _default_name(spec: RunSpec) -> str:
 
 def _keep_one_in(factor: float) -> int | None:
     """
-    Return n if each comparison keeps one trial in n; None if it stops none.
+    Return n if each comparison keeps one trial in n; None if it stops no trial.
 
-    `--stop-worst`, the old name of the flag, accepts the share that stops: 0.67 is the factor 3.
+    `--stop-worst`, the flag's old name, also accepts the share of trials that stop: 0.67 means the factor 3.
 
     Raises:
-        SpecInvalid: `factor` is neither a whole number from 2 on nor 1 - 1/n for such a number n.
+        SpecInvalid: `factor` is neither a whole number n of at least 2, nor 1 - 1/n for such an n.
     """
     if factor == 0:
         return None
@@ -188,8 +188,8 @@ def _keep_one_in(factor: float) -> int | None:
         if keep >= 2 and abs(1 - 1 / keep - factor) <= KEEP_EXACT:
             return keep
     raise SpecInvalid(
-        f"--reduction-factor {factor:g} is no whole number from 2 on",
-        hint="2 keeps the better half at each comparison, 3 the best third, 4 the best quarter, 0 all",
+        f"--reduction-factor {factor:g} is not a whole number of at least 2",
+        hint="at each comparison, 2 keeps the better half of the trials, 3 the best third, 4 the best quarter, 0 all",
     )
 
 
@@ -215,10 +215,10 @@ def _digest(spec: RunSpec) -> str:
 
 def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
     """
-    Return the run time until the deadline, in seconds from now; None without one.
+    Return the run time from now until the deadline, in seconds; None without a deadline.
 
     Raises:
-        SpecInvalid: the deadline has passed, or comes before one trial could be done.
+        SpecInvalid: the deadline has passed, or comes before even one trial could be done.
     """
     if text is None:
         return None
@@ -239,7 +239,7 @@ def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -
     Show the first trial's requests and the sweep's size. Return the plan with current prices.
 
     Raises:
-        SpecInvalid, CloudError, StoreError: no trial could begin, or none as requested.
+        SpecInvalid, CloudError, StoreError: no trial could begin, or not as requested.
     """
     wanted = asked.wanted
     with placed(spec_path):
@@ -255,7 +255,7 @@ def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -
     prepared.show()
     count = count_of(len(wanted.params), "trial")
     params = params_in_words(wanted.params[0])
-    print(f"{asked.name}: {count}, {plan.max_parallel} at once at most, the first with {params}.")
+    print(f"{asked.name}: {count}, at most {plan.max_parallel} at once, the first with {params}.")
     return plan
 
 
@@ -263,10 +263,12 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
     """Return why not even the first trial could begin."""
     need = need_of(plan, [])
     if need is not None and left is not None and left < SPARE * need.time:
-        what = f"--deadline leaves {format_duration(left)}, and a trial may take {format_duration(need.time)}"
-        return SpecInvalid(what, hint="give a later one, or correct policy.expected_work")
+        what = f"--deadline leaves {format_duration(left)}, but a trial may take {format_duration(need.time)}"
+        return SpecInvalid(what, hint="give a later deadline, or correct policy.expected_work")
     usd = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
-    return SpecInvalid(f"--budget pays for no trial: one may need ${usd:.2f}", hint="raise it, or correct the job")
+    return SpecInvalid(
+        f"--budget pays for no trial: one may need ${usd:.2f}", hint="raise the budget, or correct the job"
+    )
 
 
 def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
@@ -291,17 +293,17 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
 
 
 def _found(asked: RequestedSweep) -> NamedSweep | None:
-    """Return the existing sweep of that name, or None."""
+    """Return the existing sweep of the requested name, or None."""
     return sweep_named(asked.name, asked.wanted.spec.checkpoint.uri)
 
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
-    """Return True if the sweep began a while ago and has no runs: they were deleted, and the name is free."""
+    """Return True if the sweep began a while ago but has no runs: they were deleted, so its name is free."""
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
 
 def _wanted_by(asked: RequestedSweep, wish: SweepFlags) -> dict[str, Any]:
-    """Return the values that identify this sweep, by flag. All other flags may change when the sweep is carried on."""
+    """Return the values that identify this sweep, keyed by flag. Any other flag may change when the sweep continues."""
     return {"--grid": list(wish.grid), "--sample": wish.sample, "--seed": wish.seed, "the job": asked.digest}
 
 
@@ -309,7 +311,7 @@ def _created(
     asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None, in_place_of: NamedSweep | None
 ) -> NamedSweep:
     """
-    Create the sweep. It replaces the record of `in_place_of`, a removed sweep of this name.
+    Create the sweep. If there was a sweep of this name whose runs were removed (`in_place_of`), replace its record.
 
     Raises:
         SpotrunError: another machine has just begun a sweep of this name.
@@ -330,13 +332,13 @@ def _created(
     elif not create_sweep(store, record):
         raise SpotrunError(
             f"another machine has just begun a sweep {asked.name} in {store.uri}",
-            hint="another sweep needs another --name; the same command carries that one on",
+            hint="give a different --name for a second sweep; the same command continues the other machine's sweep",
         )
     return NamedSweep(store, record)
 
 
 def _as_asked(asked: RequestedSweep) -> dict[str, Any]:
-    """Return the fields of the record that follow from job and flags alone."""
+    """Return those fields of the record that follow from the job and the flags alone."""
     plan = asked.wanted.plan
     return {
         "time_scale": clock_of(asked.wanted.spec).scale,
@@ -352,21 +354,21 @@ def _carry_on(
     sweep: NamedSweep, runs: Sequence[OpenRun], asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None
 ) -> None:
     """
-    Carry on the sweep with the current flags. An unchanged deadline still counts from the sweep's beginning.
+    Continue the sweep with the current flags. A deadline that has not changed still counts from the sweep's beginning.
 
     `--yes` does not confirm that the runs belong to this user, because anyone with access to the store could have
-    changed the record that names them.
+    changed the record that names the runs.
 
     Raises:
-        SpecInvalid: the sweep of this name is a different one, or one of its runs belongs to another user.
+        SpecInvalid: the existing sweep of this name is a different one, or one of its runs belongs to another user.
     """
     record, now = sweep.record, _wanted_by(asked, wish)
     changed = [flag for flag, value in now.items() if record.wanted.get(flag) != value]
     if changed:
         was = "; ".join(_was(flag, record.wanted.get(flag)) for flag in changed)
         raise SpecInvalid(
-            f"there is a sweep {record.name} already, and {was}",
-            hint="another sweep needs another --name; that one goes on with the same command as before",
+            f"there is already a sweep {record.name}, and {was}",
+            hint="give a new sweep a different --name; to continue the existing sweep, give the same command as before",
         )
     for run in runs:
         require_known(run, yes=False)
@@ -383,7 +385,7 @@ def _carry_on(
 
 def _was(flag: str, value: object) -> str:
     if not flag.startswith("--"):
-        return f"{flag} was different then"
+        return f"{flag} was different in it"
     if value is None:
         return f"it had no {flag}"
     return f"its {flag} was {' '.join(value) if isinstance(value, list) else value}"
@@ -403,7 +405,7 @@ def _leave_behind(sweep: NamedSweep) -> None:
     log = Path(place) / FOLDER / f"{name}.log" if isinstance(place, str) else log_named(f"sweep-{name}")
     words = [word for word in sys.argv[1:] if word not in ("-d", "--detach", "-y", "--yes", "--foreground")]
     at = words.index("--") if "--" in words else len(words)
-    words[at:at] = ["--yes", "--foreground"]  # the user has agreed to the trials already
+    words[at:at] = ["--yes", "--foreground"]  # the user has already agreed to the trials
     what = Background(f"the background process of the sweep {name}", log, f"spotrun stop {sweep.typed}", os.getcwd())
     what.start(words, otherwise="give the same command again")
     with contextlib.suppress(BrokenPipeError):

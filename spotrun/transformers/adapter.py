@@ -25,9 +25,9 @@ from spotrun.transformers.loop import TrainerLoop
 
 OURS = ("transformers", "accelerate", "spotrun")
 OF_THE_SCRIPT = ("data_collator", "compute_metrics", "compute_loss_func", "preprocess_logits_for_metrics")
-"""Attributes in which a Trainer holds arguments from the script."""
+"""Attributes in which a Trainer keeps functions and objects that the script passed to it."""
 REPORTING = "transformers.integrations"
-"""Module of the callbacks that write to loggers."""
+"""The module that defines the callbacks that write to loggers."""
 OUTPUT = "output"
 
 
@@ -40,7 +40,7 @@ def _is_ours(thing: object) -> bool:
 
 
 def _holder(given: Any) -> object:
-    """Return `given`, or the object whose method it is; None for a function, which is found in its module."""
+    """Return `given`, or, for a method, its object. Return None for a function: its state is found in its module."""
     held = getattr(given, "__self__", given)
     return None if isinstance(held, FunctionType | ModuleType) else held
 
@@ -55,7 +55,7 @@ class TransformersFramework(TrainerLoop):
     steps_optimizers = True
     cycles = False
     passes_before = 0
-    way_out = "train with the script, the model and the arguments that the checkpoint was made by"
+    way_out = "train with the same script, model and arguments that made the checkpoint"
 
     def __init__(self, trainer: Any, module_of: ModuleType) -> None:
         super().__init__(trainer)
@@ -98,7 +98,7 @@ class TransformersFramework(TrainerLoop):
 
     @property
     def leaves_gradients(self) -> bool:
-        """True if a pass over a stream may end within a step. The next pass continues with the gradients."""
+        """True if a pass over a stream may end within a step. The next pass continues with that step's gradients."""
         return self.batches == 0 and self._trainer.args.gradient_accumulation_steps > 1
 
     @cached_property
@@ -107,7 +107,7 @@ class TransformersFramework(TrainerLoop):
 
     @property
     def own_objects(self) -> Sequence[object]:
-        """The libraries' objects, including the Trainer unless its class is the script's: then it is a root."""
+        """The libraries' objects. A Trainer whose class is the script's own is not among them, but among `roots`."""
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
         return [one for one in held if _is_ours(one)] + trainer_state.configs(self.module)
@@ -148,7 +148,7 @@ class TransformersFramework(TrainerLoop):
         }
 
     def dump_rest(self) -> State:
-        """Include the state of a library's own Trainer class, such as sums of metrics that are not logged yet."""
+        """Include the attributes of a library's own Trainer class, such as sums of metrics that are not logged yet."""
         trainer = self._trainer
         return {
             "callbacks": trainer_state.dump_callbacks(trainer, self._module_of),
@@ -181,7 +181,7 @@ class TransformersFramework(TrainerLoop):
         return super()._on_counters(with_counts, *args, **kwargs)
 
     def _on_prepared(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record the attributes that accelerate sets: it wraps `forward`, and marks the model as prepared."""
+        """Record the attributes that accelerate sets on the model: a wrapped `forward`, and marks."""
 
         def noting(*args: Any, **kwargs: Any) -> Any:
             before = {*vars(self.module)} - {"forward"}
@@ -208,7 +208,7 @@ class TransformersFramework(TrainerLoop):
         return ""
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
-        """Call the script's epoch-start callbacks for these epochs. Its train-start callbacks have already run."""
+        """Call the script's `on_epoch_begin` callbacks for these epochs. Its `on_train_begin` callbacks have run."""
         trainer = self._trainer
         for _ in range(epochs):
             for callback in trainer.callback_handler.callbacks:
@@ -240,12 +240,12 @@ class TransformersFramework(TrainerLoop):
         self._taps.around(self._trainer, "_finalize_training", self._on_end)
 
     def _on_end(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Skip the end of a training that had ended before this process, because its image was made after that end."""
+        """Skip the end if the training had ended before this process began: the image already includes that end."""
         if self._place is None or not self._place.finished:
             return original(*args, **kwargs)
         trainer = self._trainer
         for callback in trainer.callback_handler.callbacks:
-            if _is_ours(callback):  # they close files that they opened when training began
+            if _is_ours(callback):  # libraries' callbacks close the files that they opened when training began
                 callback.on_train_end(trainer.args, trainer.state, trainer.control, model=self.module)
         if trainer.neftune_noise_alpha is not None:
             self._module_of.deactivate_neftune(trainer.model, trainer.neftune_hook_handle, trainer.accelerator)

@@ -1,6 +1,6 @@
 """
-Digests the base of a model that is trained through adapters: weights that the script itself makes in each process and
-that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each.
+Digests the base of a model that is trained through adapters. The base is those weights that the script makes in each
+process and that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each weight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIGEST_BYTES = 16
 
 
 class BaseModel:
-    """The present frozen weights of a PEFT model; for any other model, no weights."""
+    """The weights of a PEFT model that are frozen when training begins; for any other model, none."""
 
     def __init__(self, model: nn.Module) -> None:
         frozen = {name: weight for name, weight in model.named_parameters() if not weight.requires_grad}
@@ -28,7 +28,7 @@ class BaseModel:
         self._digests = {name: digest(weight) for name, weight in self._frozen.items()}
 
     def digests(self) -> Mapping[str, str]:
-        """Return digests, by name, of the weights that are still frozen and unwritten."""
+        """Return the digests, keyed by name, of those weights that are still frozen and have not been written to."""
         if not self._frozen:
             return {}
         now = dict(self._model.named_parameters())

@@ -1,4 +1,4 @@
-"""Lets trainings with the Trainer resume: runs `Trainer.train`, which subclasses call too, in a `Fit`."""
+"""Lets trainings with the Trainer resume: runs `Trainer.train` in a `Fit`. Subclasses call that method too."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ AGENT = "SPOTRUN_AGENT"
 
 def install(module: ModuleType) -> None:
     """
-    Make `train()` of each Trainer begin at the position that the agent gives. `module` is transformers.trainer, just
-    imported. Idempotent. Does nothing without an agent.
+    Make `train()` of each Trainer begin at the position that the agent gives. `module` is transformers.trainer, which
+    was just imported. Idempotent. Without an agent, `train()` stays as it is.
     """
     if AGENT not in os.environ or hasattr(module.Trainer.train, "asks_its_agent"):
         return
@@ -35,7 +35,7 @@ def _watch_training(module: ModuleType) -> None:
 
 
 def _begin_where_the_loader_does(module: ModuleType) -> None:
-    """Let spotrun's loaders begin at any batch. All others skip through their batches as before."""
+    """Let spotrun's loaders begin directly at any batch. All other loaders read and drop batches, as before."""
     original = module.skip_first_batches
 
     @functools.wraps(original)

@@ -15,7 +15,7 @@ from spotrun.transformers.taps import Taps
 
 RESUME = "resume_from_checkpoint"
 HELD = "held by spotrun"
-"""A folder name that does not exist, so that the Trainer loads nothing."""
+"""The name of a folder that does not exist: a Trainer that resumes from it loads nothing."""
 
 
 def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -36,7 +36,7 @@ def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs:
 
 
 class Training:
-    """The Trainer's own loop inside a `Fit`. `asked` is the checkpoint from which the script itself resumes."""
+    """The Trainer's own loop inside a `Fit`. `asked` is the checkpoint from which the script asked to resume."""
 
     def __init__(self, framework: TransformersFramework, module: ModuleType, trainer: Any, asked: Any) -> None:
         self._framework = framework
@@ -66,7 +66,10 @@ class Training:
         return output
 
     def _own_checkpoint(self) -> str | None:
-        """On a fresh start, load the checkpoint that the script names, as the Trainer would; None if it names none."""
+        """
+        Load the checkpoint that the script names, as the Trainer would, and return its folder; return None if the
+        script names no checkpoint. Called only on a fresh start.
+        """
         if not self._asked:
             return None
         folder = self._trainer.args.output_dir

@@ -10,7 +10,7 @@ from spotrun.training.framework import Hooks, Stage
 from spotrun.transformers.taps import Taps
 
 BENEATH = "base_dataloader"
-"""Attribute of an accelerate loader with the loader that it reads from."""
+"""The attribute in which an accelerate loader keeps the loader that it reads from."""
 
 
 def begins_anywhere(loader: Any) -> bool:
@@ -44,7 +44,7 @@ class Loaders:
         self._taps.around(self._trainer, "get_eval_dataloader", validate)
 
     def _exact(self, loader: Any, stage: Stage, hooks: Hooks) -> Any:
-        if any(loader is one for one, _ in self._exchanged):  # a loader with persistent workers is kept
+        if any(loader is one for one, _ in self._exchanged):  # the Trainer reuses a loader with persistent workers
             return loader
         beneath = vars(loader).get(BENEATH)
         exact = hooks.exact(loader if beneath is None else beneath, stage)
@@ -56,7 +56,7 @@ class Loaders:
         return loader
 
     def of(self, stage: Stage) -> Sequence[Any]:
-        """Return the loaders in use: the newest of each dataset."""
+        """Return the loaders in use: for each dataset, the newest."""
         return list(self._made[stage].values())
 
     def begin(self) -> None:
@@ -74,7 +74,7 @@ class Loaders:
 
     @property
     def has_ended(self) -> bool:
-        """True if the last batch read is the last of its pass, according to accelerate."""
+        """True if, according to accelerate, the batch read last is the last of its pass."""
         return bool(vars(self._outer).get("end_of_dataloader", False))
 
     def close(self) -> None:

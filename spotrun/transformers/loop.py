@@ -1,8 +1,9 @@
 """
 The loop of one Trainer: its position, and the points at which it calls `Hooks`.
 
-One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves
-if its TrainerControl requests it, and once more after an epoch's last batch, after the epoch's own callbacks.
+One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves,
+if its TrainerControl requests it. It checks for these requests once more at an epoch's end, after the callbacks for
+that end.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from spotrun.transformers.loaders import Loaders
 from spotrun.transformers.taps import Taps
 
 NOTHING_TO_READ: tuple[list[Any], None] = ([], None)
-"""Result of `get_batch_samples` when a pass has ended."""
+"""What `get_batch_samples` returns when a pass has ended."""
 
 
 class TrainerLoop:
-    """The loop of one train(). `batch` counts in the current epoch or, between epochs, in the last one."""
+    """The loop of one train(). `batch` counts within the current epoch; between epochs, within the epoch before."""
 
     _hooks: Hooks
 
@@ -125,7 +126,7 @@ class TrainerLoop:
         self._taps.close()
 
     def restored(self) -> None:
-        """Continue after the model, the optimizer and its schedule exist and are on their device."""
+        """Finish the restore, once the model, the optimizer and its schedule exist and are on their device."""
 
     def _on_counters(self, original: Any, *args: Any, **kwargs: Any) -> tuple[int, int]:
         """Return the epoch in which training begins, and the batch in that epoch."""
@@ -154,7 +155,7 @@ class TrainerLoop:
         return control
 
     def _on_evaluate(self, original: Any, *args: Any, skip_scheduler: bool = False, **kwargs: Any) -> Any:
-        if skip_scheduler and self._place is not None:  # before the first step: `eval_on_start`
+        if skip_scheduler and self._place is not None:  # this is the evaluation before the first step (`eval_on_start`)
             return {}
         return original(*args, skip_scheduler=skip_scheduler, **kwargs)
 
@@ -173,7 +174,7 @@ class TrainerLoop:
                 self._step_end_again(inspect.signature(original).bind(*args, **kwargs).arguments)
             self._nothing_is_left = self._pass_has_ended or self._closes_again or self._stops()
         if self._nothing_is_left:
-            self._loaders.begin()  # the next pass continues where this pass has ended
+            self._loaders.begin()  # begin the rest of this pass, which is empty; the next pass then follows it
         original(*args, **kwargs)
         self._nothing_is_left = self._closing = False
         self._first = 0
@@ -181,7 +182,7 @@ class TrainerLoop:
         self._hooks.epoch_ends()
 
     def _step_end_again(self, of_epoch: Mapping[str, Any]) -> None:
-        """Log, save and evaluate after a batch that was trained before the snapshot, but whose end was not handled."""
+        """Log, save and evaluate for the last trained batch, because the snapshot was made between batch and log."""
         grad_norm, learning_rate = self._last or (None, None)
         names = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
         self._trainer._maybe_log_save_evaluate(
@@ -189,7 +190,7 @@ class TrainerLoop:
         )
 
     def _on_batches(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Begin a batch when the Trainer reads the batches of a step, all of them together."""
+        """Begin a batch when the Trainer reads a step's batches. It reads all batches of a step at once."""
         if self._nothing_is_left:
             return NOTHING_TO_READ
         batches, items = original(*args, **kwargs)
@@ -228,7 +229,7 @@ class TrainerLoop:
         self, original: Any, tr_loss: Any, grad_norm: Any, *args: Any, learning_rate: Any = None, **kwargs: Any
     ) -> None:
         if self._closing:
-            if grad_norm is None and learning_rate is None and self._last is not None:  # the step was before a resume
+            if grad_norm is None and learning_rate is None and self._last is not None:  # trained before the resume
                 grad_norm, learning_rate = self._last
             if self._trainer.control.should_evaluate:
                 self._hooks.epoch_validates()

@@ -1,4 +1,4 @@
-"""The private names of transformers that spotrun uses, and a check that the installed version has them."""
+"""The private names in transformers that spotrun uses, and a check that the installed version has them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 from spotrun.training.private_names import missing
 
 FLOOR = (5, 10)
-"""Oldest version (major, minor): before it, the sums of losses are locals of one long function."""
+"""Oldest supported version (major, minor): older ones keep the sums of losses in local variables of one function."""
 KNOWN = "5.24"
 """The version with which the tests run."""
 METHODS = {
@@ -24,7 +24,7 @@ METHODS = {
     "get_batch_samples": (),
     "training_step": (),
 }
-"""Methods of Trainer, each with the parameters that spotrun passes or reads."""
+"""Methods of Trainer. For each, the parameters that spotrun passes or reads."""
 ATTRIBUTES = (
     "_tr_loss",
     "_total_loss_scalar",
@@ -51,7 +51,7 @@ OF_THE_MODULE = (
 
 
 def moved(module: ModuleType) -> list[str]:
-    """Return the names above that this transformers lacks. `module` is its transformers.trainer."""
+    """Return the above names that the installed transformers lacks. `module` is its transformers.trainer."""
     found = missing(module, (*OF_THE_MODULE, *(f"Trainer.{name}" for name in (*METHODS, *ATTRIBUTES))))
     for name in (each for each in METHODS if f"Trainer.{each}" not in found):
         known = inspect.signature(getattr(module.Trainer, name)).parameters

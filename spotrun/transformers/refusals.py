@@ -66,29 +66,29 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     (
         lambda t: start_file.VARIABLE in os.environ,
         Problem(
-            "the run begins from a checkpoint of Lightning, which no Trainer of transformers reads",
-            "leave out --init-from, and let the script load what it begins with",
+            "the run begins from a Lightning checkpoint, which the Trainer of transformers cannot read",
+            "leave out --init-from, and let the script load its initial weights",
         ),
     ),
     (
         lambda t: t.args.auto_find_batch_size,
         Problem(
-            "auto_find_batch_size chooses another batch size where there is less memory",
+            "auto_find_batch_size chooses a smaller batch size on a machine with less memory",
             "give per_device_train_batch_size, and leave out auto_find_batch_size",
         ),
     ),
     (
         lambda t: t.hp_search_backend is not None,
-        Problem("hyperparameter_search runs many trainings inside one", "launch each trial as a run"),
+        Problem("hyperparameter_search runs many trainings in one process", "launch each trial as a run"),
     ),
     (
         _steps_in_backward,
-        Problem("the optimizer steps inside of the backward pass", "give another optim, such as adamw_torch"),
+        Problem("the optimizer steps inside the backward pass", "give another optim, such as adamw_torch"),
     ),
     (
         _reads_a_stream_together,
         Problem(
-            "several processes read one IterableDataset, whose batches the first process distributes",
+            "the first process reads an IterableDataset, and sends batches to the other processes",
             "train with a map-style dataset, or in one process",
         ),
     ),

@@ -1,4 +1,4 @@
-"""Saves and loads the state of a Trainer on which the rest of its training depends."""
+"""Saves and loads that state of a Trainer on which the rest of the training depends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTED = (
     "best_model_checkpoint",
     "stateful_callbacks",
 )
-"""Attributes of a TrainerState, besides its `log_history`. Others follow from the arguments."""
+"""The saved attributes of a TrainerState, besides its `log_history`. The others follow from the arguments."""
 WANTED = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 LOG_FOLDER = "logging_dir"
 """Attribute of a callback that writes reports to files."""
@@ -48,7 +48,7 @@ def dump(trainer: Any) -> State:
 
 
 def load_counts(trainer: Any, saved: State) -> None:
-    """Load counts after the Trainer has made its new TrainerState."""
+    """Load the step counts, after the Trainer has made its new TrainerState."""
     for name, value in saved[COUNTS].items():
         setattr(trainer.state, name, value)
 
@@ -62,7 +62,7 @@ def load_helpers(trainer: Any, saved: State) -> None:
 
 
 def dump_sums(trainer: Any) -> State:
-    """Return the sums of losses and of operations, since training began and since the Trainer last logged."""
+    """Return the sums of losses and of floating-point operations, since the start and since the last log."""
     return {name: getattr(trainer, name) for name in names.ATTRIBUTES}
 
 
@@ -81,7 +81,7 @@ def load_wanted(control: Any, saved: State) -> None:
 
 
 def dump_callbacks(trainer: Any, module: ModuleType) -> list[State]:
-    """Return the state of the callbacks that export it themselves."""
+    """Return the states of those callbacks that export their state themselves."""
     return [copy.deepcopy(each.state()["attributes"]) for each in _exportable(trainer, module)]
 
 
@@ -96,7 +96,7 @@ def _exportable(trainer: Any, module: ModuleType) -> Iterator[Any]:
 
 
 def configs(model: nn.Module) -> list[Any]:
-    """Return the config and the generation config of a transformers model. Files that the model saves contain both."""
+    """Return a transformers model's config and generation config. The model writes both when it is saved to files."""
     found = (getattr(model, name, None) for name in ("config", "generation_config"))
     return [one for one in found if hasattr(one, "to_dict")]
 
@@ -112,38 +112,38 @@ def load_configs(model: nn.Module, saved: list[State]) -> None:
 
 
 def dump_log_folders(trainer: Any) -> list[str | None]:
-    """Return each callback's log folder, or None. TensorBoard's has the time of the first start in its name."""
+    """Return each callback's log folder, or None. The name of TensorBoard's folder contains its creation time."""
     found = (getattr(each, LOG_FOLDER, None) for each in trainer.callback_handler.callbacks)
     return [folder if isinstance(folder, str) else None for folder in found]
 
 
 def load_log_folders(trainer: Any, saved: list[str | None]) -> None:
-    """Set the folders before the callbacks begin to write."""
+    """Set the log folders, before the callbacks begin to write into them."""
     for callback, folder in zip(trainer.callback_handler.callbacks, saved, strict=False):
         if folder is not None and hasattr(callback, LOG_FOLDER):
             setattr(callback, LOG_FOLDER, folder)
 
 
 def set_by_libraries(cls: type) -> frozenset[str]:
-    """Return the attributes set by libraries' subclasses of Trainer, other than transformers' own."""
+    """Return the attributes that are set by subclasses of Trainer from libraries other than transformers."""
     script = Script.of_this_process()
     between = (each for each in cls.__mro__ if each.__module__.partition(".")[0] not in ("transformers", "builtins"))
     return set_by(tuple(each for each in between if not script.owns(each)))
 
 
 def dump_attributes(trainer: Any, names: frozenset[str]) -> State:
-    """Return the attributes `names` that hold plain values."""
+    """Return those attributes among `names` that hold plain values."""
     kept = vars(trainer)
     return {name: copied(kept[name]) for name in sorted(names) if name in kept and is_plain(kept[name])}
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Return the logged numbers, without epoch, step and durations."""
+    """Return the logged numbers, except the epoch, the step and durations."""
     kinds = {name: value for name, value in logs.items() if name not in ("epoch", "step")}
     kinds = {name: value for name, value in kinds.items() if not name.endswith(TIMES)}
     return {name: value for name, value in kinds.items() if isinstance(value, int | float)}
 
 
 def shown(model: nn.Module, without: Mapping[str, str]) -> State:
-    """Return the weights of a model by their names in `state_dict`, except `without`."""
+    """Return a model's weights, except those in `without`, keyed by their names in `state_dict`."""
     return {name: weight for name, weight in model.state_dict().items() if name not in without}

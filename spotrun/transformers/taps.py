@@ -1,4 +1,4 @@
-"""Wraps methods of existing objects in spotrun's functions."""
+"""Wraps the methods of existing objects in functions of spotrun."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 Tap = Callable[..., Any]
-"""Called with the original method and its arguments."""
+"""A function that is called with the original method and that method's arguments."""
 
 
 class Taps:
-    """Wrappers of methods. Each is set on the object itself, so that its class and other instances stay unchanged."""
+    """Wrappers of methods. Each is set on the object, so that the object's class and other instances stay unchanged."""
 
     def __init__(self) -> None:
         self._tapped: list[tuple[Any, str, Any]] = []

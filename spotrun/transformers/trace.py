@@ -1,8 +1,8 @@
 """
-Writes the trace of one train() for `spotrun verify-resume`, at the Trainer's own callbacks.
+Writes the trace of one train() for `spotrun verify-resume`, at the points where the Trainer calls its callbacks.
 
-Its taps wrap the taps of TrainerLoop, so that a batch is recorded before the generators are seeded for the code after
-the batch.
+The taps of this module wrap those of TrainerLoop, so that a batch is recorded before TrainerLoop seeds the random
+generators for the code after the batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IS_TRACED = "is_traced_by_spotrun"
 
 
 def begin(framework: Framework, trainer: Any) -> TrainerTrace | None:
-    """Return the trace of a fit that has been loaded; None if no trace is wanted."""
+    """Return the trace of a fit whose state has been loaded; None if no trace is wanted."""
     return TrainerTrace(framework, trainer) if FILE_VARIABLE in os.environ else None
 
 
@@ -52,7 +52,7 @@ class TrainerTrace:
         self._taps.close()
 
     def ended(self) -> None:
-        """Record the end. From now on, record results of the script's own calls of the Trainer."""
+        """Record the end. From now on, record the results when the script itself calls `evaluate` or `predict`."""
         assert self._trace is not None
         self._trace.ended()
         for stage in ("evaluate", "predict"):
@@ -75,7 +75,7 @@ class TrainerTrace:
         return original(model, inputs, *args, **kwargs)
 
     def _batch_ends(self) -> None:
-        """End the batch once: a step's end comes again after a resume, and at the end of an epoch."""
+        """End the batch, once: the end of its step is handled again after a resume, and at the end of an epoch."""
         if self._in_batch:
             assert self._trace is not None
             self._in_batch = False
@@ -90,7 +90,7 @@ class TrainerTrace:
         return original(*args, **kwargs)
 
     def _on_step_end(self, original: Any, *args: Any, **kwargs: Any) -> None:
-        """Handle the end of a step, which comes once more after an epoch's last batch."""
+        """Handle the end of a step. The Trainer calls this once more at an epoch's end."""
         self._batch_ends()
         original(*args, **kwargs)
         assert self._trace is not None
@@ -103,14 +103,14 @@ class TrainerTrace:
 
     def _on_evaluate(self, original: Any, *args: Any, skip_scheduler: bool = False, **kwargs: Any) -> Any:
         metrics = original(*args, skip_scheduler=skip_scheduler, **kwargs)
-        if not skip_scheduler:  # it is set before the first step: `eval_on_start`
+        if not skip_scheduler:  # set only in the evaluation before the first step (`eval_on_start`)
             assert self._trace is not None
             self._trace.validated()
         return metrics
 
 
 def traced_result(process: ProcessTrace, trainer: Any, original: Any, stage: str) -> Any:
-    """Wrap the Trainer's own `original`, to record its results outside of a training."""
+    """Wrap the Trainer's method `original`, so that the results of calls outside a training are recorded."""
 
     @functools.wraps(original)
     def result(*args: Any, **kwargs: Any) -> Any:

@@ -73,7 +73,7 @@ def test_an_engine_that_cannot_be_used_is_one_line(engine: StandIn, monkeypatch:
     ((verdict, rootless),) = said(spec)
     assert (verdict, "runs rootless" in rootless) == (Verdict.FAILED, True)
     engine.say("info", "nonsense")
-    assert "docker info says nothing that can be read" in said(spec)[0][1]
+    assert "the output of docker info cannot be read" in said(spec)[0][1]
     monkeypatch.setenv("PATH", "")
     assert said(spec) == [(Verdict.FAILED, "container engine: this machine has neither docker nor podman")]
 

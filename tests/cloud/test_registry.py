@@ -62,14 +62,14 @@ def test_an_index_is_for_some_processors(server: RegistryServer) -> None:
     assert find(image(server), None) == RegistryImage(digest, None)
     assert find(image(server), None, "aarch64").digest == digest
     server.put_index("team/image:1", "arm64")
-    with pytest.raises(ImageRefused, match="is for arm64, and instances are amd64"):
+    with pytest.raises(ImageRefused, match="is for arm64, but instances are amd64"):
         find(image(server), None)
 
 
 @pytest.mark.parametrize("content", [b"<html>", b"[]", b"{}", b'{"layers": [{}]}', b'{"manifests": [3]}'])
 def test_answer_that_is_no_image_is_refused(server: RegistryServer, content: bytes) -> None:
     server.put("team/image:1", content, "text/html")
-    with pytest.raises(ImageRefused, match="is no image of a container, but text/html"):
+    with pytest.raises(ImageRefused, match="is no container image, but text/html"):
         find(image(server), None)
 
 

@@ -29,7 +29,7 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
         ("enumerated", "enumerate() counts the batches", "loop.enumerate"),
         ("enumerated_bar", "enumerate() counts the batches", "loop.enumerate"),
         ("no_optimizer", "Loop has no optimizer", "optimizer=optimizer"),
-        ("other_model", "optimizer trains weights that are in no model which Loop was given", "other=other"),
+        ("other_model", "optimizer trains weights of no model that Loop was given", "other=other"),
         ("outside_of_epochs", "loop.batches is called outside of loop.epochs", "loop.epochs(10)"),
     ],
 )
@@ -45,7 +45,7 @@ def test_refused_before_the_first_step(zygote: Zygote, tmp_path: Path, name: str
 def test_two_passes_at_once_are_refused(zygote: Zygote, tmp_path: Path) -> None:
     agent = Agent(zygote, {"script": SCRIPT, "name": "two_passes_at_once"}, tmp_path)
     assert agent.attempt() == "refused"
-    assert "within another one" in agent.told(Refused)[0].reason
+    assert "within another pass" in agent.told(Refused)[0].reason
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> Non
     eventually(lambda: len(the_sweep(sandbox, "many-sweep").runs()) == 2, within_s=120)
     assert len(sandbox.call_json("status", "many-sweep")) == 2
     assert "2 of 3 trials of the sweep many-sweep have begun" in sandbox.call("status", "many-sweep")
-    assert "another process of this machine attends" in sandbox.call(*command, code=1)
+    assert "another process on this machine attends" in sandbox.call(*command, code=1)
     assert "no other trial begins" in sandbox.call("stop", "many-sweep")
     output, _ = attending.communicate(timeout=120)
     assert attending.returncode == 4, output
@@ -102,6 +102,6 @@ def test_sweep_ends_at_an_unlogged_metric_and_goes_on_with_the_right_one_until_s
     attending.send_signal(signal.SIGTERM)
     output, _ = attending.communicate(timeout=120)
     assert attending.returncode == 4, output
-    assert "leave nothing running" in output
+    assert "leaves nothing running" in output
     assert sandbox.left_running() == []
     assert {row["state"] for row in sandbox.call_json("status", "told-sweep")} == {"stopped"}

@@ -171,7 +171,7 @@ def test_a_script_that_resumes_by_itself_does_so_on_a_fresh_start_alone(zygote: 
     ("arguments", "said", "advice"),
     [
         ({"auto_find_batch_size": True}, "auto_find_batch_size", "per_device_train_batch_size"),
-        ({"optim": "galore_adamw_layerwise"}, "inside of the backward pass", "adamw_torch"),
+        ({"optim": "galore_adamw_layerwise"}, "inside the backward pass", "adamw_torch"),
     ],
 )
 def test_training_that_cannot_be_exact_is_refused_before_the_first_step(

@@ -153,11 +153,11 @@ def test_amdahl_bounds_both_remedies():
 @pytest.mark.parametrize(
     ("wait", "cpu_share", "gpu_share", "said"),
     [
-        (0.7, 0.95, None, "input-bound: a faster device gains at most 1.4×; 8 more vCPUs gain 1.5× if its loaders"),
-        (0.7, 0.2, None, "faster loading gains at most 3.3× (its CPUs are 20% busy: more workers first"),
+        (0.7, 0.95, None, "input-bound: a faster device gains at most 1.4×; 8 more vCPUs gain 1.5× if the loaders"),
+        (0.7, 0.2, None, "faster loading gains at most 3.3× (its CPUs are 20% busy: first try more workers"),
         (0.1, 0.2, None, "partly input-bound: a faster device gains at most 10.0×"),
         (0.01, 0.2, 0.97, "compute-bound: faster loading gains at most 1.0×, a faster device may gain more"),
-        (0.01, 0.2, 0.4, "its GPUs compute 40% of the time: a larger batch, or less Python"),
+        (0.01, 0.2, 0.4, "its GPUs compute 40% of the time: try a larger batch, or less Python"),
         (0.0, None, None, "compute-bound"),
         (1.0, None, None, "a faster device gains at most 1.0×; faster loading gains at most over 100×"),
     ],

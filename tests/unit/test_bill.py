@@ -124,7 +124,7 @@ def test_two_versions_of_a_report_are_not_added_up(tmp_path: Path) -> None:
     old, new = write_csv(tmp_path / "old.csv", rows[:4]), write_csv(tmp_path / "new.csv", rows)
     with pytest.raises(SpotrunError, match=r"new\.csv:2: has the same line as .*old\.csv") as caught:
         aws.read_cost_and_usage_report([old, new], line_filter(stormy().state))
-    assert caught.value.hint == "name the files of its newest version only, each once"
+    assert caught.value.hint == "name only the files of the report's newest version, each once"
 
 
 @pytest.mark.parametrize("pattern", ["no/such.csv", "*.parquet", "."])
@@ -259,13 +259,13 @@ def test_unexplained_charges_are_named(tmp_path: Path, fault: str) -> None:
         ),
         "missing": (
             [line for line in lines if line.capacity is ON_DEMAND],
-            "the file covers its hours, but has no line",
+            "the file covers the instance's hours, but has no line",
         ),
         "unforgiven": (
             [*lines, replace(lines[0], resource="i-9", seconds=900)],
             "the ledger has no cost",
         ),
-        "stranger": ([*lines, replace(lines[0], resource="i-0ff", seconds=900)], "the ledger does not know it"),
+        "stranger": ([*lines, replace(lines[0], resource="i-0ff", seconds=900)], "is not in the ledger"),
         "fee": (
             [*lines, beside(lines[0], lines[0].resource, "Fee", "RI upfront", "3")],
             "of another kind: Fee RI upfront",

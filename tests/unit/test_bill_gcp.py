@@ -152,7 +152,7 @@ def test_an_instance_whose_labels_were_changed_is_found_by_its_name(
     found = project.reconciled(tmp_path)
 
     assert [line.resource for line in found.unexplained] == [stray]
-    assert "the ledger does not know it" in found.unexplained[0].why
+    assert "is not in the ledger" in found.unexplained[0].why
     assert abs(found.theirs_usd - found.ours_usd - Decimal("0.3973")) < Decimal("0.001")
 
 

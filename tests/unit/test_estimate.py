@@ -374,10 +374,10 @@ GOOD = "title: t\ntrainings: {job: {samples: 10}}\nplaces:\n  p: {usd_per_hour: 
     ("text", "said"),
     [
         ("", "study.yaml:1: the file is empty; begin with title: My study"),
-        ("train: {script: t.py}\n", "study.yaml:1: is a job, and a cost study belongs here"),
+        ("train: {script: t.py}\n", "study.yaml:1: is a job, but a cost study was expected"),
         (GOOD.replace("samples: 10", "samples: -1"), "study.yaml:2: trainings.job.samples: -1 is not allowed here"),
         (GOOD.replace("samples: 10", "batch: 2"), "trainings.job: batch and steps belong together"),
-        (GOOD.replace("samples: 10", "samples: 1, batch: 2, steps: 2"), "its length is not given once"),
+        (GOOD.replace("samples: 10", "samples: 1, batch: 2, steps: 2"), "needs exactly one length"),
         (
             GOOD.replace("usd_per_hour", "usd_per_huor"),
             "study.yaml:4: places.p.usd_per_huor: unknown key; did you mean usd_per_hour?",
@@ -410,7 +410,7 @@ GOOD = "title: t\ntrainings: {job: {samples: 10}}\nplaces:\n  p: {usd_per_hour: 
         ),
         (
             GOOD.replace("usd_per_hour: 1", "spot: {usd_per_hour: 1, low: 2}"),
-            "places.p.spot.low: is more than the mean",
+            "places.p.spot.low: is more than usd_per_hour, the mean price",
         ),
         (
             GOOD.replace("usd_per_hour: 1", "spot: {usd_per_hour: 1, interruptions_per_hour: 60, restart: 1m}"),

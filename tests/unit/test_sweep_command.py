@@ -49,8 +49,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((*RIGHT, "--deadline", "2020-01-01T07:00"), "has passed"),
         ((*RIGHT, "--deadline", "10s"), "comes before one trial could be done"),
         ((*RIGHT, "--deadline", "soon"), "--deadline"),
-        ((*RIGHT, "--reduction-factor", "1"), "is no whole number from 2 on"),
-        ((*RIGHT, "--stop-worst", "0.4"), "--reduction-factor 0.4 is no whole number from 2 on"),
+        ((*RIGHT, "--reduction-factor", "1"), "is not a whole number of at least 2"),
+        ((*RIGHT, "--stop-worst", "0.4"), "--reduction-factor 0.4 is not a whole number of at least 2"),
         (("--grid", "LR=1e-3,3e-4", "--budget", "40"), "did you mean lr?"),
         (("--grid", "lr=1e-3,3e-4", "--budget", "0"), "try: --budget 40"),
         (("--grid", "lr=[1,2],[3", "--budget", "40"), "a ']' is missing"),
@@ -77,7 +77,7 @@ def test_a_budget_below_the_need_that_the_job_tells_is_refused(job: Path, spotru
     assert found.code == 2
     assert "--budget pays for no trial: one may need $" in found.err
     found = spotrun("sweep", str(job), "--grid", "lr=1e-3", "--budget", "90", "--deadline", "11h", "-y")
-    assert "--deadline leaves 11h, and a trial may take" in found.err
+    assert "--deadline leaves 11h, but a trial may take" in found.err
 
 
 # -- in a store ------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_the_report_of_a_sweep_is_found_by_its_name(begun: NamedSweep, spotrun: 
     assert refused.code == 2
     assert "name a trial: net-1" in refused.err
     begun.keep(replace(begun.record, budget_usd=None))
-    assert "the command that began it shows its report" in spotrun("report", "net", *where).err
+    assert "the command that began the sweep shows its report" in spotrun("report", "net", *where).err
     begun.keep(replace(begun.record, budget_usd=Decimal(40), wanted={}))
     assert "does not say which trials there are" in spotrun("report", "net", *where).err
 
