@@ -85,6 +85,6 @@ def test_the_job_of_a_run_can_be_read_where_its_cloud_is_not_installed() -> None
     written = {"name": "a", "workdir": "/w", "train": {"run": "echo"}, "resources": {"cloud": "gone"}}
     spec = RunSpec.from_dict(written)
     assert RunSpec.from_dict(spec.to_dict()) == spec
-    with pytest.raises(SpecInvalid, match="no cloud is called gone here") as refused:
+    with pytest.raises(SpecInvalid, match="no installed cloud is called gone") as refused:
         assert spec.cloud
     assert "install the package that defines gone" in str(refused.value)
