@@ -30,7 +30,7 @@ from spotrun.units import count_of, to_the_second
 WINDOW_MIN = timedelta(minutes=10)
 """Minimum time for which a ready member is kept, although no attempt uses it (protocol 45)."""
 SPEAKS_WITHIN = timedelta(seconds=60)
-"""Maximum time for a member that an attempt did not reach to report that it is ready; after that it is replaced."""
+"""Time in which a member that an attempt did not reach has to report that it is ready, or else it is replaced."""
 TIMES_MISSING = 2
 """A member that this many attempts in a row did not reach is cut off (protocol 39)."""
 
@@ -76,7 +76,7 @@ def fill(facts: Facts) -> Iterator[Action]:
 
 
 def dismiss(facts: Facts) -> Iterator[Action]:
-    """End the members that the others do not reach, or that no attempt uses."""
+    """End the members that the other members do not reach, or that no attempt uses."""
     state = facts.state
     if not state.of_gangs or state.terminal is not None:
         return
@@ -121,7 +121,7 @@ def _why_given_up(facts: Facts, offered: Offering | None) -> str:
 
 
 def _short_since(state: RunState) -> datetime:
-    """Return since when the gang has lacked this many members, not counting losses of members never ready."""
+    """Return since when the gang has lacked as many members as now. Losses of members never ready do not count."""
     ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
     begun = [_idle_since(state, name) for name in idle(state)]
     return max([state.opened_at, *ends, *begun])
@@ -133,7 +133,7 @@ def _released(names: list[MemberName], reason: str) -> Iterator[Action]:
 
 
 def _window(state: RunState) -> timedelta:
-    """Return how long a ready member is kept: boot and set-up of the slowest start so far."""
+    """Return how long a ready member is kept: the time of boot and set-up in the slowest start so far."""
     starts = (known.at - known.launch.intended_at for known in state.setups())
     return max([WINDOW_MIN, *starts])
 

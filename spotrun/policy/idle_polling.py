@@ -11,10 +11,10 @@ from spotrun.run.state import Attempt, RunState
 
 def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
-    Return whether nothing changes: one attempt trains, or all instances have ended; the cloud's last list `shown` has
-    no other instance of the run; no launch, notice, stop or end is under way.
+    Return whether the run is idle, which requires all of this: one attempt trains, or all instances have ended; the
+    cloud's newest list `shown` has no other instance of the run; and no launch, notice, stop or end is under way.
 
-    `state` may be newer than `shown`: after an entry about an instance, the run is not still.
+    `state` may be newer than `shown`: if an entry about an instance was added since, the run is not idle.
     """
     if state.stop_requested or state.terminal is not None:
         return False

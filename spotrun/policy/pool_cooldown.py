@@ -2,9 +2,10 @@
 Finds which pools rest after a refusal, until when, and why.
 
 A pool *rests* while the run does not request it. A pool without capacity, or one that denied access, rests for minutes,
-because that may soon change. A full quota, or a request that the cloud rejects (in its answer, or when it starts the
-instance), lasts until the user changes something: each such rest is longer than the one before, but the run never gives
-a pool up. If the subnet, image or template of a rejected request has changed since, the pool does not rest.
+because that may soon change. A full quota lasts until the user changes something, and so does the rejection of a
+request (in the cloud's response, or when the cloud starts the instance). So each such rest is longer than the one
+before, but the run never gives up a pool. A pool does not rest if its subnet, image or template has changed since a
+rejected request.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def all_reject(facts: Facts, types: Collection[CapacityType]) -> bool:
 
 
 def no_spot_accepts(facts: Facts) -> bool:
-    """Return whether every spot pool has rejected the request, and enough in a row did: waiting does not help."""
+    """Return whether every spot pool has rejected the request, enough of them in a row: then waiting does not help."""
     return enough_rejections(facts) and all_reject(facts, (CapacityType.SPOT,))
 
 
@@ -159,7 +160,7 @@ def _lasts(launch: Launch) -> bool:
 
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
-    """Double the previous rest, if the pool was not requested during it and refuses again."""
+    """Double the previous rest, if the pool was not requested during that rest and refuses again."""
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)
     lasted = before.until - before.began_at

@@ -131,7 +131,7 @@ def another_kind(facts: Facts, offering: Offering) -> str:
 
 
 def pace_on(facts: Facts, kind: Kind) -> Pace | None:
-    """Return the pace of `kind` from the run's own steps, else from `spotrun bench`; None until there is either."""
+    """Return the pace of `kind` from the run's own steps, else from `spotrun bench`; None if there is neither."""
     state = facts.state
     own = measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))
     step_s = None if state.created.benched is UNSET else state.created.benched.get(str(kind))

@@ -115,7 +115,7 @@ def commit_interval_s(facts: Facts) -> float:
     else:
         hazard = observed_hazard(facts.state, facts.now)
         stalls = (commit.event.stall_s for commit in facts.state.commits if commit.event.has_image)
-        stall_s = max(stalls, default=0.0)  # a command stands still only at its end
+        stall_s = max(stalls, default=0.0)  # a command stalls only at its end
         stall = max(assumptions.STALL, timedelta(seconds=stall_s))
         interval = auto_interval(stall, hazard.mean_time_between, hazard.saved)
     return max(interval, COMMIT_GAP).total_seconds()

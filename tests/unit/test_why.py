@@ -99,7 +99,7 @@ def test_with_a_deadline_the_saving_and_the_changeover_that_it_pays_for_are_name
         r"return to spot: \$\d\.\d\d saved in the [\dhms]+ that it may last pays for \dm\d*s? of", back.sentence
     )
     (first,) = [each for each in decisions(world.entries, world.spec) if each.kind == "on-demand"]
-    assert first.sentence.endswith("first launch: the work is not known yet")
+    assert first.sentence.endswith("first launch: the amount of work is not known yet")
 
 
 def test_a_notice_says_what_it_led_to() -> None:
