@@ -82,7 +82,9 @@ def forwards_of(texts: Sequence[str]) -> list[Forward]:
             raise SpecInvalid(f"-L: {text!r} is not HERE:THERE, two ports from 1 to {PORT_MAX}", hint=hint)
         found.append(Forward(*ports))
         if sum(one.here == ports[0] for one in found) > 1:
-            raise SpecInvalid(f"-L: port {ports[0]} of this machine is given twice", hint="give each its own")
+            raise SpecInvalid(
+                f"-L: port {ports[0]} of this machine is given twice", hint="give each -L a different port"
+            )
     return found
 
 

@@ -37,12 +37,12 @@ def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
 
 
 def timestamp(at: datetime) -> str:
-    """Return the moment as a line about a run begins with it: `11-22 02:10:05`."""
+    """Return a time in the form that begins a line about a run: `11-22 02:10:05`."""
     return f"{at:%m-%d %H:%M:%S}"
 
 
 def dated(what: str, time_scale: float) -> str:
-    """Return the head of a column of moments: `started (UTC)`, `started (run time)`."""
+    """Return the head of a column of times: `started (UTC)`, `started (run time)`."""
     return f"{what} ({zone(time_scale).removeprefix('of ')})"
 
 
@@ -147,7 +147,7 @@ def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
 def _resumed(event: ev.ResumedFrom) -> str:
     if event.commit is None:
         return "beginning at the start: there is no checkpoint to resume from"
-    skipped = f"; {len(event.skipped)} newer could not be used" if event.skipped else ""
+    skipped = f"; {len(event.skipped)} of the newer checkpoints could not be used" if event.skipped else ""
     if event.in_place:
         return "beginning again with the files that are on this instance"
     if not event.step:
@@ -208,7 +208,7 @@ def _exited(event: ev.TrainerExited) -> str:
 
 def _completed(event: ev.RunCompleted) -> str:
     if event.final_commit is None and not event.step:
-        return "run completed: its command ended well"
+        return "run completed: its command succeeded"
     return f"training completed at step {event.step:,}"
 
 

@@ -19,7 +19,7 @@ from spotrun.store.port import Store
 
 Answer = TypeVar("Answer")
 RUNS_MAX = 10
-"""Maximum number of runs with the name that are read, the newest first."""
+"""Maximum number of runs with the job's name that are read, the newest first."""
 
 
 def earlier_runs(spec: RunSpec) -> list[OpenRun]:
@@ -40,7 +40,7 @@ def newest_state(runs: Sequence[OpenRun]) -> RunState | None:
 
 
 def going_on(runs: Sequence[OpenRun]) -> list[str]:
-    """Return a note on each of `runs` that trains or may be billed; no notes at all if one cannot be read."""
+    """Return a note on each of `runs` that trains or may be billed; no notes at all if one of `runs` cannot be read."""
     try:
         unended = [run for run in runs[:RUNS_MAX] if not read_final_status(run.store, run.created.uid)]
         found = [(run, run.ledger.refresh(), attended(run)) for run in unended]
@@ -63,7 +63,9 @@ def unborn_in(folder: str, spec: RunSpec, clock: ScaledClock) -> RunState:
 
 
 def ask_store(folder: str, question: Callable[[Store], Answer]) -> Answer | None:
-    """Return the store's answer to `question`; None if the store cannot be read, because only a launch needs it."""
+    """
+    Return the store's answer to `question`; None if the store cannot be read. Only a launch needs a readable store.
+    """
     if absent(folder):
         return None
     try:

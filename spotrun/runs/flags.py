@@ -26,7 +26,7 @@ RENAMED = {
 def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str | None = None) -> Value:
     """
     Raises:
-        SpecInvalid: `read` cannot read the flag's value. Its hint is `hint`, or else the suggestion of `read`.
+        SpecInvalid: `read` cannot read the flag's value. The error's hint is `hint`, or else the suggestion of `read`.
     """
     try:
         return read(text)

@@ -62,7 +62,7 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
     if price is None:
         nearest = get_close_matches(kind, {each.instance_type for each in on_demand}, 1)
         raise SpecInvalid(
-            f"report.baseline: {spec.resources.cloud} does not rent out {kind} there",
+            f"report.baseline: {spec.resources.cloud} does not rent out {kind} in the job's regions",
             hint=f"did you mean {nearest[0]}?" if nearest else "see `spotrun offers`, or write US dollars per hour",
             key=("report", "baseline"),
         )
@@ -143,8 +143,8 @@ def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[C
     job's credentials ("" otherwise). The user's identity on `cloud` may log in too, unless that is "".
 
     Raises:
-        RegistryUnavailable: the credentials cannot be read here although the digest of a tag is needed, or the cloud
-            does not answer.
+        RegistryUnavailable: the credentials cannot be read on this machine although the digest of a tag is needed, or the
+            cloud does not answer.
         NotForThisUser: this machine has no identity for the registry.
     """
     references = {name: place for name, place in spec.secret_references.items() if name in CREDENTIALS}

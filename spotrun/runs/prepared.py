@@ -1,6 +1,6 @@
 """
-Prepares a run: gathers everything that has to be known before the run begins, shows it, and creates the run. Until
-then, nothing is written or rented.
+Prepares a run: gathers everything that has to be known before the run begins, shows it, and creates the run. Before
+the creation, nothing is written or rented.
 """
 
 from __future__ import annotations
@@ -113,18 +113,18 @@ def prepare(
     training starts from, or None.
 
     `later`: the run begins on another machine at another time, so its image's tag and this machine's secrets are not
-    checked. `dry_run`: notes name every file that is not uploaded, not only the first ones, and the checks that only a
-    launch does. `market` is the market of another job with the same resources, just read.
+    checked. `dry_run`: the notes name every file that is not uploaded, not only the first ones, and the checks that
+    only a launch does. `market` is the market of another job with the same resources, if it was just read.
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
-        SpotrunError: something that the run needs is missing here, in its store or on its cloud.
+        SpotrunError: something that the run needs is missing on this machine, in the run's store or on its cloud.
     """
     stored, of_image = pinned(spec, os.environ, later=later)
     notes = [*check_job(stored, later=later, all_left_behind=dry_run), *of_image]
     if dry_run and not spec.cloud.here:
         doctor = f"spotrun doctor {spec.resources.cloud} JOB.yaml"
-        notes.append(f"rights, quotas and secrets are not checked here: `{doctor}` does")
+        notes.append(f"this command does not check rights, quotas and secrets: `{doctor}` does")
     market = look_at_market(stored) if market is None else market.for_job(stored)
     earlier = earlier_runs(stored)
     _refuse_hopeless(stored, newest_state(earlier), market)

@@ -512,7 +512,7 @@ def test_a_trial_of_a_sweep_is_carried_on_by_the_command_of_the_sweep(
     history.running()
     store_run(tmp_path, history)
     said = " ".join(spotrun("status", "net-sweep-1").out.split())
-    assert "nothing of this happens before the command that began the sweep net-sweep is given again" in said
+    assert "has no runner; after the command that began the sweep net-sweep is repeated, it" in said
     assert left_alone("net-sweep-1", history.state).endswith(
-        "The command that began the sweep net-sweep carries it on, `spotrun down net-sweep-1` ends it now"
+        "The command that began the sweep net-sweep continues it, `spotrun down net-sweep-1` ends it now"
     )

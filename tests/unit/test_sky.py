@@ -400,7 +400,7 @@ def test_a_launch_that_is_refused_names_the_command_for_each_key(spotrun: Spotru
 
 
 def test_flags_that_go_with_another_are_refused_without_it(spotrun: Spotrun, tmp_path: Path) -> None:
-    assert "--write goes with --from sky" in spotrun("validate", "a.yaml", "--write", "b.yaml").err
+    assert "--write works only with --from sky" in spotrun("validate", "a.yaml", "--write", "b.yaml").err
     assert "one of sky" in spotrun("validate", "a.yaml", "--from", "dstack").err
     assert "no such file" in spotrun("validate", "--from", "sky", tmp_path / "none.yaml").err
 

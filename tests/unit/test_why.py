@@ -42,7 +42,7 @@ def intend(history: History, wanted: RunSpec | None = None) -> int:
 def test_the_first_launch_says_what_it_was_chosen_from() -> None:
     history = History()
     intend(history)
-    assert sentence(history, "wish") == "asked for: spot where possible, on-demand after 10m without it"
+    assert sentence(history, "wish") == "asked for: spot where possible, on-demand after 10m without spot"
     assert sentence(history, "spot") == (
         "asked for spot in local-a (sim-gpu) at $0.30/h simulated, $0.70 an hour below on-demand there: "
         "first launch: the cheapest of 3 spot pools that may be asked"
