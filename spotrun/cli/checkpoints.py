@@ -230,9 +230,7 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
         state = opened.ledger.state
         asked = replace(state, prune=Prune(number=state.next_number, keep=keep))
         count = len(to_retire(asked, opened.spec.checkpoint, None))
-        print(
-            f"{opened.id} has not ended: its agent would delete {count_of(count, 'checkpoint')} after the next checkpoint"
-        )
+        print(f"{opened.id} has not ended: its agent would delete {count_of(count, 'checkpoint')} after its next")
         return
     opened.ledger.append(lambda _: event)
     print(f"{opened.id} has not ended: its agent will keep {keep} of these checkpoints after the next checkpoint")

@@ -143,8 +143,8 @@ def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[C
     job's credentials ("" otherwise). The user's identity on `cloud` may log in too, unless that is "".
 
     Raises:
-        RegistryUnavailable: the credentials cannot be read on this machine although the digest of a tag is needed, or the
-            cloud does not answer.
+        RegistryUnavailable: the credentials cannot be read on this machine although the digest of a tag is needed, or
+            the cloud does not answer.
         NotForThisUser: this machine has no identity for the registry.
     """
     references = {name: place for name, place in spec.secret_references.items() if name in CREDENTIALS}

@@ -313,7 +313,7 @@ def test_a_hidden_folder_or_one_of_git_takes_no_files_wherever_the_command_is_ca
         monkeypatch.chdir(tmp_path / current)
         for options in ([], ["--to", "."], ["--to", "autostart"]):
             said = spotrun("fetch", "demo", *options)
-            assert (said.code, "by its whole path, such as --to ~/results" in said.err) == (2, True), current
+            assert (said.code, "by its full path, such as --to ~/results" in said.err) == (2, True), current
     assert spotrun("fetch", "demo", "--to", tmp_path / ".ssh").code == 2
     assert read(tmp_path) == before
     assert spotrun("fetch", "demo", "--list").code == 0, "nothing is written"
