@@ -44,8 +44,8 @@ def bill(
     """
     Compare the cost of a run in its ledger with the cloud's bill.
 
-    Exits with 12 if a difference cannot be explained. If the bill has several files, repeat the option or quote a
-    pattern.
+    Exits with 12 if a difference cannot be explained. If the bill has several files, repeat the option, or write a
+    pattern in quotes.
     """
     from shlex import quote
 

@@ -58,8 +58,7 @@ def fetch(
     """
     Fetch the files that the script has written, during the run and after it.
 
-    Files that are already in the folder are not fetched again. The job's `outputs` names the stored files. Times are
-    UTC.
+    Files that are already in the folder are not fetched again. The job's `outputs` names the stored files. Times: UTC.
 
     Files that a tool could run, or read as its configuration, are not fetched: hidden files, and files with names that
     git, Python, test runners, build tools, linters or coding assistants use. Nothing is written into hidden folders or

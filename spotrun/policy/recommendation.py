@@ -61,7 +61,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def move_in_time(facts: Facts) -> Move | None:
-    """Return the move for a recommendation, if it pays; None without a recommendation, or once the run acted on it."""
+    """Return the move for a recommendation, if it pays; None if there is none, or the run has acted on it."""
     current = facts.state.current
     if current is None or not _calls_for_a_decision(facts, current):
         return None

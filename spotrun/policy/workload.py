@@ -77,7 +77,7 @@ def _trained_s(facts: Facts) -> float:
     Return the seconds of training that are kept: up to the newest checkpoint, and since then by the running trainer.
     """
     kept = [commit for commit in facts.state.commits if commit.usable]
-    if kept and not kept[-1].event.has_image:  # a command, whose work is measured by time
+    if kept and not kept[-1].event.has_image:  # a command: its work is measured by time
         return _productive_s(facts)
     measured = pace(facts)
     committed_s = kept[-1].event.step * measured.step_s if kept and measured is not None else 0.0

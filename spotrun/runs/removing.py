@@ -82,7 +82,7 @@ def removable(run: OpenRun) -> Removable:
 
 def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
     """
-    Show which runs will be deleted and what stays of them, ask, and delete.
+    Show which runs will be deleted and what they leave behind, ask for confirmation, and delete them.
 
     Raises:
         SpecInvalid: there is no terminal to ask on.

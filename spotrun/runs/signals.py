@@ -38,7 +38,7 @@ def heeding() -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore signals and Ctrl-C in this block, so that they do not interrupt the work that an earlier one requested."""
+    """Ignore signals and Ctrl-C in this block, so that they do not interrupt work that an earlier signal requested."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}
     # Not SIG_IGN, because a process started in this block would inherit it.
     _handle([number for number, handler in before.items() if handler != signal.SIG_IGN], lambda *_: None)

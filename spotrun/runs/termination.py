@@ -64,7 +64,7 @@ def _ask_to_stop(opened: OpenRun) -> None:
 
 def _unended(run: OpenRun) -> str:
     """
-    End the run's instances. Return why this has to be repeated; "" if it succeeded.
+    End the run's instances. Return why the caller has to try again; "" if all have ended.
 
     Raises:
         LoginNeeded: the next try would fail too, because the user cannot log in while this command waits.

@@ -162,7 +162,7 @@ SAID: dict[str, Taken | Refused] = {
         (3, "setup", "HF_TOKEN is a secret, which only the training has; move the line"),
         (3, "setup", "$SKYPILOT_SETUP_NODE_RANK is empty; move the line that needs it into run"),
         (6, "run", "there is no ~/sky_workdir: commands begin in the work folder; remove the cd"),
-        (6, "run", "$SKYPILOT_CLUSTER_INFO is not set here; write ${SKYPILOT_CLUSTER_INFO:-…}"),
+        (6, "run", "spotrun does not set $SKYPILOT_CLUSTER_INFO; write ${SKYPILOT_CLUSTER_INFO:-…}"),
     ),
     "sweep": taken(envs={"LR": "0.1", "SEED": "7"}, resources__accelerators="T4:1"),
     "name-with-capitals": refused((1, "name", "write mingpt-ddp")),
