@@ -112,7 +112,7 @@ class FitBegins:
 @dataclass(frozen=True, kw_only=True)
 class ArenasWanted:
     """
-    Requests arenas of `size_bytes`, the size of a snapshot. The trainer sends it again when its state has grown.
+    Requests arenas of `size_bytes`, the size of a snapshot. The trainer sends this again when the state has grown.
     """
 
     size_bytes: int

@@ -26,7 +26,8 @@ def measured_starts(state: RunState) -> dict[int, float]:
     """
     Return how many seconds the start of each attempt took, by attempt number.
 
-    Standbys are left out, because they also wait until the run needs them. Gangs without a new member are left out too.
+    Standbys are left out, because their time would include the wait until the run needs them. Gangs without a new
+    member are left out too.
     """
     found: dict[int, float] = {}
     known: set[int] = set()

@@ -112,7 +112,7 @@ def why_home(facts: Facts, offering: Offering) -> str:
 
 
 def _pays_to_return(facts: Facts, current: Attempt) -> bool:
-    """Return whether a return home pays: the start there is free, but must finish well before the training would."""
+    """Return whether a return home pays: whether the training left takes longer than the start and the handover."""
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False
     work = workload(facts)

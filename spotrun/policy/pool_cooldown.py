@@ -51,8 +51,8 @@ class Rest(msgspec.Struct, frozen=True):
 
 def within_price(facts: Facts) -> list[Offering]:
     """
-    Return the offerings that the job allows: at most max_price (the user's own machine has no limit), and, if the job
-    wants the same bits to the end, of the kind of its first checkpoint.
+    Return the offerings that the job allows: at most max_price (the user's own machine has no limit), and, with
+    `checkpoint.exact: bits`, only of the kind that made the first checkpoint.
     """
     bound = bound_kind(facts)
     allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
@@ -140,7 +140,7 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
 
 
 def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
-    """Return the pools that have just refused, and have given no instance since, each with its rest."""
+    """Return the rest of each pool that has just refused a request, and has given no instance since."""
     found: dict[Pool, Rest] = {}
     for launch in since_opened(state):
         pool = launch.intent.offering.pool

@@ -8,9 +8,9 @@ whole changeover and the rework. If no loss follows, the cost of the move is was
                                              + extra price there + regional traffic at its start)
 
 The price of time is the on-demand price, because time can be bought at that price. q is the probability that a loss
-follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. Its prior is a weak assumption,
-because EC2 publishes no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a
-recommendation "can arrive sooner" than the notice, or along with it).
+follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. The prior of q is a weak
+assumption, because EC2 publishes no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
+a recommendation "can arrive sooner" than the notice, or along with it).
 """
 
 from __future__ import annotations

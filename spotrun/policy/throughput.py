@@ -69,9 +69,7 @@ def kind_of(facts: Facts, offering: Offering) -> Kind | None:
 
 @once
 def bound_kind(facts: Facts) -> Kind | None:
-    """
-    Return the kind of the first checkpoint, if the job wants the same bits to the end; None if any kind may train.
-    """
+    """Return the kind that made the first checkpoint, if `checkpoint.exact` is `bits`; None if any kind may train."""
     if facts.spec.checkpoint.exact != "bits" or not choice(facts):
         return None
     state = facts.state

@@ -139,7 +139,7 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
 
 def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
     """
-    Return the sentence of the event. `clock` is the text after its time (such as ` UTC`), where no other time is shown.
+    Return the sentence of the event. `clock` is the text to put after the time, such as ` UTC`; "" next to other times.
     """
     return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 

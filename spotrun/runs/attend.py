@@ -110,7 +110,7 @@ def _report_end(run: OpenRun, last: Tick) -> None:
 
 
 def _of_member(state: RunState) -> str:
-    """Return the flag of `spotrun logs` for the member that failed; "" if the lead failed, or without a gang."""
+    """Return the flag of `spotrun logs` for the member that failed; "" if the lead failed, or the run has no gang."""
     named = member_in(state.terminal.detail) if state.terminal is not None and state.of_gangs else ""
     return f" --member {named}" if named else ""
 

@@ -57,7 +57,7 @@ def known_word(flag: str, word: str, words: Collection[str]) -> str:
 def with_new_names(words: Sequence[str], known: Container[str]) -> list[str]:
     """
     Replace old names of flags by new names, if the command accepts the new names. Words after `--` belong to the script
-    and stay.
+    and are not changed.
 
     Raises:
         SpecInvalid: a flag is given under both of its names.

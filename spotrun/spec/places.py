@@ -32,7 +32,9 @@ class Places(NamedTuple):
 
 
 def has_machine(choice: object) -> bool:
-    """Return whether an entry of the list is the user's own machine, which makes the list a choice with a cloud."""
+    """
+    Return whether an entry of the list is the user's own machine: then the list is a choice between it and a cloud.
+    """
     return isinstance(choice, list) and any(isinstance(entry, dict) and HARDWARE in entry for entry in choice)
 
 

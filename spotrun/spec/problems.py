@@ -186,7 +186,7 @@ def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
 def _section(key: Key, model: type[BaseModel]) -> str:
     """
     Return the path of the section that contains `key`, in the form of `keys_of(model)`: list indices are left out, and
-    a name that the user chose is *.
+    a name that the user chose is written as *.
     """
     known = {path.rpartition(".")[0] for path in keys_of(model)}
     section = ""
