@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 NO_ROOM = {
     errno.ENOSPC: "make room on its disk",
-    errno.EDQUOT: "delete something there, or have your quota raised",
+    errno.EDQUOT: "delete files on that disk, or have your quota raised",
     errno.EROFS: "make its file system writable again",
 }
 """The error numbers of a file system that accepts no writes, with the fix for each."""

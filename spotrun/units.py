@@ -145,13 +145,13 @@ def _spelled_duration(text: str) -> str | None:
 
 
 def duration_in_seconds(duration: timedelta) -> str:
-    """Format the exact form for programs: `600s`, `0.25s`. `parse_duration` reverses this."""
+    """Format a duration exactly, for programs: `600s`, `0.25s`. `parse_duration` reverses this."""
     whole, rest = divmod(duration // timedelta(microseconds=1), 1_000_000)
     return f"{whole}.{rest:06d}".rstrip("0") + "s" if rest else f"{whole}s"
 
 
 def format_duration(duration: timedelta) -> str:
-    """Format the short form for people: `1h30m`, `10m`, `0s`. `parse_duration` reverses this."""
+    """Format a duration briefly, for people: `1h30m`, `10m`, `0s`. `parse_duration` reverses this."""
     days, rest = divmod(duration, timedelta(days=1))
     hours, rest = divmod(rest, timedelta(hours=1))
     minutes, rest = divmod(rest, timedelta(minutes=1))
@@ -160,7 +160,7 @@ def format_duration(duration: timedelta) -> str:
 
 
 def to_the_second(duration: timedelta) -> str:
-    """Format the short form of the nearest whole second: `4m`, `2h10m`, `1m5s`."""
+    """Format a duration briefly, to the nearest whole second: `4m`, `2h10m`, `1m5s`."""
     return format_duration(timedelta(seconds=round(duration.total_seconds())))
 
 

@@ -123,7 +123,7 @@ def bench(
     Measure how many samples per second and per dollar a job trains on several instance types.
 
     Rents all types at once, each for some minutes, and ends all rented instances when the command ends. If the job
-    trains on this machine, its trainings run here, one after the other.
+    trains on this machine, its trainings run one after another.
 
     The first steps of each training do not count. Later runs of the same job use the measurements.
     """

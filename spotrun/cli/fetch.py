@@ -179,7 +179,9 @@ def _target(run_id: str, to: str | None) -> Path:
             continue
         hint = "name a separate folder for the files, such as --to results"
         if current.is_relative_to(place):
-            hint = "the current folder is in it, so name a folder elsewhere by its full path, such as --to ~/results"
+            hint = (
+                "the current folder is inside that, so name a folder elsewhere by its full path, such as --to ~/results"
+            )
         raise SpecInvalid(
             f"nothing is fetched into {folder}: {reason.tools} may run or obey what is in {place}", hint=hint
         )

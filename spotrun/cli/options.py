@@ -17,7 +17,7 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="The run's id or name (the newest run of that name), its first letters, or the address of its folder.",
+        help="The run's id, its name (the newest run of that name), the beginning of either, or its folder's address.",
         autocompletion=run_names,
     ),
 ]

@@ -120,11 +120,11 @@ def become(shell: Shell) -> None:
     Replace this process by the shell. Does not return.
 
     Raises:
-        NotInstalled: a program that the shell needs is not installed here.
+        NotInstalled: a program that the shell needs is not installed on this machine.
     """
     for program, advice in shell.needs.items():
         if shutil.which(program) is None:
-            raise NotInstalled(f"a session needs {program}, which is not installed here", hint=advice)
+            raise NotInstalled(f"a session needs {program}, which is not installed on this machine", hint=advice)
     if shell.advice:
         print(shell.advice, file=sys.stderr)
     if shell.folder is not None:

@@ -243,7 +243,10 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
 
 def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
-    """Return why waiting for spot is useless; "" if it may help, or if the run trains. `spot` can be requested now."""
+    """
+    Return why waiting for spot is useless; "" if it may help, or if the run trains. `spot` is what can be requested
+    now.
+    """
     if not spot_offerings(facts):
         return "no spot pool suits"
     current = facts.state.current
@@ -274,14 +277,14 @@ def _why_spot(facts: Facts, spot: list[Offering]) -> str:
     if (trial := trial_of(facts, spot[0])) is not None:
         return trial.because
     if len(spot) == 1:
-        return "the only spot pool that may be asked"
+        return "the only spot pool that may be requested"
     cheaper = [found for found in spot if found.price_usd_per_hour < spot[0].price_usd_per_hour]
     if not cheaper:
-        return f"the cheapest of {len(spot)} spot pools that may be asked"
+        return f"the cheapest of {len(spot)} spot pools that may be requested"
     far = all(transfer(facts, found.region) != NO_TRANSFER for found in cheaper)
     slow = any(times_first(facts, found) < times_first(facts, spot[0]) for found in cheaper)
     why = "train less for a dollar" if slow else "are far from the bucket" if far else "would last less"
-    return f"the first of {len(spot)} spot pools that may be asked, as cheaper ones {why}"
+    return f"the first of {len(spot)} spot pools that may be requested, as cheaper ones {why}"
 
 
 def _why_on_demand(policy: str, missing: timedelta, *, dying: bool, unsuited: str) -> str:

@@ -70,9 +70,9 @@ def fill(facts: Facts) -> Iterator[Action]:
     if given_up := _why_given_up(facts, offered):
         yield from _released(idle(facts.state), given_up)
     elif offered is None:
-        yield Wait(reason=f"{why}, and no capacity where the others are at the moment")
+        yield Wait(reason=f"{why}, and no capacity in the pool of the other members now")
     else:
-        yield from intend(facts, offered, f"{why_needed(facts.state)}: {why}, where the others are", lacks)
+        yield from intend(facts, offered, f"{why_needed(facts.state)}: {why}, in the pool of the other members", lacks)
 
 
 def dismiss(facts: Facts) -> Iterator[Action]:
@@ -82,7 +82,7 @@ def dismiss(facts: Facts) -> Iterator[Action]:
         return
     for name in _cut_off(state):
         if state.is_wanted(name):
-            detail = f"the others did not reach it in {TIMES_MISSING} attempts in a row"
+            detail = f"the other members did not reach it in {TIMES_MISSING} attempts in a row"
             yield Append(event=condemned(state, name, Cause.EXTERNAL, detail))
     if state.pending_launch is None:
         window = at_least_real(_window(state), state)
@@ -152,8 +152,8 @@ def _cut_off(state: RunState) -> set[MemberName]:
 
 def _not_met(attempt: Attempt) -> set[MemberName]:
     """
-    Return the members that the others did not reach. If there are several others and none of them reached the lead, the
-    lead is cut off.
+    Return the members that the other members did not reach. If there are several others and none of them reached the
+    lead, the lead is cut off.
     """
     missing = set() if attempt.end is None else set(attempt.end.missing)
     lead, *others = attempt.names

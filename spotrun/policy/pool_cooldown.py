@@ -117,7 +117,7 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
     if not lasting:
         return lacking
     first = min(lasting, key=lambda rest: rest.until)
-    head = f"no {kind} pool may be asked just now" if len(lasting) == len(found) else lacking
+    head = f"no {kind} pool may be requested just now" if len(lasting) == len(found) else lacking
     return f"{head}; {_refusal(first, scale)}"
 
 

@@ -164,7 +164,7 @@ def _starts_s(state: RunState) -> list[float]:
     assumed one.
 
     For a standby that was ready in time, the wait for its predecessor is included: the value is at most the notice, and
-    its exact size does not matter here.
+    its exact size does not matter.
     """
     measured = [
         (attempt.trainers[0].started_at - state.asked_last(attempt).intended_at).total_seconds()

@@ -203,7 +203,7 @@ def _hours(seconds: float) -> float:
 
 
 def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
-    """Return what trials have cost beyond the same work on the best kind. The first kind to train was not a trial."""
+    """Return what trials have cost beyond the same work on the best kind. The first kind that trained is no trial."""
     tried = [kind for kind in trained_kinds(facts.state, choice(facts))[1:] if kind != best]
     return sum(max(0.0, _paid_usd(facts, kind) - usd * _made_h(facts, kind)) for kind in tried)
 

@@ -174,7 +174,7 @@ def _committed(event: ev.CheckpointCommitted) -> str:
 def _state_committed(event: ev.CheckpointCommitted, files: ev.CommittedFiles) -> str:
     sent = f"{count_of(files.files, 'file')} of {size(files.size_bytes)}, {size(files.sent_bytes)} sent"
     final = " (final)" if event.final else ""
-    return f"state of the command durable: {sent}, {span(event.durable_s)} after it was at rest{final}"
+    return f"state of the command durable: {sent}, {span(event.durable_s)} after its files stopped changing{final}"
 
 
 def _training_started(event: ev.TrainingStarted) -> str:

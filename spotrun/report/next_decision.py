@@ -61,7 +61,7 @@ def _coming(state: RunState, spec: RunSpec, now: datetime, no_room: str) -> str:
     if failing is not None and now < failing.again_at:
         return failing.sentence
     if current.leaving:
-        return "hands over: the instance is leaving, and spotrun asks for another"
+        return "hands over: the instance is leaving, and spotrun asks for another instance"
     if spec.resources.spot_policy == "auto" and _on_demand(state.launch_of(current)) and spec.policy.return_to_spot:
         return _back_to_spot(state, spec, current)
     life = timedelta(seconds=state.launch_of(current).intent.time_to_live_s)

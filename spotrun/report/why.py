@@ -154,7 +154,7 @@ class _Narrator:
         offering = event.offering
         price = f"${offering.price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
         below = event.on_demand_usd_per_hour - offering.price_usd_per_hour
-        cheaper = f", ${below} an hour below on-demand there" if below > 0 else ""
+        cheaper = f", ${below} an hour below on-demand" if below > 0 else ""
         what = f"{'' if event.instances == 1 else f'{event.instances} x '}{offering_text(offering)} at {price}"
         sentence = f"asked for {what}{cheaper}{self._after_wait(before, entry)}: {event.reason}"
         return _kind_of_launch(before, event), sentence

@@ -127,7 +127,7 @@ def launch_again(run: OpenRun, state: RunState) -> str:
 
 
 def changed_script(run: OpenRun) -> str | None:
-    """Return a note if the script here has changed since the launch; None if it has not, or cannot be compared."""
+    """Return a note if the script on this machine has changed since the launch; None if not, or if this is unknown."""
     launched, train = run.created.script_sha256, run.spec.train
     source = train.source(Path(run.spec.workdir))
     if not launched or source is None:

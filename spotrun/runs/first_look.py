@@ -90,7 +90,7 @@ class Market(NamedTuple):
             found = too_dear(self.world.offerings, self.spec.resources)
             return SpecInvalid(found.message, hint=found.suggestion, key=found.at)
         hint = f"see `spotrun offers --cloud {self.spec.resources.cloud}`"
-        reason = "no offering suits resources: nothing is offered there"
+        reason = "no offering suits resources: the cloud offers nothing"
         return not_offered(self.spec) or CloudError(reason, hint=hint, key=("resources",))
 
     def _too_little(self, why: str) -> SpecInvalid:

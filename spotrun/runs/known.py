@@ -72,7 +72,7 @@ def forget(run_uid: str) -> None:
 
 
 def is_known(run: OpenRun) -> bool:
-    """Return True if this user created the run here, or confirmed that it is theirs."""
+    """Return True if this user created the run on this machine, or confirmed that it is theirs."""
     try:
         return _path(run.created.uid).read_text() == run.first_sha256
     except (OSError, UnicodeDecodeError):

@@ -91,7 +91,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
     if here and (digest := _digest_here(image)):
         return spec.with_image(image.with_digest(digest)), []
     theirs = cloud_behind(image.host)
-    own = spec.resources.cloud == theirs  # instances have an identity there
+    own = spec.resources.cloud == theirs  # instances have an identity in this registry
     try:
         login, why_not = _login(spec, environment, theirs if here or own else "")
         if image.digest and why_not:
@@ -99,7 +99,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         found = find(image, login, this_machine() if here else INSTANCES)
     except RegistryUnavailable as error:
         if here and (image.is_local or not image.digest):
-            hint = f"build or pull it here, as {image.name}, or see whether the registry runs"
+            hint = f"build or pull the image on this machine, as {image.name}, or check that the registry runs"
             raise RegistryUnavailable(f"this machine has no {image}, and {error.message}", hint=hint) from error
         if not image.digest:
             raise
@@ -108,7 +108,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         if here:
             raise
         if not own:
-            hint = f"instances on {spec.resources.cloud} have no identity there: name an image of another registry"
+            hint = f"instances on {spec.resources.cloud} have no identity in this registry: use an image of another one"
             raise ImageRefused(error.message, hint=hint, key=error.key) from error
         # instances have another identity than the launching user
         if not image.digest:

@@ -99,7 +99,7 @@ class NamedSweep:
         return []
 
     def runs(self, role: str = "cli") -> list[OpenRun]:
-        """Return the runs that have begun. They begin in the order of their numbers."""
+        """Return the runs that have begun. Trials begin in the order of their numbers."""
         found: list[OpenRun] = []
         while len(found) < self.record.trials and (run := self.run(len(found) + 1, role)) is not None:
             found.append(run)

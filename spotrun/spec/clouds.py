@@ -32,7 +32,7 @@ _Spec = TypeVar("_Spec", contravariant=True)
 
 class CloudRules(Protocol[_Spec]):
     """
-    The rules of a cloud: the values that a job may have there, and the delays to expect before the first instance.
+    The rules of a cloud: the values that a job may have on it, and the delays to expect before the first instance.
     """
 
     name: str
@@ -107,7 +107,7 @@ def _brought(entry: EntryPoint) -> Any:
     if missing := sorted({part for part in parts if not hasattr(cloud, part)}):
         raise _unusable(entry, f"{entry.value} lacks {', '.join(missing)}")
     if cloud.name != entry.name:
-        raise _unusable(entry, f"{entry.value} calls itself {cloud.name}")
+        raise _unusable(entry, f"{entry.value} has the name {cloud.name}")
     return cloud
 
 

@@ -424,7 +424,7 @@ class ScriptStep(Model):
     then: fields.MarketAction = Field(
         description="interrupt: the cloud takes the spot instance. no-spot: the cloud takes the spot instance, and "
         "offers no spot anywhere until a later step spot-returns. rebalance: the cloud only recommends leaving the "
-        "instance. cut-off: a member of a gang can no longer reach the others."
+        "instance. cut-off: a member of a gang can no longer reach the other members."
     )
     members: StrictInt | None = Field(
         default=None, ge=1, description="How many members of a gang the step affects at once. Default: 1."
@@ -682,7 +682,7 @@ class RunSpec(Model):
     )
     pack_setup: StrictBool = Field(
         default=True,
-        description="Store the files that setup changed in its environment and in the work folder, and unpack them on "
+        description="Store the files that setup changed in the environment and in the work folder, and unpack them on "
         "the next instance instead of running setup again. Write false if setup does more than change files, for "
         "example with sysctl.",
     )

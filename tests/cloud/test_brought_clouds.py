@@ -50,7 +50,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("kind", f"{TOY} as CLOUD", "is not an object of a class that inherits from Cloud"),
         ("bare", INCOMPLETE, "abstract methods account, billing, boot, driver"),
         ("nameless", f"{TOY}\nclass T(Toy): pass\nCLOUD = T()\ndel Toy.notice", "lacks notice"),
-        ("other", f"{TOY}\nCLOUD = Toy()", "calls itself toy"),
+        ("other", f"{TOY}\nCLOUD = Toy()", "has the name toy"),
     ],
 )
 def test_a_broken_cloud_is_refused_with_its_package_and_the_line_of_the_job(

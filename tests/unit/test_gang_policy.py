@@ -108,7 +108,7 @@ def test_members_wait_for_the_missing_one_as_long_as_a_start_is_expected_to_take
     history.lost(names[2])
     stay = names[:2]
     refused_by_its_pool(history, decided(history, instances=shown(history, *stay)))
-    wait = Wait(reason="1 of 3 members missing, and no capacity where the others are at the moment")
+    wait = Wait(reason="1 of 3 members missing, and no capacity in the pool of the other members now")
     assert decided(history, instances=shown(history, *stay)) == [wait]
     history.ready(*stay)
     assert decided(history.after(119), instances=shown(history, *stay)) == [wait]

@@ -44,8 +44,8 @@ def test_the_first_launch_says_what_it_was_chosen_from() -> None:
     intend(history)
     assert sentence(history, "wish") == "asked for: spot where possible, on-demand after 10m without spot"
     assert sentence(history, "spot") == (
-        "asked for spot in local-a (sim-gpu) at $0.30/h simulated, $0.70 an hour below on-demand there: "
-        "first launch: the cheapest of 3 spot pools that may be asked"
+        "asked for spot in local-a (sim-gpu) at $0.30/h simulated, $0.70 an hour below on-demand: "
+        "first launch: the cheapest of 3 spot pools that may be requested"
     )
 
 
