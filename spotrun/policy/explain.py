@@ -63,7 +63,7 @@ def _of_speed(offering: Offering, facts: Facts) -> str:
 
 
 def _far_away(offering: Offering, facts: Facts) -> str:
-    """Describe the known cost of the distance between `offering` and the bucket; "" in the bucket's region."""
+    """Describe the known cost of the traffic between `offering` and the bucket; "" in the bucket's region."""
     created, there = facts.state.created, transfer(facts, offering.region)
     if not _far(offering, facts):
         return ""

@@ -99,7 +99,7 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
         member=state.told(name),
         instance_id=instance.instance_id,
         billed_from=billed_from,
-        # Two runners, with different clocks, may have observed its start and its end.
+        # Two runners, with different clocks, may have observed the instance's start and its end.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
         prices=_until_it_was_off(_prices(state, name, instance, billed_from), instance.off_since),

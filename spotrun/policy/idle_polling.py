@@ -30,6 +30,8 @@ def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
 
 
 def _running(current: Attempt, members: Iterable[Member]) -> set[tuple[str, InstanceState]]:
-    """Return the instances and states that a cloud lists while an attempt trains. An agent reports its own instance."""
+    """
+    Return the instances and states that a cloud lists while an attempt trains. The attempt names the lead's instance.
+    """
     _, *others = (member.recorded.instance_id for member in members if member.recorded is not None)
     return {(each, InstanceState.RUNNING) for each in (current.instance_id, *others)}

@@ -74,7 +74,7 @@ def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: It
 
 def on_demand_usd_per_hour(facts: Facts) -> float:
     """
-    Return the price of the cheapest on-demand offering, its commits included; if there is none, the price that spot is
+    Return the price of the cheapest on-demand offering, including commits; if there is none, the price that spot is
     compared with.
 
     If the job names a choice of kinds, return the price of an hour's work of the first kind, on the keeper if there is

@@ -102,7 +102,8 @@ def times_first(facts: Facts, offering: Offering) -> float:
 
 def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
     """
-    Return the USD on each offering for an hour's work of the first kind, from the price alone; empty without a choice.
+    Return, for each offering, the USD for the work that takes an hour on the first kind, from the price alone; empty
+    if the job does not name a choice.
     """
     if not choice(facts):
         return {}

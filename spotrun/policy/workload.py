@@ -74,7 +74,8 @@ def pace(facts: Facts) -> Pace | None:
 
 def _trained_s(facts: Facts) -> float:
     """
-    Return the seconds of training that are kept: up to the newest checkpoint, and since then by the running trainer.
+    Return the seconds of training whose result is kept: up to the newest checkpoint, plus those that the running
+    trainer has trained since.
     """
     kept = [commit for commit in facts.state.commits if commit.usable]
     if kept and not kept[-1].event.has_image:  # a command: its work is measured by time

@@ -79,7 +79,7 @@ def headline(summary: RunSummary) -> str:
 def cost_table(summary: RunSummary) -> FiguresTable:
     """
     Return the dollars of each epoch. One column has all costs of keeping and moving checkpoints. For a gang, the last
-    column has the part of its instances' cost that paid only for waiting.
+    column has the cost of instances while they only waited.
     """
     kept = "storage,\nrequests,\negress"
     own = ["own\nmachine"] if summary.total.at_home else []

@@ -55,8 +55,8 @@ def going_on(runs: Sequence[OpenRun]) -> list[str]:
 
 def unborn_in(folder: str, spec: RunSpec, clock: ScaledClock) -> RunState:
     """
-    Return the first state of a run of `spec`, with the measurements of the store of runs at `folder`, if that can be
-    read.
+    Return the first state of a run of `spec`, with the measurements of the store of runs at `folder`, if this store
+    can be read.
     """
     steps = ask_store(folder, lambda store: benched_steps(store, spec, clock)) or {}
     return newborn(spec, clock, ask_store(folder, region_of) or "", steps)

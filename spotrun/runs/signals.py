@@ -71,7 +71,7 @@ def _leave_terminal() -> None:
 
 
 def _hung_up(descriptor: int) -> bool:
-    """Return True if the descriptor is a terminal that is gone. It is still a character device."""
+    """Return True if the descriptor is a terminal that is gone. Such a terminal is still a character device."""
     try:
         return stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor)
     except OSError:  # it is closed
