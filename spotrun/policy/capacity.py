@@ -73,7 +73,7 @@ def keep_going(facts: Facts) -> Iterator[Action]:
         return
     stands_still = current is None or current.leaving
     if stands_still and not lacking(facts):
-        return  # the present members take over without a decision
+        return  # the gang's present members take over without a decision
     if facts.world.unread:
         if current is None or current.leaving:
             yield Wait(

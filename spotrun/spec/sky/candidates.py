@@ -245,7 +245,9 @@ def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> CandidatePla
 
 
 def _own_kind(item: dict[str, Any], at: int) -> str | None:
-    """Return the kind that the candidate names; None if it is named above. A type implies its accelerators."""
+    """
+    Return the kind that the candidate names, if any; it may be named above the list. A type implies its accelerators.
+    """
     if "instance_type" in item:
         return _text(item["instance_type"])
     if "accelerators" not in item:
